@@ -2,6 +2,7 @@
 
 address     an AMQP URL
 connection  one connection for a moment, and errors in one line
+kept        one connection for many moments
 link        one connection that comes back, on an I/O thread
 frames      where pika reads what a message carries
 headers     what a message carries beside its body

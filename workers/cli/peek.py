@@ -70,9 +70,9 @@ def _as_json(message: QueuedMessage) -> dict[str, Any]:
         # The cut may have gone through a character.
         whole = len(message.body) == message.size
         text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
-        return {**said, "body": text}
     except UnicodeDecodeError:
         return {**said, "body_base64": base64.b64encode(message.body).decode()}
+    return {**said, "body": text}
 
 
 def _cost(queue: str, found: Peeked) -> str:

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.broker.depths import LAG_S
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.cells import cell
-from tiercel.workers.monitoring.overview import AckerRow, Overview, Own
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.survey import Survey
 from tiercel.workers.monitoring.tables import (
     ACKER,
@@ -38,6 +38,7 @@ _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": 
 # Rows of several lines.
 _BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
+_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others are of now"
 # Characters of a date.
 _DATE = 10
 R = TypeVar("R")
@@ -52,10 +53,12 @@ _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
 
 
-def depth_table(found: Iterable[QueueDepth]) -> Table:
+def depth_table(found: Iterable[QueueRow]) -> Table:
     """Every queue; what is unknown is a question mark."""
     return _table(
-        QUEUES, found, lambda column, row: column == "dead letters" and bool(row.dead_lettered)
+        QUEUES,
+        found,
+        lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
     )
 
 
@@ -66,7 +69,12 @@ def own_table(found: Iterable[Own]) -> Table:
 
 def survey_view(survey: Survey) -> RenderableType:
     """Content of ``tiercel depths``."""
-    return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
+    parts: list[RenderableType] = [depth_table(survey.queues)]
+    if survey.lags:
+        parts.append(cell(_LAG, "dim"))
+    if survey.own:
+        parts.append(own_table(survey.own))
+    return Group(*parts)
 
 
 def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
@@ -78,8 +86,8 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_table(_SPOUTS, overview.spouts), _table(_BOLTS, overview.bolts), _inboxes(overview)]
     parts.append(_table(_ACKER, [overview.acker]))
-    if overview.queues:
-        parts.append(depth_table(overview.queues))
+    if overview.queue_rows:
+        parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
     parts.append(_table(ERRORS, errors) if errors else cell("no errors", "dim"))

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
-from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
+from tiercel.workers.monitoring.overview import AckerRow, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.wording import (
     UNKNOWN,
     count,
@@ -163,17 +162,18 @@ ACKER = TableKind[AckerRow](
         Column("late", lambda row: count(row.late)),
     ),
 )
-QUEUES = TableKind[QueueDepth](
+QUEUES = TableKind[QueueRow](
     "Queues",
     (
-        Column("queue", lambda row: row.name, Kind.NAME),
-        Column("ready", lambda row: count(row.ready)),
-        Column("unacked", lambda row: count(row.unacked)),
-        Column("delayed", lambda row: count(row.delayed)),
-        Column("consumers", lambda row: count(row.consumers)),
-        Column("in/s", lambda row: per_second(row.in_rate)),
-        Column("out/s", lambda row: per_second(row.out_rate)),
-        Column("dead letters", lambda row: count(row.dead_lettered)),
+        Column("queue", lambda row: row.depth.name, Kind.NAME),
+        Column("use", lambda row: row.use, Kind.NAME),
+        Column("ready", lambda row: count(row.depth.ready)),
+        Column("unacked", lambda row: count(row.depth.unacked)),
+        Column("delayed", lambda row: count(row.depth.delayed)),
+        Column("consumers", lambda row: count(row.depth.consumers)),
+        Column("in/s", lambda row: per_second(row.depth.in_rate)),
+        Column("out/s", lambda row: per_second(row.depth.out_rate)),
+        Column("dead letters", lambda row: count(row.depth.dead_lettered)),
     ),
 )
 OWN = TableKind[Own](

@@ -18,7 +18,7 @@ from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.broker.depths import QueueDepth, survey
+from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.logs.redaction import redact
@@ -137,6 +137,7 @@ class Watcher:
         self._last: dict[tuple[str, Window], Overview] = {}
         self._said: dict[str, str] = {}
         self._depths: dict[str, tuple[QueueDepth, ...]] = {}
+        self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def look(self, name: str | None, window: Window) -> Look:
         """A topology, by default the first; returns within the time-outs of the clients."""
@@ -166,6 +167,7 @@ class Watcher:
             self._registry.close()
             for reader in self._readers.values():
                 reader.close()
+            self._depth_reader.close()
 
     def _look(self, name: str | None, window: Window) -> Look:
         problem = self._refresh()
@@ -179,7 +181,13 @@ class Watcher:
         rabbitmq_problem = None
         if found is not None and self._addresses.amqp_url:
             rabbitmq_problem = self._survey(chosen or "")
-            found = replace(found, queues=self._depths.get(found.name, ()))
+            read = self._known[found.name].graph.queues
+            depths = self._depths.get(found.name, ())
+            found = replace(
+                found,
+                queues=tuple(each for each in depths if each.name in read),
+                sinks=tuple(each for each in depths if each.name not in read),
+            )
         return Look(
             at=datetime.now(UTC),
             topologies=tuple(self._known),
@@ -225,14 +233,9 @@ class Watcher:
         return None, False
 
     def _survey(self, name: str) -> str | None:
-        addresses = self._addresses
+        graph = self._known[name].graph
         try:
-            queues = self._known[name].graph.queues
-            self._depths[name] = (
-                tuple(survey(addresses.amqp_url or "", queues, addresses.management_url))
-                if queues
-                else ()
-            )
+            self._depths[name] = tuple(self._depth_reader.look([*graph.queues, *graph.sinks]))
         except QueuesError as error:
             return redact(str(error))
         return None

@@ -10,7 +10,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring import screen, tables
-from tiercel.workers.monitoring.overview import Own
+from tiercel.workers.monitoring.overview import Own, QueueRow
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, definitions, rows_of
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
@@ -32,7 +32,7 @@ def test_each_column_of_a_table_is_defined_once(kind):
 
 def test_a_table_without_some_columns_keeps_the_order_of_the_others():
     names = [column.name for column in tables.QUEUES.without("ready", "out/s").columns]
-    assert names == ["queue", "unacked", "delayed", "consumers", "in/s", "dead letters"]
+    assert names == ["queue", "use", "unacked", "delayed", "consumers", "in/s", "dead letters"]
     assert tables.QUEUES.only("ready", "queue").columns == (
         tables.QUEUES.columns[1],
         tables.QUEUES.columns[0],
@@ -50,6 +50,7 @@ def test_a_terminal_shows_what_the_page_shows():
         out_rate=None,
         dead_lettered=3,
     )
+    queue = QueueRow(depth=queue, use="sink")
     [row] = rows_of(tables.QUEUES, [queue])
     last = rendered(screen.depth_table([queue])).rstrip().splitlines()[-1]
     assert last.split() == [row[column.name] for column in tables.QUEUES.columns]
