@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport
@@ -33,12 +34,15 @@ from tiercel.workers.monitoring.tables import (
 )
 from tiercel.workers.monitoring.wording import span
 
-# Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100.
+# Narrow: with what _LESS leaves out, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
+# columns.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 # Rows of several lines.
 _BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
 _LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others are of now"
+# Wider than any terminal.
+_ENDLESS = 100_000
 # Characters of a date.
 _DATE = 10
 R = TypeVar("R")
@@ -51,20 +55,44 @@ _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
+# Columns that a narrow terminal does without, the first one first. The page has all of them.
+_LESS = {
+    SPOUTS.title: ("transferred", "timeouts", "emitted"),
+    BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+    ACKER.title: ("updates", "memory", "late"),
+    QUEUES.title: ("delayed", "out/s", "in/s", "use"),
+    OWN.title: ("feed entries", "oldest waiting"),
+}
 
 
-def depth_table(found: Iterable[QueueRow]) -> Table:
+class _Fitting:
+    """A table without the columns for which the terminal is too narrow."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        """``tables`` get narrower; the last one fits everywhere."""
+        self._tables = tuple(tables)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in self._tables[:-1]:
+            wanted = Measurement.get(console, options.update_width(_ENDLESS), table).maximum
+            if wanted <= options.max_width:
+                yield table
+                return
+        yield self._tables[-1]
+
+
+def depth_table(found: Iterable[QueueRow]) -> RenderableType:
     """Every queue; what is unknown is a question mark."""
-    return _table(
+    return _fitting(
         QUEUES,
         found,
         lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
     )
 
 
-def own_table(found: Iterable[Own]) -> Table:
+def own_table(found: Iterable[Own]) -> RenderableType:
     """The queues of our own, one row per topology."""
-    return _table(OWN, found)
+    return _fitting(OWN, found)
 
 
 def survey_view(survey: Survey) -> RenderableType:
@@ -84,8 +112,8 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", _ALARM)
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
-    parts += [_table(_SPOUTS, overview.spouts), _table(_BOLTS, overview.bolts), _inboxes(overview)]
-    parts.append(_table(_ACKER, [overview.acker]))
+    parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
+    parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]
     if overview.queue_rows:
         parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
@@ -121,9 +149,9 @@ def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
     return Column(column.name, lambda row: column.text(row[1]), column.kind)
 
 
-def _inboxes(overview: Overview) -> Table:
+def _inboxes(overview: Overview) -> RenderableType:
     """The inboxes and steps of each bolt's tasks."""
-    return _table(
+    return _fitting(
         _INBOXES,
         overview.bolts,
         lambda column, row: (
@@ -132,11 +160,28 @@ def _inboxes(overview: Overview) -> Table:
     )
 
 
+def _fitting(
+    kind: TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
+) -> RenderableType:
+    """Return the table with as many columns as the terminal has room for.
+
+    In the narrowest one names are broken, and no number is.
+    """
+    rows = tuple(rows)
+    names = {column.name for column in kind.columns}
+    left_out = [name for name in _LESS[kind.title] if name in names]
+    kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
+    tables = [_table(each, rows, alarms) for each in kinds]
+    return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])
+
+
 def _table(
     kind: TableKind[R],
     rows: Iterable[R],
-    alarms: Callable[[str, R], bool] = lambda _column, _row: False,
+    alarms: Callable[[str, R], bool] | None = None,
     look: Mapping[str, Any] = _NARROW,
+    *,
+    break_names: bool = False,
 ) -> Table:
     """``alarms`` tells of a column's name and a row whether that cell is bad news."""
     table = Table(**look)
@@ -147,13 +192,13 @@ def _table(
             table.add_column(
                 column.name,
                 overflow="fold",
-                no_wrap=column.kind is Kind.NAME,
+                no_wrap=column.kind is Kind.NAME and not break_names,
                 min_width=_DATE if column.kind is Kind.MOMENT else None,
             )
     for row in rows:
         table.add_row(
             *(
-                cell(column.text(row), _ALARM if alarms(column.name, row) else "")
+                cell(column.text(row), _ALARM if alarms and alarms(column.name, row) else "")
                 for column in kind.columns
             )
         )
