@@ -4,7 +4,7 @@ As far as RabbitMQ allows: for the moment of the look they are delivered to it, 
 has them and those behind may overtake them. Afterwards they are in front again, marked as delivered
 before; and a quorum queue counts the look, before RabbitMQ 4.3. tiercel blames no message for that,
 but a queue with a delivery limit of its own dead-letters or deletes what was looked at too often:
-such a queue is looked at only by whoever says so.
+such a queue is looked at only where the caller says so.
 """
 
 from __future__ import annotations

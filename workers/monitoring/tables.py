@@ -83,7 +83,7 @@ def _message(error: ErrorReport | None) -> str:
 
 
 def _about(message: QueuedMessage) -> str:
-    """Where it was published, if not to the queue itself, and what it carries beside its body."""
+    """Return the exchange that it came by, if it has a name, its properties and its headers."""
     place = {"exchange": message.exchange, "routing_key": message.routing_key}
     said = {**(place if message.exchange else {}), **message.properties, **message.headers}
     return " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
