@@ -18,6 +18,7 @@ values         Python's values for columns, and back
 inbox          what waits for each bolt task
 bodies         from the values of a tuple to the body of a message
 publishing     messages into a queue; dead letters
+peek           the first messages of a queue, looked at and left there
 broker         connecting to RabbitMQ, and what it says of its queues
 limits         the bounds
 errors         what all of them raise

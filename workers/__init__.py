@@ -3,6 +3,7 @@
 cli         the command line; imports the others, and none of them imports it
 config      settings and the environment
 loading     MODULE:TOPOLOGY
+spelling    a name that was probably meant
 local       a whole topology on one machine
 processes   children that are restarted and end with us
 spout       one spout task: from the spout to the inboxes, and back; messages time out here

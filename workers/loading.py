@@ -17,10 +17,12 @@ from tiercel.spark_jobs.places import place_of
 from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
+from tiercel.workers.spelling import did_you_mean
 
 _NAME = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
 )
+_FILE = re.compile(r"(?P<path>[^:]*[^:/])\.py(:(?P<attribute>.*))?", re.DOTALL)
 
 
 def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
@@ -30,6 +32,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for
     in the current folder, first. Raises UsageError with one line.
     """
+    _refuse_file(name)
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise UsageError(
@@ -96,10 +99,39 @@ def _import(module: str) -> ModuleType:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise UsageError(
                 f"there is no module {module!r}, neither installed nor in {here}"
+                f"{did_you_mean(module, _modules_here())}"
             ) from error
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{module} cannot be imported: {_last_line(error)}") from error
+
+
+def _refuse_file(name: str) -> None:
+    """Raise UsageError for the name of a file, with the name of the module that it is."""
+    file = _FILE.fullmatch(name)
+    if file is None:
+        return
+    path = Path(file["path"])
+    here = Path.cwd()
+    inside = (here / path).resolve()
+    parts = inside.relative_to(here).parts if inside.is_relative_to(here) else (path.name,)
+    module = ".".join(parts)
+    attribute = file["attribute"] or "topology"
+    if _NAME.fullmatch(f"{module}:{attribute}") is None:
+        return
+    where = "" if len(parts) > 1 or inside.parent == here else f", in {inside.parent}"
+    raise UsageError(
+        f"{name!r} is a file, and a module is wanted: write {module}:{attribute}{where}"
+    )
+
+
+def _modules_here() -> list[str]:
+    """Return the names of the modules and packages in the current folder."""
+    here = Path.cwd()
+    return [
+        path.stem
+        for path in (*here.glob("*.py"), *(each.parent for each in here.glob("*/__init__.py")))
+    ]
 
 
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
@@ -120,7 +152,10 @@ def _attribute(module: ModuleType, path: str, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise UsageError(f"{name}: {_kind(found)} has no attribute {part!r}") from error
+            raise UsageError(
+                f"{name}: {_kind(found)} has no attribute {part!r}"
+                f"{did_you_mean(part, (each for each in dir(found) if not each.startswith('_')))}"
+            ) from error
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.message.header_text import published_headers
 from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.publishing.dead_letter_copy import dead_letter_properties
+from tiercel.queues.publishing.dead_letter_copy import Death, dead_letter_properties
 from tiercel.queues.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,9 @@ def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
 def _aside(queue: str, message: OutgoingMessage, error: QueuesError) -> OutgoingMessage:
     published = published_headers(message.exchange, message.routing_key)
     target = message.exchange or message.routing_key
+    death = Death(queue=target, reason=str(error), at=datetime.now(UTC))
     return OutgoingMessage(
         body=message.body,
         routing_key=queue,
-        properties=dead_letter_properties(message.properties, target, str(error), published),
+        properties=dead_letter_properties(message.properties, death, published),
     )

@@ -2,6 +2,7 @@
 
 address     an AMQP URL
 connection  one connection for a moment, and errors in one line
+kept        one connection for many moments
 link        one connection that comes back, on an I/O thread
 frames      where pika reads what a message carries
 headers     what a message carries beside its body
@@ -10,6 +11,7 @@ consumer_timeout  how long RabbitMQ lets a message be held
 declare     a quorum queue and its dead-letter queue
 delays      queues from which a message comes back later
 bindings    a queue and its exchanges
+open_queue  the first messages of a queue, got and given back in front
 depths      how many messages wait, are being worked on, and are dead
 management  RabbitMQ's HTTP API
 """

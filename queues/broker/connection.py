@@ -117,23 +117,30 @@ def connected(address: Address, name: str, patience: timedelta = timedelta(0)) -
         wait=lambda state: backoff_s(state.attempt_number),
         reraise=True,
     )
-    connection = retrying(_connect, address, name)
+    connection = retrying(connect, address, name)
     try:
-        yield connection
-    except _PIKA_ERRORS as error:
-        raise translate(error, address) from error
+        with translated(address):
+            yield connection
     finally:
         if connection.is_open:
             with suppress(amqp.AMQPError):  # broken while closing: there is nothing left to close
                 connection.close()
 
 
-def _connect(address: Address, name: str) -> Any:
+def connect(address: Address, name: str) -> Any:
+    """Return a pika ``BlockingConnection``; raises BrokerUnavailableError, BrokerRefusedError."""
     parameters = address.parameters(name)
     for each in parameters:
         each.blocked_connection_timeout = _BLOCKED_TIMEOUT_S
-    try:
+    with translated(address):
         return pika.BlockingConnection(parameters, _impl_class=Connection)
+
+
+@contextmanager
+def translated(address: Address) -> Iterator[None]:
+    """Translate everything that pika raises inside."""
+    try:
+        yield
     except _PIKA_ERRORS as error:
         raise translate(error, address) from error
 

@@ -86,39 +86,68 @@ def dead_letter_queue(name: str) -> str:
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
     """Declare a work queue and its dead-letter queue over a connection of its own; idempotent.
 
+    For those that publish: how a queue treats deliveries is no concern of theirs, so that nothing
+    is said of one that is there with other arguments.
+
     Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its kinds.
     """
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
-        return declare_work_queue(connection, address, queue)
+        declared, _ = _declare_and_bind(connection, address, queue)
+    return declared
 
 
 def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
     """Make sure that the queue exists, and is bound; ``connection`` is a ``BlockingConnection``.
 
-    A queue that exists is never changed.
+    For those that read it: a queue that exists is never changed, and what its arguments do to
+    deliveries is logged; as a warning, unless ``queue.declare`` is off, as its owner chose them.
 
     Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
     ExchangeMissingError, BrokerRefusedError.
     """
-    declared = _declare_work_queue(connection, address, queue)
-    bind(connection, address, queue.name, queue.bindings)
+    declared, why = _declare_and_bind(connection, address, queue)
+    if why:
+        log.log(
+            logging.WARNING if queue.declare else logging.INFO,
+            "queue %s is used as it is: %s",
+            queue.name,
+            why,
+            extra={"event": "queue_used_as_is", "queue": queue.name},
+        )
     return declared
 
 
-def _declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
+def _declare_and_bind(connection: Any, address: Address, queue: WorkQueue) -> tuple[Declared, str]:
+    """Return the queue, and what a reader must know of the arguments that it was there with."""
+    declared, why = _declare_work_queue(connection, address, queue)
+    bind(connection, address, queue.name, queue.bindings)
+    return declared, why
+
+
+def _declare_work_queue(
+    connection: Any, address: Address, queue: WorkQueue
+) -> tuple[Declared, str]:
     version = check_server(connection, address)
     if queue.declare:
         declare_dead_letter_queue(connection, address, queue.dead)
         arguments = work_queue_arguments(queue, version)
         if _declare(connection, address, queue.name, arguments):
-            return _declared(arguments, version, queue)
+            return _declared(arguments, version, queue), ""
     else:
         _look(connection, address, queue.name)
     found = read_arguments(connection, queue.name)
     declared = _declared(found, version, queue)
-    _judge(declared, found, address, queue)
-    return declared
+    return declared, _judged(declared, found, address, queue)
+
+
+def limit_of(known: Mapping[str, Any], version: tuple[int, int]) -> BrokerLimit:
+    """Return the limit of a queue with these arguments; a policy may have set a lower one."""
+    limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
+    if known.get(TYPE, "quorum") != "quorum" or (limit is not None and limit < 0):
+        limit = None
+    deletes = limit is not None and known.get("x-dead-letter-exchange") is None
+    return BrokerLimit(returns=limit, deletes=deletes)
 
 
 def _declared(
@@ -126,22 +155,19 @@ def _declared(
 ) -> Declared:
     """Read a queue's arguments, ``None`` where they are not known."""
     known = {} if arguments is None else arguments
-    limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
-    if known.get(TYPE, "quorum") != "quorum" or (limit is not None and limit < 0):
-        limit = None
     exchange = known.get("x-dead-letter-exchange")
     return Declared(
         ours=exchange == "" and known.get("x-dead-letter-routing-key") == queue.dead,
         delays_retries=known.get("x-delayed-retry-type") == "failed",
-        limit=BrokerLimit(returns=limit, deletes=limit is not None and exchange is None),
+        limit=limit_of(known, version),
         consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),
     )
 
 
-def _judge(
+def _judged(
     declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue
-) -> None:
-    """Warn about the properties of a queue that is used as it is.
+) -> str:
+    """Return what the properties of a queue that is used as it is do to deliveries; empty: nothing.
 
     Raises BrokerRefusedError if it would lose messages.
     """
@@ -153,28 +179,21 @@ def _judge(
             "higher limit or a dead-letter exchange"
         )
     if found is None:
-        why = "its arguments cannot be read"
-    elif declared.limit.deletes:
-        why = (
+        return "its arguments cannot be read"
+    if declared.limit.deletes:
+        return (
             f"after {limit} deliveries a message is copied to {queue.dead!r}: there is no "
             "dead-letter exchange"
         )
-    elif not declared.limit.returns_are_free:
-        why = (
+    if not declared.limit.returns_are_free:
+        return (
             f"RabbitMQ dead-letters what comes back more than {limit} times, for lost connections "
             "too; to end that, delete it when it is empty and let tiercel declare it with "
             f"{LIMIT}={BROKER_LIMIT}"
         )
-    elif found.get(TYPE) != "quorum":
-        why = f"it is a {found.get(TYPE)} queue, where deliveries are counted per worker"
-    else:
-        return
-    log.warning(
-        "queue %s is used as it is: %s",
-        queue.name,
-        why,
-        extra={"event": "queue_used_as_is", "queue": queue.name},
-    )
+    if found.get(TYPE) != "quorum":
+        return f"it is a {found.get(TYPE)} queue, where deliveries are counted per worker"
+    return ""
 
 
 def declare_dead_letter_queue(connection: Any, address: Address, name: str) -> None:

@@ -47,11 +47,9 @@ class Managed:
     It leaves out what never happened: that is 0 here.
     """
 
-    ready: int
     unacked: int
     # Failed ones that wait for their back-off (RabbitMQ 4.3), and those in its delay queues.
     delayed: int
-    consumers: int
     # Messages published per second.
     in_rate: float
     # Messages that left per second: acked, or taken without an ack.
@@ -126,10 +124,8 @@ def _managed(found: dict[str, Any], lying: int) -> Managed:
         return float(sum((stats.get(f"{name}_details") or {}).get("rate") or 0 for name in names))
 
     return Managed(
-        ready=found.get("messages_ready") or 0,
         unacked=found.get("messages_unacknowledged") or 0,
         delayed=(found.get("messages_delayed") or 0) + lying,
-        consumers=found.get("consumers") or 0,
         in_rate=rate("publish"),
         out_rate=rate("ack", "deliver_no_ack", "get_no_ack"),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -32,11 +34,22 @@ log = logging.getLogger(__name__)
 
 REASON_HEADER = "x-tiercel-reason"
 QUEUE_HEADER = "x-tiercel-queue"
+# When it was given up, as ISO 8601 writes it.
+DIED_HEADER = "x-tiercel-died"
 _REASON_BYTES = 2_000
 # All properties must fit into one frame; this is the size that RabbitMQ and pika
 # agree on by default.
 FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """Why, when, and in which queue a message was given up."""
+
+    queue: str
+    reason: str
+    at: datetime
 
 
 class DeadLetterWriter:
@@ -65,7 +78,8 @@ class DeadLetterWriter:
         outlet = self._outlet
         body = message.body
         published = published_headers(message.exchange, message.routing_key)
-        copy = dead_letter_properties(message.properties, self._queue, reason, published)
+        death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
+        copy = dead_letter_properties(message.properties, death, published)
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
@@ -90,9 +104,9 @@ class DeadLetterWriter:
 
 
 def dead_letter_properties(
-    properties: Any, queue: str, reason: str, published: Mapping[str, str] = MappingProxyType({})
+    properties: Any, death: Death, published: Mapping[str, str] = MappingProxyType({})
 ) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the reason and with what is said
+    """The properties of the copy: the original's, persistent, with its death and with what is said
     of its publication.
 
     What only fits the original is left out. So are headers that cannot be read or do not fit into a
@@ -101,16 +115,17 @@ def dead_letter_properties(
     headers = Headers.of(properties.headers)
     told = {**published, **since_header(headers)}
     if headers.unreadable:
-        reason = f"{reason}; headers left out: {headers.unreadable}"
+        death = _without(death, f"headers left out: {headers.unreadable}")
     kept = clean_headers(headers).plus(told)
-    copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
+    copy = copy_properties(properties, kept.plus(_ours(death)))
     if size_of(copy) > FRAME_BYTES:
-        reason = (
-            f"{reason}; {len(headers)} headers of {len(headers.wire):,} bytes left out: "
-            "too large with the reason"
+        death = _without(
+            death,
+            f"{len(headers)} headers of {len(headers.wire):,} bytes left out: too large with the "
+            "reason",
         )
         kept = Headers.of(told)
-        copy = copy_properties(properties, kept.plus(_ours(queue, reason)))
+        copy = copy_properties(properties, kept.plus(_ours(death)))
     return copy
 
 
@@ -145,8 +160,14 @@ def size_of(properties: BasicProperties) -> int:
     return _FRAME_OVERHEAD_BYTES + sum(map(len, properties.encode()))
 
 
-def _ours(queue: str, reason: str) -> dict[str, str]:
+def _without(death: Death, what: str) -> Death:
+    return replace(death, reason=f"{death.reason}; {what}")
+
+
+def _ours(death: Death) -> dict[str, str]:
+    reason = death.reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore")
     return {
-        REASON_HEADER: reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore"),
-        QUEUE_HEADER: queue,
+        REASON_HEADER: reason,
+        QUEUE_HEADER: death.queue,
+        DIED_HEADER: death.at.isoformat(timespec="milliseconds"),
     }

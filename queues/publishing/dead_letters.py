@@ -7,12 +7,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.message.header_text import DEATH_HEADERS, EXCHANGE_HEADER, published_headers
+from tiercel.queues.message.preview import BODY_BYTES, preview_of
 from tiercel.queues.publishing.dead_letter_copy import (
+    DIED_HEADER,
     QUEUE_HEADER,
     REASON_HEADER,
     clean_headers,
@@ -23,19 +26,19 @@ from tiercel.queues.retry import FAILURES_HEADER
 
 log = logging.getLogger(__name__)
 
-# Of a body that is looked at, at most.
-BODY_BYTES = 64 * 1024
 # Number of the oldest letters that are searched for chosen ones.
 SEARCHED = 10_000
-_PREVIEW_BYTES = 200
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
 _DEATH_HEADERS = (
     *DEATH_HEADERS,
     REASON_HEADER,
     QUEUE_HEADER,
+    DIED_HEADER,
     FAILURES_HEADER,
 )
+# Years of a death that every platform's clock can show.
+_YEARS = range(1970, 9999)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,8 @@ class DeadLetter:
     queue: str
     # Reason for its death, in tiercel's words or the broker's.
     reason: str
+    # The moment of its death, to the second or better; None: it is not told.
+    died: datetime | None
     # Bytes of its body.
     size: int
     # The beginning of its body, printable.
@@ -117,29 +122,29 @@ def requeue_chosen(
     queue: str,
     chosen: Collection[str],
     on_moved: Callable[[int], None] = lambda _count: None,
-) -> int:
+) -> list[str]:
     """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest
-    SEARCHED; returns how many.
+    SEARCHED; returns the ids of those that went.
 
     The letters between them are held meanwhile, so that no other reader sees them; RabbitMQ has
     them behind those that were looked at before and in front of the rest afterwards. One that is
     not found (another reader took it, or is looking at it) is passed over.
     """
     wanted = Counter(chosen)
-    moved = 0
+    moved: list[str] = []
     with dead_letters_of(amqp_url, queue) as box:
         for tag, properties, body in box.oldest(SEARCHED if chosen else 0):
             letter = _id(properties, body)
             if not wanted[letter]:
                 box.leave(tag, properties, body)
                 continue
-            _move(box, queue, (tag, properties, body), moved)
+            _move(box, queue, (tag, properties, body), len(moved))
             wanted[letter] -= 1
-            moved += 1
+            moved.append(letter)
             on_moved(1)
-            if moved == len(chosen):
+            if len(moved) == len(chosen):
                 break
-        box.give_back(moved)
+        box.give_back(len(moved))
     return moved
 
 
@@ -176,9 +181,8 @@ def _as_new(properties: Any) -> Any:
 
 def _published(headers: Headers) -> Headers:
     """Return what RabbitMQ says of its publication, of a message that it dead-lettered itself."""
-    deaths = headers.get("x-death")
-    death = deaths[0] if isinstance(deaths, list) and deaths else None
-    if not isinstance(death, dict) or EXCHANGE_HEADER in headers:
+    death = _last_death(headers)
+    if death is None or EXCHANGE_HEADER in headers:
         return Headers()
     exchange = death.get("exchange")
     keys = death.get("routing-keys")
@@ -207,8 +211,9 @@ def _letter(queue: str, properties: Any, body: bytes) -> DeadLetter:
         id=_id(properties, body),
         queue=_text(headers.get(QUEUE_HEADER) or headers.get("x-first-death-queue") or queue),
         reason=_reason(headers),
+        died=_died(headers),
         size=len(body),
-        preview=_printable(body),
+        preview=preview_of(body),
         body=body[:BODY_BYTES],
         headers=dict(headers),
     )
@@ -219,12 +224,34 @@ def _reason(headers: Headers) -> str:
         return f"unknown; its headers cannot be read: {headers.unreadable}"
     if headers.get(REASON_HEADER):
         return _text(headers[REASON_HEADER])
-    deaths = headers.get("x-death")
-    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
-        why = _text(deaths[0].get("reason", "unknown"))
+    death = _last_death(headers)
+    if death is not None:
+        why = _text(death.get("reason", "unknown"))
     else:
         why = _text(headers.get("x-last-death-reason") or headers.get("x-first-death-reason") or "")
     return _BROKER_REASONS.get(why, why or "unknown")
+
+
+def _died(headers: Headers) -> datetime | None:
+    """Return the moment that our copy tells, else the broker's; a publisher may have written
+    either.
+    """
+    told = headers.get(DIED_HEADER) or (_last_death(headers) or {}).get("time")
+    if isinstance(told, str):
+        try:
+            told = datetime.fromisoformat(told)
+        except ValueError:
+            return None
+    if not isinstance(told, datetime) or told.year not in _YEARS:
+        return None
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+def _last_death(headers: Headers) -> dict[str, Any] | None:
+    """Return what RabbitMQ says of the last time that it dead-lettered the message."""
+    deaths = headers.get("x-death")
+    death = deaths[0] if isinstance(deaths, list) and deaths else None
+    return death if isinstance(death, dict) else None
 
 
 _BROKER_REASONS = {
@@ -242,8 +269,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
     return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]
-
-
-def _printable(body: bytes) -> str:
-    text = body[:_PREVIEW_BYTES].decode("utf-8", "replace")
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -22,12 +22,11 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected, translate
 from tiercel.queues.broker.declare import check_server, dead_letter_queue
 from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.errors import PublishRefusedError, QueueMissingError
 from tiercel.queues.publishing.dead_letter_copy import clean_headers, copy_properties
 
 RETURNS = 3
-_FREE_NACK_SINCE = (4, 3)
-_RETURNED_S = 2.0
 _PATIENCE_S = 15.0
 # A queue that does not take a message is asked again, so often and for so long.
 _AGAIN_S = 0.25
@@ -50,41 +49,19 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
                 ) from error
             raise refusal from error
         yield LetterBox(
-            connection, name, nack_counts=check_server(connection, address) < _FREE_NACK_SINCE
+            connection, name, nack_counts=check_server(connection, address) < FREE_NACK_SINCE
         )
 
 
-class LetterBox:
+class LetterBox(OpenQueue):
     """A dead-letter queue that is there."""
 
-    def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
-        self.channel = connection.channel()
-        self.name = name
-        # Of the messages that waited in it when the first of them was got.
-        self.count = 0
-        self._connection = connection
-        self._nack_counts = nack_counts
-        self._held = 0
-        # A channel to publish over.
-        self._outlet: Any = None
+    # A channel to publish over.
+    _outlet: Any = None
 
     def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """Get those that waited at the first, one by one.
-
-        As (delivery tag, properties, body).
-
-        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for
-        a quorum queue whose leader is silent for 250 ms.
-        """
-        got = 0
-        while most is None or got < most:
-            method, properties, body = self.channel.basic_get(self.name)
-            if method is None:
-                return
-            if got == 0:
-                self.count = method.message_count + 1
-                most = self.count if most is None else min(most, self.count)
-            got += 1
+        """As ``got``, as (delivery tag, properties, body)."""
+        for method, properties, body in self.got(most):
             yield method.delivery_tag, properties, body
 
     def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
@@ -114,7 +91,7 @@ class LetterBox:
         It is given back at the end, or replaced now if it was given back often.
         """
         if _returns(properties) < RETURNS:
-            self._held += 1
+            self.hold()
             return
         self.put(self.name, copy_properties(properties, clean_headers(properties.headers)), body, 0)
         self.channel.basic_ack(tag)
@@ -132,30 +109,6 @@ class LetterBox:
         except NackError as error:
             return error
         return None
-
-    def give_back(self, moved: int) -> None:
-        """Give back what was left and not replaced.
-
-        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of
-        those that were not got. Before, it counts and puts them behind, and the next look
-        would show other letters; the end of the channel counts too, but puts them in front.
-        They are there a moment later, so this waits for them; not for long, for another
-        process may take them at once.
-        """
-        if not self._held:
-            return
-        if not self._nack_counts:
-            self.channel.basic_nack(0, multiple=True, requeue=True)
-        self.channel.close()
-        channel = self._connection.channel()
-        until = time.monotonic() + _RETURNED_S
-        while time.monotonic() < until:
-            if (
-                channel.queue_declare(self.name, passive=True).method.message_count
-                >= self.count - moved
-            ):
-                return
-            self._connection.sleep(0.02)
 
 
 def _returns(properties: Any) -> int:

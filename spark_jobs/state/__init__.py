@@ -2,6 +2,7 @@
 
 key_value     what a bolt uses: get, put, delete, increment, iterate
 encoding      keys and values as readable bytes
+shown         which key a word means, and what an entry looks like
 store         the contract of the stores
 memory        in memory
 redis_store   in Redis, with its scripts in lua/

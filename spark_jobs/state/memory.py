@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from tiercel.acker.effects import Effect, LocalEffect
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, TurnAgainError
-from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
 from tiercel.spark_jobs.state.undo import value_before
 
 _LIMIT = 1 << 63
@@ -89,9 +89,21 @@ class MemoryStateStore:
         turn.found.update(zip(fields, turn.read(fields), strict=True))
         return turn
 
-    def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
+    def entries(
+        self,
+        component: str,
+        at_once: int = ENTRIES_AT_ONCE,  # noqa: ARG002 - all are in memory
+    ) -> Iterator[tuple[bytes, bytes]]:
         known = self._components.get(component)
         yield from list(known.entries.items()) if known else []
+
+    def values(self, component: str, fields: Sequence[bytes]) -> list[bytes | None]:
+        known = self._components.get(component)
+        return [known.entries.get(one) if known else None for one in fields]
+
+    def count(self, component: str) -> int:
+        known = self._components.get(component)
+        return len(known.entries) if known else 0
 
     def close(self) -> None:
         pass

@@ -15,13 +15,12 @@ from tiercel.acker.connection.server import RedisEffect, RedisServer
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_marks import MarkShard
-from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
 from tiercel.spark_jobs.state.undo import value_before
 
 # Entries per call that changes them: a few milliseconds, and half of what Lua can unpack.
 SLICE = 2_000
 _READ_AT_ONCE = 5_000
-_SCAN_COUNT = 1_000
 _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
 
 
@@ -188,11 +187,13 @@ def other_shards(component: str, then: int, now: int) -> StateLayoutError:
     )
 
 
-def scan(server: RedisServer, entries: str) -> Iterator[tuple[bytes, bytes]]:
+def scan(
+    server: RedisServer, entries: str, at_once: int = ENTRIES_AT_ONCE
+) -> Iterator[tuple[bytes, bytes]]:
     """Read all entries as they are."""
     cursor = -1
     while cursor != 0:
-        words = ("HSCAN", entries, max(cursor, 0), "COUNT", _SCAN_COUNT)
+        words = ("HSCAN", entries, max(cursor, 0), "COUNT", at_once)
         at, page = server.command(*words, read=tuple, verb="read the state").perform()
         cursor = int(at)
         yield from _pairs(page).items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import RedisEffect, RedisServers
+from tiercel.acker.connection.server import RedisEffect, RedisServer, RedisServers
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import LedgerSpec
@@ -18,7 +18,7 @@ from tiercel.spark_jobs.state.recalling import MarkReader
 from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
 from tiercel.spark_jobs.state.redis_slices import by_shard, shares_of, slices_of
-from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
 
 
 def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
@@ -102,12 +102,36 @@ class RedisStateStore:
 
         return RedisEffect(first.pipeline, first.command, others, first.verb, first.text)
 
-    def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
-        for shard, server in enumerate(self._at):
-            yield from scan(server, StateKeys(self._topology, shard, component).entries)
+    def entries(
+        self, component: str, at_once: int = ENTRIES_AT_ONCE
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for server, entries in self._entries_of(component):
+            yield from scan(server, entries, at_once)
+
+    def values(self, component: str, fields: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes | None] = {}
+        parts = by_shard(fields, len(self._at))
+        for (server, entries), part in zip(self._entries_of(component), parts, strict=True):
+            if part:
+                read = server.command("HMGET", entries, *part, read=list, verb="read the state")
+                found.update(zip(part, read.perform(), strict=True))
+        return [found[one] for one in fields]
+
+    def count(self, component: str) -> int:
+        return sum(
+            server.command("HLEN", entries, read=_number, verb="look at the state").perform()
+            for server, entries in self._entries_of(component)
+        )
 
     def close(self) -> None:
         self._servers.close()
+
+    def _entries_of(self, component: str) -> list[tuple[RedisServer, str]]:
+        """Return the server and the key of the entries in each shard."""
+        return [
+            (server, StateKeys(self._topology, shard, component).entries)
+            for shard, server in enumerate(self._at)
+        ]
 
     def _shards_of(self, component: str, task: int) -> list[StateShard]:
         found = self._shards.get((component, task))

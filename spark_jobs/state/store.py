@@ -35,6 +35,9 @@ from typing import Protocol
 
 from tiercel.acker.effects import Effect
 
+# Entries that are asked for in one call where all are read.
+ENTRIES_AT_ONCE = 1_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writes:
@@ -141,8 +144,24 @@ class StateStore(Protocol):
         """
         ...
 
-    def entries(self, component: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is there now, outside any turn; otherwise as ``StateTurn.scan``."""
+    def entries(
+        self, component: str, at_once: int = ENTRIES_AT_ONCE
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what is there now, outside any turn; otherwise as ``StateTurn.scan``.
+
+        About ``at_once`` of them are asked for per call: what is in memory at a time.
+        """
+        ...
+
+    def values(self, component: str, fields: Sequence[bytes]) -> list[bytes | None]:
+        """The values that are there now, outside any turn, in the order of ``fields``.
+
+        None where there is none. Of a commit on its way some writes may be seen and others not.
+        """
+        ...
+
+    def count(self, component: str) -> int:
+        """Count the entries that are there now; one call per shard, however many there are."""
         ...
 
     def close(self) -> None:

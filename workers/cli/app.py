@@ -10,14 +10,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from tiercel.workers.cli.errors import one_line_errors
+from tiercel.workers.terminal import say
 
 # File in this folder, to its commands and the first line of the help of each.
 COMMANDS = {
@@ -43,10 +44,16 @@ COMMANDS = {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
     },
+    "peek": {
+        "peek": "Look at the first messages of a queue; they stay in it, in their order.",
+    },
     "monitors": {
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
+    },
+    "state": {
+        "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
     },
     "topologies": {
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
@@ -83,8 +90,22 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        say(f"tiercel {metadata.version('tiercel')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tiercel() -> None:
+def tiercel(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="say the version, and end"
+        ),
+    ] = False,
+) -> None:
     """Run topologies with Storm's guarantee: every message fully processed or replayed.
 
     On RabbitMQ, Redis and Spark.

@@ -10,7 +10,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
 from tiercel.workers.monitoring.screen import survey_view
-from tiercel.workers.monitoring.survey import Survey, take_survey
+from tiercel.workers.monitoring.survey import Survey, Surveyor
 from tiercel.workers.monitoring.top import run_top, window_named
 from tiercel.workers.monitoring.watcher import Addresses, notes
 from tiercel.workers.signals import on_signals
@@ -155,10 +155,11 @@ def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[S
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
-    while True:
-        yield take_survey(settings.amqp or "", settings.redis_urls, named, settings.management)
-        if not watch or stopped.wait(_WATCH_S):
-            return
+    with closing(Surveyor(_addresses(settings))) as surveyor:
+        while True:
+            yield surveyor.take(named)
+            if not watch or stopped.wait(_WATCH_S):
+                return
 
 
 @contextmanager
@@ -169,7 +170,7 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
         yield lambda survey: say(
             json.dumps(
                 {
-                    "queues": list(map(asdict, survey.queues)),
+                    "queues": [{**asdict(row.depth), "use": row.use} for row in survey.queues],
                     "topologies": list(map(asdict, survey.own)),
                 }
             )
@@ -186,8 +187,9 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
 
     Raises UsageError for a queue that was not looked at.
     """
-    depth = {each.name: each.ready for each in survey.queues}
-    depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in survey.queues}
+    found = [row.depth for row in survey.queues]
+    depth = {each.name: each.ready for each in found}
+    depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in found}
     above = False
     for name, limit in limits.items():
         if name not in depth:

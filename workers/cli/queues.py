@@ -6,6 +6,7 @@ is one: of several, to those of ``--run``, or of the topology that has the queue
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -115,10 +116,7 @@ def read(
 
     found = letters.look_for(settings.amqp or "", queue, letter)
     if found is None:
-        raise UsageError(
-            f"{letter} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
-            f"tiercel dead-letters show {queue}"
-        )
+        raise UsageError(_not_among(letter, queue))
     say(body_text(found.body, found.size)[1])
 
 
@@ -139,11 +137,18 @@ def requeue(
     settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
-    moved = (
-        letters.requeue_chosen(url, queue, chosen) if chosen else letters.requeue(url, queue, limit)
-    )
+    if chosen:
+        ids = letters.requeue_chosen(url, queue, chosen)
+        moved = len(ids)
+        missing = list((Counter(chosen) - Counter(ids)).elements())
+    else:
+        moved = letters.requeue(url, queue, limit)
+        missing = []
     log_action("requeue", queue, f"put {moved} messages back", this_user())
-    say(f"put {moved} messages back into {queue}")
+    if moved or not missing:
+        say(f"put {moved} messages back into {queue}")
+    if missing:
+        raise UsageError(_not_among(", ".join(missing), queue))
 
 
 @dead_letters.command()
@@ -162,6 +167,13 @@ def purge(
     deleted = letters.purge(settings.amqp or "", queue)
     log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
     say(f"deleted {deleted} dead letters of {queue}")
+
+
+def _not_among(ids: str, queue: str) -> str:
+    return (
+        f"{ids} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
+        f"tiercel dead-letters show {queue}"
+    )
 
 
 def _place_and_files(

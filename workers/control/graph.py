@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tiercel.queues.queue_spout import QueueSpout
+from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Far above what is ever run; a monitor holds so many connections and keys in its memory.
@@ -24,7 +25,7 @@ class Component:
     name: str
     # Their ids.
     tasks: tuple[int, ...]
-    # The queue that a ``QueueSpout`` reads.
+    # The queue that a ``QueueSpout`` reads; that a ``QueueSink`` publishes to, if it is one.
     queue: str | None = None
 
 
@@ -58,6 +59,12 @@ class Graph:
         """The queues that it reads, each once."""
         return list(dict.fromkeys(spout.queue for spout in self.spouts if spout.queue is not None))
 
+    @property
+    def sinks(self) -> list[str]:
+        """The queues that it publishes to and does not read, each once."""
+        known = dict.fromkeys(bolt.queue for bolt in self.bolts if bolt.queue is not None)
+        return [queue for queue in known if queue not in self.queues]
+
 
 def graph_of(topology: Topology) -> Graph:
     """The graph to publish of a topology."""
@@ -77,11 +84,17 @@ def graph_of(topology: Topology) -> Graph:
     return Graph(
         spouts=tuple(spouts),
         bolts=tuple(
-            Component(name=name, tasks=tuple(topology.task_ids(name))) for name in topology.bolts
+            Component(name=name, tasks=tuple(topology.task_ids(name)), queue=_sink(spec.bolt))
+            for name, spec in topology.bolts.items()
         ),
         edges=tuple(edges),
         shards=topology.config.ackers,
     )
+
+
+def _sink(bolt: object) -> str | None:
+    """Return the queue of a sink; None where each tuple names its own, or an exchange chooses."""
+    return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
 def pack_graph(graph: Graph) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.ledger import LedgerSpec
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.graph import Graph, graph_of, pack_graph, unpack_graph
@@ -35,6 +36,16 @@ class TopologyNote:
     graph: Graph
     # Time for which a message may be in flight: more than its timeout where a bolt takes long.
     in_flight_secs: float
+
+    def ledger_spec(self, redis_urls: tuple[str, ...]) -> LedgerSpec:
+        """Return where its ledger is; its states are beside it."""
+        return LedgerSpec(
+            topology=self.name,
+            urls=redis_urls,
+            shards=max(1, self.graph.shards),
+            owners=max(1, self.spout_tasks),
+            message_timeout=timedelta(seconds=self.message_timeout_secs),
+        )
 
 
 class Registry:

@@ -6,7 +6,7 @@ Counts are exact: every tuple is counted where it happens, once, however often s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiercel.acker.metrics.contract import ErrorReport
@@ -18,6 +18,9 @@ from tiercel.workers.control.graph import Component, Edge
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
 from tiercel.workers.monitoring.once import OnceRow, once_rows
 from tiercel.workers.monitoring.raw import Raw
+
+SOURCE = "source"
+SINK = "sink"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,15 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class QueueRow:
+    """A queue of a topology, now."""
+
+    depth: QueueDepth
+    # "source" or "sink"; empty: it is no topology's.
+    use: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
     """A topology."""
 
@@ -118,9 +130,25 @@ class Overview:
     own: Own
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
+    # Those that it reads.
     queues: tuple[QueueDepth, ...] = ()
+    # Those that it only publishes to: who reads them is no part of it.
+    sinks: tuple[QueueDepth, ...] = ()
     # Of components that came upon repeated messages, or some that cannot be told apart.
     once: tuple[OnceRow, ...] = ()
+
+    @property
+    def queue_rows(self) -> tuple[QueueRow, ...]:
+        """All of these, as tables show them."""
+        return queue_rows(self.queues, self.sinks)
+
+
+def queue_rows(sources: Iterable[QueueDepth], sinks: Iterable[QueueDepth]) -> tuple[QueueRow, ...]:
+    """Return the rows of the queues that are read, then of those that are published to."""
+    return (
+        *(QueueRow(depth=depth, use=SOURCE) for depth in sources),
+        *(QueueRow(depth=depth, use=SINK) for depth in sinks),
+    )
 
 
 def overview_of(name: str, raw: Raw) -> Overview:

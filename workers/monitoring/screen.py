@@ -6,35 +6,46 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.broker.depths import LAG_S
+from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.cells import cell
-from tiercel.workers.monitoring.overview import AckerRow, Overview, Own
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.survey import Survey
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
     DEAD,
     ERRORS,
+    MESSAGES,
     ONCE,
     OWN,
     QUEUES,
     SPOUTS,
+    STATE,
     Column,
     Kind,
     TableKind,
 )
 from tiercel.workers.monitoring.wording import span
 
-# Narrow: the tables of ``tiercel depths`` fit 80 columns, those of ``tiercel top`` 100.
+# Narrow: with what _LESS leaves out, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
+# columns.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 # Rows of several lines.
 _BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
+_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others are of now"
+# Wider than any terminal.
+_ENDLESS = 100_000
+# Characters of a date.
+_DATE = 10
 R = TypeVar("R")
 _Found = tuple[str, ErrorReport]
 
@@ -45,23 +56,54 @@ _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
+# Columns that a narrow terminal does without, the first one first. The page has all of them.
+_LESS = {
+    SPOUTS.title: ("transferred", "timeouts", "emitted"),
+    BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+    ACKER.title: ("updates", "memory", "late"),
+    QUEUES.title: ("delayed", "out/s", "in/s", "use"),
+    OWN.title: ("feed entries", "oldest waiting"),
+}
 
 
-def depth_table(found: Iterable[QueueDepth]) -> Table:
+class _Fitting:
+    """A table without the columns for which the terminal is too narrow."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        """``tables`` get narrower; the last one fits everywhere."""
+        self._tables = tuple(tables)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in self._tables[:-1]:
+            wanted = Measurement.get(console, options.update_width(_ENDLESS), table).maximum
+            if wanted <= options.max_width:
+                yield table
+                return
+        yield self._tables[-1]
+
+
+def depth_table(found: Iterable[QueueRow]) -> RenderableType:
     """Every queue; what is unknown is a question mark."""
-    return _table(
-        QUEUES, found, lambda column, row: column == "dead letters" and bool(row.dead_lettered)
+    return _fitting(
+        QUEUES,
+        found,
+        lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
     )
 
 
-def own_table(found: Iterable[Own]) -> Table:
+def own_table(found: Iterable[Own]) -> RenderableType:
     """The queues of our own, one row per topology."""
-    return _table(OWN, found)
+    return _fitting(OWN, found)
 
 
 def survey_view(survey: Survey) -> RenderableType:
     """Content of ``tiercel depths``."""
-    return Group(depth_table(survey.queues), *([own_table(survey.own)] if survey.own else []))
+    parts: list[RenderableType] = [depth_table(survey.queues)]
+    if survey.lags:
+        parts.append(cell(_LAG, "dim"))
+    if survey.own:
+        parts.append(own_table(survey.own))
+    return Group(*parts)
 
 
 def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
@@ -71,12 +113,12 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", _ALARM)
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
-    parts += [_table(_SPOUTS, overview.spouts), _table(_BOLTS, overview.bolts), _inboxes(overview)]
-    parts.append(_table(_ACKER, [overview.acker]))
+    parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
+    parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]
     if overview.once:
-        parts.append(_table(ONCE, overview.once))
-    if overview.queues:
-        parts.append(depth_table(overview.queues))
+        parts.append(_fitting(ONCE, overview.once))
+    if overview.queue_rows:
+        parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
     parts.append(_table(ERRORS, errors) if errors else cell("no errors", "dim"))
@@ -96,13 +138,23 @@ def letter_table(found: Iterable[DeadLetter]) -> Table:
     return _table(DEAD, found, look=_BOXED)
 
 
+def message_table(found: Iterable[QueuedMessage]) -> Table:
+    """Content of ``tiercel peek``."""
+    return _table(MESSAGES, found, look=_BOXED)
+
+
+def state_table(found: Iterable[StateEntry]) -> Table:
+    """Content of ``tiercel state``."""
+    return _table(STATE, found, look=_BOXED)
+
+
 def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
     return Column(column.name, lambda row: column.text(row[1]), column.kind)
 
 
-def _inboxes(overview: Overview) -> Table:
+def _inboxes(overview: Overview) -> RenderableType:
     """The inboxes and steps of each bolt's tasks."""
-    return _table(
+    return _fitting(
         _INBOXES,
         overview.bolts,
         lambda column, row: (
@@ -111,11 +163,28 @@ def _inboxes(overview: Overview) -> Table:
     )
 
 
+def _fitting(
+    kind: TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
+) -> RenderableType:
+    """Return the table with as many columns as the terminal has room for.
+
+    In the narrowest one names are broken, and no number is.
+    """
+    rows = tuple(rows)
+    names = {column.name for column in kind.columns}
+    left_out = [name for name in _LESS[kind.title] if name in names]
+    kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
+    tables = [_table(each, rows, alarms) for each in kinds]
+    return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])
+
+
 def _table(
     kind: TableKind[R],
     rows: Iterable[R],
-    alarms: Callable[[str, R], bool] = lambda _column, _row: False,
+    alarms: Callable[[str, R], bool] | None = None,
     look: Mapping[str, Any] = _NARROW,
+    *,
+    break_names: bool = False,
 ) -> Table:
     """``alarms`` tells of a column's name and a row whether that cell is bad news."""
     table = Table(**look)
@@ -123,11 +192,16 @@ def _table(
         if column.kind is Kind.NUMBER:
             table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
         else:
-            table.add_column(column.name, overflow="fold", no_wrap=column.kind is Kind.NAME)
+            table.add_column(
+                column.name,
+                overflow="fold",
+                no_wrap=column.kind is Kind.NAME and not break_names,
+                min_width=_DATE if column.kind is Kind.MOMENT else None,
+            )
     for row in rows:
         table.add_row(
             *(
-                cell(column.text(row), _ALARM if alarms(column.name, row) else "")
+                cell(column.text(row), _ALARM if alarms and alarms(column.name, row) else "")
                 for column in kind.columns
             )
         )

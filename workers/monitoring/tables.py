@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.once import OnceRow
-from tiercel.workers.monitoring.overview import AckerRow, Own, SpoutRow
+from tiercel.workers.monitoring.overview import AckerRow, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.wording import (
+    UNKNOWN,
     count,
     milliseconds,
     per_second,
@@ -34,8 +36,10 @@ class Kind(enum.Enum):
     """Content of a column."""
 
     NUMBER = "number"
-    # Never broken over two lines: a time, or a name that the operator will type.
+    # Never broken over two lines: a name that the operator will type.
     NAME = "name"
+    # Broken between date and time at most.
+    MOMENT = "moment"
     # A short text.
     TEXT = "text"
     # A text of any length.
@@ -77,6 +81,13 @@ def _seen(row: TaskRow) -> str:
 
 def _message(error: ErrorReport | None) -> str:
     return error.message if error else ""
+
+
+def _about(message: QueuedMessage) -> str:
+    """Return the exchange that it came by, if it has a name, its properties and its headers."""
+    place = {"exchange": message.exchange, "routing_key": message.routing_key}
+    said = {**(place if message.exchange else {}), **message.properties, **message.headers}
+    return " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
 
 
 SPOUTS = TableKind[SpoutRow](
@@ -162,17 +173,18 @@ ONCE = TableKind[OnceRow](
         Column("maybe too old", lambda row: count(row.unsure)),
     ),
 )
-QUEUES = TableKind[QueueDepth](
+QUEUES = TableKind[QueueRow](
     "Queues",
     (
-        Column("queue", lambda row: row.name, Kind.NAME),
-        Column("ready", lambda row: count(row.ready)),
-        Column("unacked", lambda row: count(row.unacked)),
-        Column("delayed", lambda row: count(row.delayed)),
-        Column("consumers", lambda row: count(row.consumers)),
-        Column("in/s", lambda row: per_second(row.in_rate)),
-        Column("out/s", lambda row: per_second(row.out_rate)),
-        Column("dead letters", lambda row: count(row.dead_lettered)),
+        Column("queue", lambda row: row.depth.name, Kind.NAME),
+        Column("use", lambda row: row.use, Kind.NAME),
+        Column("ready", lambda row: count(row.depth.ready)),
+        Column("unacked", lambda row: count(row.depth.unacked)),
+        Column("delayed", lambda row: count(row.depth.delayed)),
+        Column("consumers", lambda row: count(row.depth.consumers)),
+        Column("in/s", lambda row: per_second(row.depth.in_rate)),
+        Column("out/s", lambda row: per_second(row.depth.out_rate)),
+        Column("dead letters", lambda row: count(row.depth.dead_lettered)),
     ),
 )
 OWN = TableKind[Own](
@@ -190,7 +202,7 @@ OWN = TableKind[Own](
 ERRORS = TableKind[ErrorReport](
     "Last errors",
     (
-        Column("time", lambda row: when(row.at), Kind.NAME),
+        Column("time", lambda row: when(row.at), Kind.MOMENT),
         Column("component", lambda row: row.component, Kind.TEXT),
         Column("task", lambda row: str(row.task)),
         Column("reason", lambda row: row.message, Kind.LONG),
@@ -199,9 +211,28 @@ ERRORS = TableKind[ErrorReport](
 DEAD = TableKind[DeadLetter](
     "Dead letters",
     (
+        Column("died", lambda row: UNKNOWN if row.died is None else when(row.died), Kind.MOMENT),
         Column("reason", lambda row: row.reason, Kind.LONG),
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
         Column("id", lambda row: row.id, Kind.NAME),
+    ),
+)
+MESSAGES = TableKind[QueuedMessage](
+    "Messages",
+    (
+        Column("no.", lambda row: count(row.position)),
+        Column("came back", lambda row: count(row.came_back)),
+        Column("bytes", lambda row: count(row.size)),
+        Column("about", _about, Kind.LONG),
+        Column("body", lambda row: row.preview, Kind.LONG),
+    ),
+)
+STATE = TableKind[StateEntry](
+    "State",
+    (
+        Column("key", lambda row: row.key, Kind.LONG),
+        Column("type", lambda row: row.type, Kind.TEXT),
+        Column("value", lambda row: row.value, Kind.LONG),
     ),
 )

@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
-from tiercel.acker.ledger import Census, Ledger, LedgerSpec
+from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.broker.depths import QueueDepth, survey
+from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.logs.redaction import redact
@@ -81,7 +81,7 @@ class TopologyReader:
         self._lease = Lease(presences)
         self._spout_seats = SpoutSeats(presences)
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
-        self._ledger = _ledger_of(redis_urls, note)
+        self._ledger = open_ledger(note.ledger_spec(redis_urls))
         self._meter = RateMeter()
         self._census: Census | None = None
         self._census_at = 0.0
@@ -137,6 +137,7 @@ class Watcher:
         self._last: dict[tuple[str, Window], Overview] = {}
         self._said: dict[str, str] = {}
         self._depths: dict[str, tuple[QueueDepth, ...]] = {}
+        self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def look(self, name: str | None, window: Window) -> Look:
         """A topology, by default the first; returns within the time-outs of the clients."""
@@ -166,6 +167,7 @@ class Watcher:
             self._registry.close()
             for reader in self._readers.values():
                 reader.close()
+            self._depth_reader.close()
 
     def _look(self, name: str | None, window: Window) -> Look:
         problem = self._refresh()
@@ -179,7 +181,13 @@ class Watcher:
         rabbitmq_problem = None
         if found is not None and self._addresses.amqp_url:
             rabbitmq_problem = self._survey(chosen or "")
-            found = replace(found, queues=self._depths.get(found.name, ()))
+            read = self._known[found.name].graph.queues
+            depths = self._depths.get(found.name, ())
+            found = replace(
+                found,
+                queues=tuple(each for each in depths if each.name in read),
+                sinks=tuple(each for each in depths if each.name not in read),
+            )
         return Look(
             at=datetime.now(UTC),
             topologies=tuple(self._known),
@@ -225,14 +233,9 @@ class Watcher:
         return None, False
 
     def _survey(self, name: str) -> str | None:
-        addresses = self._addresses
+        graph = self._known[name].graph
         try:
-            queues = self._known[name].graph.queues
-            self._depths[name] = (
-                tuple(survey(addresses.amqp_url or "", queues, addresses.management_url))
-                if queues
-                else ()
-            )
+            self._depths[name] = tuple(self._depth_reader.look([*graph.queues, *graph.sinks]))
         except QueuesError as error:
             return redact(str(error))
         return None
@@ -246,16 +249,3 @@ def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]
     if name is not None:
         return {name: topology_named(redis_url, name)}
     return known_topologies(redis_url)
-
-
-def _ledger_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Ledger:
-    timeout = timedelta(seconds=note.message_timeout_secs)
-    return open_ledger(
-        LedgerSpec(
-            topology=note.name,
-            urls=redis_urls,
-            shards=max(1, note.graph.shards),
-            owners=max(1, note.spout_tasks),
-            message_timeout=timeout,
-        )
-    )

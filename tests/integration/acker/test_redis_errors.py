@@ -115,6 +115,8 @@ def state_calls(url: str) -> tuple[Any, Calls]:
         "check_layout": lambda: check_layout(spec_of(url), ["c"]),
         "begin": lambda: store.begin("c", 0, 1, [b"f"]).perform(),
         "entries": lambda: list(store.entries("c")),
+        "values": lambda: store.values("c", [b"f"]),
+        "count": lambda: store.count("c"),
         "read": lambda: turn.read([b"f"]),
         "read through the undo log": lambda: later.read([b"f"]),
         "scan": lambda: list(turn.scan()),

@@ -63,7 +63,10 @@ def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"new", b"newer")
     _, b, _, d = (letter.id for letter in dead_letters.show(amqp_url, queue.name, limit=4))
     moved = []
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b], on_moved=moved.append) == 2
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b], on_moved=moved.append) == [
+        b,
+        d,
+    ]
     assert moved == [1, 1]
     wait_ready(amqp_url, queue.dead, 4)
     assert bodies(amqp_url, queue.name) == [b"b", b"d"]
@@ -74,7 +77,7 @@ def test_of_equal_letters_as_many_go_as_were_chosen(amqp_url, queue):
     put(amqp_url, queue.dead, b"same", b"same", b"other", b"same")
     same = ids(amqp_url, queue)[0]
     assert ids(amqp_url, queue) == [same, same, ids(amqp_url, queue)[2], same]
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [same, same]) == 2
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [same, same]) == [same, same]
     wait_ready(amqp_url, queue.dead, 2)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter({b"same": 1, b"other": 1})
 
@@ -85,7 +88,7 @@ def test_the_same_body_with_another_reason_is_another_letter(amqp_url, queue):
     put(amqp_url, queue.dead, b"same", headers={"x-tiercel-reason": "one"}, message_id="7")
     one, two, _ = found = ids(amqp_url, queue)
     assert len(set(found)) == 3
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [two]) == 1
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [two]) == [two]
     wait_ready(amqp_url, queue.dead, 2)
     assert one in ids(amqp_url, queue)
 
@@ -98,10 +101,10 @@ def test_a_letter_has_one_id_however_often_it_is_looked_at(amqp_url, queue):
 def test_what_is_not_there_any_more_is_passed_over(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b")
     a, b = ids(amqp_url, queue)
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a]) == 1
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a]) == [a]
     wait_ready(amqp_url, queue.dead, 1)
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, []) == 0
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == [b]
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, []) == []
 
 
 def test_a_letter_that_somebody_holds_stays_his(amqp_url, queue):
@@ -110,7 +113,7 @@ def test_a_letter_that_somebody_holds_stays_his(amqp_url, queue):
     wait_ready(amqp_url, queue.dead, 2)
     with plain_channel(amqp_url) as channel:
         assert channel.basic_get(queue.dead)[2] == b"a"
-        assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == 1
+        assert dead_letters.requeue_chosen(amqp_url, queue.name, [a, b]) == [b]
     wait_until(lambda: bodies(amqp_url, queue.dead) == [b"a"])
 
 
@@ -149,6 +152,31 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
     assert "put 1 messages back" in tiercel("requeue", queue.name)
 
 
+def test_an_id_that_there_is_not_ends_the_command_with_a_refusal(amqp_url, queue):
+    put(amqp_url, queue.dead, b"a", b"b")
+    a, b = ids(amqp_url, queue)
+
+    def requeue(*chosen):
+        options = [word for each in chosen for word in ("--id", each)]
+        arguments = ["dead-letters", "requeue", queue.name, *options]
+        return subprocess.run(
+            [sys.executable, "-m", "tiercel", *arguments, "--amqp", amqp_url],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    unknown = requeue("nonsense")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr.splitlines()[-1].startswith("tiercel: nonsense is not among the oldest")
+    some = requeue(a, "nonsense", a)
+    assert (some.returncode, some.stdout) == (2, f"put 1 messages back into {queue.name}\n")
+    assert f"tiercel: {a}, nonsense is not among" in some.stderr
+    wait_ready(amqp_url, queue.dead, 1)
+    assert bodies(amqp_url, queue.name) == [b"a"]
+    assert ids(amqp_url, queue) == [b]
+
+
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     letters=st.lists(
@@ -162,7 +190,8 @@ def test_whatever_is_chosen_each_letter_is_in_one_of_the_queues(amqp_url, queue,
         letter for letter, (_, take) in zip(ids(amqp_url, queue), letters, strict=True) if take
     ]
     wait_ready(amqp_url, queue.dead, len(letters))
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, chosen) == len(chosen)
+    moved = dead_letters.requeue_chosen(amqp_url, queue.name, chosen)
+    assert Counter(moved) == Counter(chosen)
     wait_ready(amqp_url, queue.dead, len(letters) - len(chosen))
     assert Counter(bodies(amqp_url, queue.name)) == Counter(body for body, take in letters if take)
     assert Counter(bodies(amqp_url, queue.dead)) == Counter(

@@ -2,10 +2,11 @@
 
 import threading
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.broker import (
     Desk,
@@ -22,12 +23,15 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.errors import AddressError, PublishRefusedError, QueueMissingError
+from tiercel.queues.message.preview import BODY_BYTES
 from tiercel.queues.publishing import dead_letters, letter_box
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
+from tiercel.workers.cli.app import app
 
 DEATH = {
     "x-tiercel-reason": "field 'n' is a long",
     "x-tiercel-queue": "orders",
+    "x-tiercel-died": "2026-11-23T02:05:06.789+00:00",
     "trace": "kept",
     "x-death": [{"reason": "rejected"}],
 }
@@ -58,7 +62,7 @@ def standing_still(broker, name):
 
 def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, queue):
     put(amqp_url, queue.dead, b"x" * 1000, headers=DEATH)
-    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (dead_letters.BODY_BYTES + 1))
+    put(amqp_url, queue.dead, b"\x00\xff\nb", b"y" * (BODY_BYTES + 1))
     for _ in range(25):
         first, second, third = dead_letters.show(amqp_url, queue.name)
     assert (first.queue, first.reason, first.size, first.preview) == (
@@ -69,7 +73,7 @@ def test_show_tells_reason_origin_and_beginning_and_leaves_them_there(amqp_url, 
     )
     assert (second.queue, second.reason, second.preview) == (queue.name, "unknown", " \ufffd b")
     assert (first.body, second.body) == (b"x" * 1000, b"\x00\xff\nb")
-    assert (third.body, third.size) == (b"y" * dead_letters.BODY_BYTES, dead_letters.BODY_BYTES + 1)
+    assert (third.body, third.size) == (b"y" * BODY_BYTES, dead_letters.BODY_BYTES + 1)
     wait_ready(amqp_url, queue.dead, 3)
 
 
@@ -101,6 +105,30 @@ def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
     (letter,) = dead_letters.show(amqp_url, queue.name)
     assert letter.reason == "delivery_limit: delivered too often"
     assert letter.queue == queue.name
+    assert abs(datetime.now(UTC) - letter.died) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "died"),
+    [
+        ({"x-tiercel-died": "2026-11-23T02:05:06.789+01:00"}, "2026-11-23T01:05:06.789000+00:00"),
+        ({"x-tiercel-died": "2026-11-23T02:05:06"}, "2026-11-23T02:05:06+00:00"),
+        ({"x-death": [{"time": datetime(2026, 1, 2, tzinfo=UTC)}]}, "2026-01-02T00:00:00+00:00"),
+        ({"x-tiercel-died": "\x1b[2Jyesterday"}, None),
+        ({"x-tiercel-died": "0001-01-01T00:00:00+14:00"}, None),
+        ({"x-tiercel-died": "9999-12-31T23:59:59-14:00"}, None),
+        ({"x-tiercel-died": 7}, None),
+        ({"x-death": [{"time": "long ago"}]}, None),
+        ({"x-death": "once"}, None),
+        ({}, None),
+    ],
+)
+def test_a_letter_says_when_it_died_as_far_as_that_is_told(amqp_url, queue, headers, died):
+    put(amqp_url, queue.dead, b"a", headers=headers)
+    (letter,) = dead_letters.show(amqp_url, queue.name)
+    assert (letter.died and letter.died.astimezone(UTC).isoformat()) == died
+    result = CliRunner().invoke(app, ["dead-letters", "show", queue.name, "--amqp", amqp_url])
+    assert result.exit_code == 0, result.output
 
 
 def test_requeued_messages_are_like_new(amqp_url, queue):
@@ -128,6 +156,7 @@ def test_a_message_that_dies_again_after_requeue_can_be_requeued_again(amqp_url,
             desk.wait_for("dead_lettered", life)
             (letter,) = dead_letters.show(amqp_url, queue.name)
             assert letter.reason.endswith(f"life {life}")
+            assert abs(datetime.now(UTC) - letter.died) < timedelta(minutes=1)
             wait_ready(amqp_url, queue.dead, 1)
             assert dead_letters.requeue(amqp_url, queue.name) == 1
 
@@ -326,7 +355,7 @@ def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(
     assert {letters[0].reason for letters in looked} == {"field 'n' is a long"}
     for _ in range(25):
         assert dead_letters.look_for(url, name, second).preview == "another"
-        assert dead_letters.requeue_chosen(url, name, ["no such id"]) == 0
-    assert dead_letters.requeue_chosen(url, name, [first]) == 1
+        assert dead_letters.requeue_chosen(url, name, ["no such id"]) == []
+    assert dead_letters.requeue_chosen(url, name, [first]) == [first]
     wait_ready(url, name, 1)
     assert [letter.id for letter in dead_letters.show(url, name)] == [second]

@@ -19,10 +19,13 @@ from tests.support.broker import (
     version,
     wait_ready,
 )
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import (
     WorkQueue,
     check_server,
     declare_queue,
+    declare_work_queue,
     work_queue_arguments,
 )
 from tiercel.queues.errors import (
@@ -33,6 +36,13 @@ from tiercel.queues.errors import (
     ServerTooOldError,
 )
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
+
+
+def read(amqp_url, queue):
+    """Declare it as a spout worker does, which reads it."""
+    address = Address.parse(amqp_url)
+    with connected(address, "test") as connection:
+        return declare_work_queue(connection, address, queue)
 
 
 def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
@@ -61,7 +71,7 @@ def test_the_limit_of_an_older_tiercel_is_read_and_what_to_do_about_it_is_said(a
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, durable=True, arguments=older)
     with caplog.at_level(logging.WARNING):
-        declared = declare_queue(amqp_url, queue)
+        declared = read(amqp_url, queue)
     assert declared.ours
     assert declared.limit == BrokerLimit(returns=20)
     assert "delete it when it is empty and let tiercel declare it" in caplog.text
@@ -124,10 +134,39 @@ def test_a_queue_with_other_arguments_is_used_as_it_is(amqp_url, caplog):
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, durable=True)
     with caplog.at_level(logging.WARNING):
-        assert not declare_queue(amqp_url, queue).ours
+        assert not read(amqp_url, queue).ours
     assert "used as it is" in caplog.text
     put(amqp_url, queue.name, b"still here")
     wait_ready(amqp_url, queue.name, 1)
+
+
+OWN = {"x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "amq.fanout"}
+
+
+@pytest.mark.parametrize("arguments", [None, OWN])
+def test_who_publishes_to_a_queue_hears_nothing_of_how_it_treats_deliveries(
+    amqp_url, arguments, caplog
+):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments=arguments)
+    with caplog.at_level(logging.INFO):
+        assert not declare_queue(amqp_url, queue).ours
+    assert "used as it is" not in caplog.text
+
+
+@pytest.mark.parametrize("arguments", [None, OWN])
+def test_a_queue_that_its_owner_declares_himself_is_no_reason_for_a_warning(
+    amqp_url, arguments, caplog
+):
+    queue = WorkQueue(name=unique(), declare=False)
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, durable=True, arguments=arguments)
+    with caplog.at_level(logging.INFO, "tiercel.queues.broker.declare"):
+        read(amqp_url, queue)
+    assert [record.levelname for record in caplog.records if "used as it is" in record.message] == [
+        "INFO"
+    ]
 
 
 def test_a_queue_that_must_exist_is_not_made(amqp_url):

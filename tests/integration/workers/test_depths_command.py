@@ -3,6 +3,7 @@ scripts and for alarms.
 """
 
 import json
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -12,16 +13,29 @@ from tests.support.broker import Desk, delete, put, unique
 from tests.support.inboxes import parcel
 from tests.support.inboxes import put as append
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel import (
+    BasicBolt,
+    Config,
+    QueueSink,
+    QueueSpout,
+    TopologyBuilder,
+    WorkQueue,
+    declare_queue,
+)
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.broker.depths import QueueDepth, survey
+from tiercel.queues.broker.depths import DepthReader, QueueDepth
+from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
+from tiercel.workers.monitoring.page.tables import tables_of
+from tiercel.workers.monitoring.tables import QUEUES
+from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 @pytest.fixture
@@ -74,6 +88,7 @@ def test_a_queue_that_never_had_a_message_has_zeros_everywhere(tiercel, name):
         "in_rate": 0,
         "out_rate": 0,
         "dead_lettered": 0,
+        "use": "source",
     }
 
 
@@ -177,9 +192,94 @@ def test_a_limit_that_is_none_is_refused(tiercel, given):
 def test_monitors_pass_over_a_queue_that_is_not_there(amqp_url, management_url, name):
     missing = unique()
     for management in (management_url, None):
+        with closing(DepthReader(amqp_url, management)) as reader:
+            assert [depth.name for depth in reader.look([missing, name])] == [name]
+            assert isinstance(reader.look([name])[0], QueueDepth)
+            assert reader.look([missing]) == reader.look([]) == []
+
+
+def test_what_was_confirmed_is_counted_at_once_though_statistics_lag(
+    amqp_url, management_url, name
+):
+    """Statistics are anew every five seconds; a look right after a confirm is not so patient."""
+    with closing(DepthReader(amqp_url, management_url)) as reader:
+        for count in range(1, 20):
+            put(amqp_url, name, b"x")
+            # A quorum queue counts what it has confirmed a moment later.
+            wait_until(lambda count=count: reader.look([name])[0].ready == count, 1)
+
+
+def test_a_reader_outlives_its_connection(rabbitmq):
+    broker = rabbitmq()
+    declare_queue(broker.url, WorkQueue(name="kept"))
+    put(broker.url, "kept", b"x")
+    with closing(DepthReader(broker.url)) as reader:
+        wait_until(lambda: reader.look(["kept"])[0].ready == 1)
+        broker.control("close_all_connections", "for a test")
+        assert reader.look(["kept"])[0].ready == 1
+        broker.stop()
+        with pytest.raises(BrokerUnavailableError):
+            reader.look(["kept"])
+        broker.start()
+        wait_until(lambda: ready_or_away(reader) == 1)
+
+
+def ready_or_away(reader):
+    try:
+        return next((depth.ready for depth in reader.look(["kept"])), None)
+    except BrokerUnavailableError:
+        return None
+
+
+@pytest.fixture
+def chained(amqp_url, redis_url):
+    """A topology with a sink, whose queue may be missing yet."""
+    name = unique("chained")
+    builder = TopologyBuilder(name)
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("notify", QueueSink(f"{name}-out")).shuffle_grouping("lines")
+    Registry(redis_url).announce(builder.build())
+    declare_queue(amqp_url, WorkQueue(name=name))
+    yield name
+    for queue in (name, f"{name}-out"):
+        for each in (queue, f"{queue}.dead"):
+            delete(amqp_url, each)
+
+
+def test_queues_of_sinks_are_shown_once_they_are_there(tiercel, chained, amqp_url):
+    def uses():
+        code, said = tiercel("--json")
+        assert code == 0, said
+        queues = json.loads(said.splitlines()[-1])["queues"]
+        return {each["name"]: (each["use"], each["ready"]) for each in queues}
+
+    assert uses()[chained] == ("source", 0)
+    assert f"{chained}-out" not in uses()
+    declare_queue(amqp_url, WorkQueue(name=f"{chained}-out"))
+    put(amqp_url, f"{chained}-out", b"x")
+    wait_until(lambda: uses()[f"{chained}-out"] == ("sink", 1))
+    queue, topologies = looked(tiercel, f"{chained}-out")
+    assert (queue["use"], [each["topology"] for each in topologies]) == ("sink", [chained])
+    shown = tiercel(f"{chained}-out")[1]
+    assert "sink" in shown
+    assert "up to 5 s old" in shown
+
+
+def test_the_monitor_sees_queues_of_sinks_apart_from_those_that_are_read(
+    chained, amqp_url, redis_url
+):
+    declare_queue(amqp_url, WorkQueue(name=f"{chained}-out"))
+    put(amqp_url, f"{chained}-out.dead", b"who reads the sink's queue has this dead letter")
+    addresses = Addresses(redis_urls=(redis_url,), amqp_url=amqp_url)
+    with closing(Watcher(addresses)) as watcher:
         wait_until(
-            lambda management=management: (
-                [d.name for d in survey(amqp_url, [missing, name], management)] == [name]
-            )
+            lambda: watcher.look(chained, Window.ALL_TIME).overview.sinks[0].dead_lettered == 1
         )
-    assert isinstance(survey(amqp_url, [name])[0], QueueDepth)
+        overview = watcher.look(chained, Window.ALL_TIME).overview
+    assert [(row.depth.name, row.use) for row in overview.queue_rows] == [
+        (chained, "source"),
+        (f"{chained}-out", "sink"),
+    ]
+    assert [depth.name for depth in overview.queues] == [chained]
+    [_, sink] = tables_of(overview)[QUEUES]
+    assert (sink["queue"], sink["use"], sink["dead letters"]) == (f"{chained}-out", "sink", "1")

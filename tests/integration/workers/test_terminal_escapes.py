@@ -117,8 +117,15 @@ def test_dead_letters(tiercel, name, amqp_url):
     assert is_harmless(tiercel("dead-letters", "read", name, "no such"))
 
 
+def test_peek(tiercel, name):
+    assert is_harmless(tiercel("peek", f"{name}.dead"))
+    assert is_harmless(tiercel("peek", f"{name}.dead", "--json"))
+
+
 def test_what_a_refusal_names(tiercel, name):
     assert is_harmless(tiercel("errors", "no such topology"))
+    assert is_harmless(tiercel("state", topology_of(name), "no such bolt"))
+    assert is_harmless(tiercel("peek", f"no such {name}"))
     assert is_harmless(tiercel("deactivate", name))
     assert is_harmless(tiercel("activate", name))
 

@@ -114,6 +114,46 @@ def test_a_module_that_is_not_there_is_said_to_be_missing(name: str, module) -> 
         load_topology(name)
 
 
+@pytest.mark.parametrize(
+    ("given", "attribute"), [("topolgy", "topology"), ("Topology", "topology"), ("redy", "ready")]
+)
+def test_a_misspelt_attribute_is_named_with_one_that_is_alike(module, given, attribute) -> None:
+    with pytest.raises(
+        UsageError, match=rf"has no attribute '{given}'; did you mean '{attribute}'\?$"
+    ):
+        load_topology(f"{module(BUILD)}:{given}")
+
+
+def test_a_misspelt_module_is_named_with_one_of_this_folder(module, tmp_path) -> None:
+    (tmp_path / "orders.py").write_text(BUILD)
+    (tmp_path / "shipping").mkdir()
+    (tmp_path / "shipping/__init__.py").write_text(BUILD)
+    with pytest.raises(UsageError, match=r"no module 'ordrs', .*; did you mean 'orders'\?$"):
+        load_topology("ordrs:topology")
+    with pytest.raises(UsageError, match=r"no module 'shiping', .*; did you mean 'shipping'\?$"):
+        load_topology("shiping:topology")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("orders.py:topology", "write orders:topology$"),
+        ("./orders.py:topology", "write orders:topology$"),
+        ("orders.py", "write orders:topology$"),
+        ("shop/orders.py:make.it", "write shop.orders:make.it$"),
+        ("../orders.py:topology", "write orders:topology, in /"),
+        ("/elsewhere/orders.py:topology", "write orders:topology, in /elsewhere$"),
+    ],
+)
+def test_a_file_is_answered_with_its_module_and_is_not_imported(
+    module, tmp_path, given, wanted
+) -> None:
+    (tmp_path / "orders.py").write_text("raise SystemExit('imported')")
+    module("")
+    with pytest.raises(UsageError, match=wanted):
+        load_topology(given)
+
+
 def test_spouts_that_read_a_queue_get_more_tasks_and_no_others(module) -> None:
     name = module(
         "from tiercel import QueueSpout, Spout\nfrom tiercel import BasicBolt, TopologyBuilder\n"

@@ -65,7 +65,7 @@ class Actions:
             return (
                 dead_letters.requeue(url, queue)
                 if chosen is None
-                else dead_letters.requeue_chosen(url, queue, chosen)
+                else len(dead_letters.requeue_chosen(url, queue, chosen))
             )
 
         async def action() -> None:

@@ -65,7 +65,7 @@ def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
         TASKS: rows_of(TASKS, _tasks_shown(overview.tasks)),
         ACKER: rows_of(ACKER, [overview.acker]),
         ONCE: rows_of(ONCE, overview.once),
-        QUEUES: rows_of(QUEUES, overview.queues),
+        QUEUES: rows_of(QUEUES, overview.queue_rows),
         OWN: rows_of(OWN, [overview.own]),
         ERRORS: rows_of(ERRORS, overview.errors),
     }

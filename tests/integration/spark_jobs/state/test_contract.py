@@ -54,6 +54,21 @@ def test_what_is_committed_is_there_for_the_next_step(store):
     assert now(store) == {A: b"2", B: b"2"}
 
 
+def test_what_is_there_now_is_read_outside_any_turn(store):
+    assert store.values("count", [A]) == [None]
+    assert store.count("count") == 0
+    commit(store, 0, Writes(puts={A: b"1", C: b'"x"'}, increments={B: -5}))
+    assert store.values("count", [C, b'"no"', A, A, B]) == [b'"x"', None, b"1", b"1", b"-5"]
+    assert store.values("count", []) == []
+    assert store.values("other", [A]) == [None]
+    assert (store.count("count"), store.count("other")) == (3, 0)
+    assert sorted(store.entries("count", 1)) == [(A, b"1"), (B, b"-5"), (C, b'"x"')]
+    begun = begin(store, "count", 0, 1)
+    assert store.values("count", [A]) == [b"1"], "to look is no turn"
+    assert commit_turn(begun, put(a=b"2"), "d") is Applied.FRESH
+    assert store.values("count", [A]) == [b"2"]
+
+
 def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_committed(run):
     first = run(1)
     turns = [begin(first, "count", task, 7) for task in range(3)]

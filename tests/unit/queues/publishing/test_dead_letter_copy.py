@@ -10,13 +10,22 @@ from pika import BasicProperties
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.message.header_text import EXCHANGE_HEADER, published_headers
-from tiercel.queues.publishing.dead_letter_copy import dead_letter_properties, size_of
+from tiercel.queues.publishing.dead_letter_copy import Death, dead_letter_properties, size_of
 
 REASON = "x-tiercel-reason"
+DIED = datetime(2026, 11, 23, 2, 5, 6, 789_999, tzinfo=UTC)
+OURS = {"x-tiercel-died": "2026-11-23T02:05:06.789+00:00"}
 
 
-def test_it_is_persistent_and_says_why_and_where_from():
-    copy = dead_letter_properties(BasicProperties(), "orders", "no good")
+def dead(properties, queue, reason, *published):
+    """Return the properties of the copy of a message that died then."""
+    return dead_letter_properties(
+        properties, Death(queue=queue, reason=reason, at=DIED), *published
+    )
+
+
+def test_it_is_persistent_and_says_why_when_and_where_from():
+    copy = dead(BasicProperties(), "orders", "no good")
     assert copy.delivery_mode == 2
     since = copy.headers["x-tiercel-since"]
     assert abs(int(since) - time.time()) < 60
@@ -24,19 +33,20 @@ def test_it_is_persistent_and_says_why_and_where_from():
         REASON: "no good",
         "x-tiercel-queue": "orders",
         "x-tiercel-since": since,
+        **OURS,
     }
 
 
 def test_of_a_letter_that_dies_again_the_first_death_is_kept():
     again = BasicProperties(headers={"x-tiercel-since": "1700000000"})
-    assert dead_letter_properties(again, "q", "r").headers["x-tiercel-since"] == "1700000000"
+    assert dead(again, "q", "r").headers["x-tiercel-since"] == "1700000000"
 
 
 def test_it_keeps_what_the_sender_said():
     original = BasicProperties(
         content_type="a/b", message_id="7", headers={"trace": "t"}, correlation_id="c", priority=3
     )
-    copy = dead_letter_properties(original, "q", "r")
+    copy = dead(original, "q", "r")
     assert (copy.content_type, copy.message_id, copy.correlation_id, copy.priority) == (
         "a/b",
         "7",
@@ -50,16 +60,16 @@ def test_it_does_not_expire_go_elsewhere_or_claim_another_user():
     original = BasicProperties(
         expiration="1", user_id="somebody", headers={"CC": ["elsewhere"], "x-delivery-count": 9}
     )
-    copy = dead_letter_properties(original, "q", "r")
+    copy = dead(original, "q", "r")
     assert copy.expiration is None
     assert copy.user_id is None
-    assert set(copy.headers) == {REASON, "x-tiercel-queue", "x-tiercel-since"}
+    assert set(copy.headers) == {REASON, "x-tiercel-queue", "x-tiercel-since", *OURS}
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_whatever_headers_the_sender_wrote_travel_byte_for_byte_or_are_said_to_be_missing(odd):
     original = read_properties(properties(ODD[odd]))
-    copy = dead_letter_properties(original, "q", "r")
+    copy = dead(original, "q", "r")
     assert copy.headers["x-tiercel-queue"] == "q"
     assert copy.headers[REASON].startswith("r")
     assert size_of(copy) <= 131_072
@@ -77,7 +87,7 @@ def test_whatever_headers_the_sender_wrote_travel_byte_for_byte_or_are_said_to_b
 
 def test_headers_too_large_for_a_frame_beside_the_reason_are_left_out_and_it_says_so():
     original = read_properties(properties(ODD["as large as a frame"]))
-    copy = dead_letter_properties(original, "q", "r")
+    copy = dead(original, "q", "r")
     assert (
         copy.headers[REASON] == "r; 1 headers of 131,027 bytes left out: too large with the reason"
     )
@@ -92,25 +102,26 @@ def test_headers_that_pika_made_travel_too():
         "n": None,
         "b": b"x",
     }
-    copy = dead_letter_properties(BasicProperties(headers=headers), "q", "r")
+    copy = dead(BasicProperties(headers=headers), "q", "r")
     assert {**copy.headers, "x-tiercel-since": ""} == headers | {
         "f": "1.5",
         REASON: "r",
         "x-tiercel-queue": "q",
         "x-tiercel-since": "",
+        **OURS,
     }
     assert copy.encode()
 
 
 def test_a_long_or_strange_reason_still_fits_a_header():
-    copy = dead_letter_properties(BasicProperties(), "q", "ü\ud800" * 100_000)
+    copy = dead(BasicProperties(), "q", "ü\ud800" * 100_000)
     assert len(copy.headers[REASON].encode()) <= 2000
     assert copy.encode()
 
 
 def test_it_says_where_the_message_was_published_before():
     published = published_headers("events", "order.new")
-    copy = dead_letter_properties(BasicProperties(headers={"a": "b"}), "q", "r", published)
+    copy = dead(BasicProperties(headers={"a": "b"}), "q", "r", published)
     assert copy.headers == {
         "a": "b",
         "x-tiercel-exchange": "events",
@@ -118,9 +129,10 @@ def test_it_says_where_the_message_was_published_before():
         REASON: "r",
         "x-tiercel-queue": "q",
         "x-tiercel-since": copy.headers["x-tiercel-since"],
+        **OURS,
     }
     # It died again after it was put back: the first time counts.
-    again = dead_letter_properties(copy, "q", "again", published_headers("", "q"))
+    again = dead(copy, "q", "again", published_headers("", "q"))
     assert again.headers == {**copy.headers, REASON: "again"}
     large = read_properties(properties(ODD["as large as a frame"]))
-    assert dead_letter_properties(large, "q", "r", published).headers[EXCHANGE_HEADER] == "events"
+    assert dead(large, "q", "r", published).headers[EXCHANGE_HEADER] == "events"

@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -62,3 +64,9 @@ def test_while_the_libraries_of_a_command_are_imported_ctrl_c_ends_it_at_once():
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=10)
     assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
+def test_the_version_is_the_projects():
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"tiercel {project['version']}\n")

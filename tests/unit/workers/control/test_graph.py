@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, Bolt, Config, QueueSpout, TopologyBuilder
+from tiercel import BasicBolt, Bolt, Config, QueueSink, QueueSpout, TopologyBuilder, field
 from tiercel.workers.control.graph import Component, Edge, graph_of, pack_graph, unpack_graph
 
 
@@ -40,6 +40,30 @@ def test_it_has_the_components_with_their_tasks_and_queues_and_who_subscribes_to
         Edge(source="split", stream="odd ones", target="count", grouping="global"),
     )
     assert (graph.shards, graph.queues) == (3, ["a queue"])
+
+
+def test_it_has_the_queues_that_sinks_always_publish_to():
+    builder = TopologyBuilder("t")
+    builder.set_spout("lines", QueueSpout("in"))
+    sinks = {
+        "one": QueueSink("out"),
+        "same": QueueSink("out"),
+        "back": QueueSink("in"),
+        "chosen": QueueSink(field("value")),
+        "led": QueueSink(exchange="events", routing_key="key"),
+    }
+    for name, sink in sinks.items():
+        builder.set_bolt(name, sink).shuffle_grouping("lines")
+    graph = graph_of(builder.build())
+    assert {bolt.name: bolt.queue for bolt in graph.bolts} == {
+        "one": "out",
+        "same": "out",
+        "back": "in",
+        "chosen": None,
+        "led": None,
+    }
+    assert (graph.queues, graph.sinks) == (["in"], ["out"])
+    assert unpack_graph(json.loads(json.dumps(pack_graph(graph)))) == graph
 
 
 def test_it_travels_as_json():

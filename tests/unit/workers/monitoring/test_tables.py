@@ -1,6 +1,7 @@
 """Terminal and page show the same columns, with the same texts."""
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,8 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.workers.monitoring import screen, tables
-from tiercel.workers.monitoring.overview import Own
+from tiercel.workers.monitoring.bolts import BoltRow
+from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, definitions, rows_of
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
@@ -32,9 +34,9 @@ def test_each_column_of_a_table_is_defined_once(kind):
 
 def test_a_table_without_some_columns_keeps_the_order_of_the_others():
     names = [column.name for column in tables.QUEUES.without("ready", "out/s").columns]
-    assert names == ["queue", "unacked", "delayed", "consumers", "in/s", "dead letters"]
+    assert names == ["queue", "use", "unacked", "delayed", "consumers", "in/s", "dead letters"]
     assert tables.QUEUES.only("ready", "queue").columns == (
-        tables.QUEUES.columns[1],
+        tables.QUEUES.columns[2],
         tables.QUEUES.columns[0],
     )
 
@@ -50,6 +52,7 @@ def test_a_terminal_shows_what_the_page_shows():
         out_rate=None,
         dead_lettered=3,
     )
+    queue = QueueRow(depth=queue, use="sink")
     [row] = rows_of(tables.QUEUES, [queue])
     last = rendered(screen.depth_table([queue])).rstrip().splitlines()[-1]
     assert last.split() == [row[column.name] for column in tables.QUEUES.columns]
@@ -87,11 +90,143 @@ def test_an_id_is_in_one_piece_whatever_the_width():
         id="0123456789abcdef0123456789abcdef",
         queue="q",
         reason="r" * 300,
+        died=datetime(2026, 11, 23, 2, 5, 6, tzinfo=UTC).astimezone(),
         size=2,
         preview="b" * 300,
         body=b"",
         headers={},
     )
-    assert letter.id in rendered(screen.letter_table([letter]), width=80)
-    assert [column.name for column in DEAD.columns] == ["reason", "bytes", "body"]
+    shown = rendered(screen.letter_table([letter]), width=80)
+    assert letter.id in shown
+    assert letter.died.strftime("%Y-%m-%d") in shown
+    assert [column.name for column in DEAD.columns] == ["died", "reason", "bytes", "body"]
     assert tables.DEAD.columns[-1].kind is Kind.NAME
+
+
+BUSY = Overview(
+    name="orders",
+    state="active",
+    driver=True,
+    seconds=600,
+    acked_a_second=1234.5,
+    spouts=(
+        SpoutRow(
+            name="orders-in",
+            tasks=16,
+            running=16,
+            emitted=12_345_678,
+            transferred=12_345_678,
+            acked=12_340_001,
+            failed=5_678,
+            timeouts=1_234,
+            released=12,
+            complete_ms=12_345.0,
+            complete_p99_ms=23_456.0,
+            complete_s=1.0,
+            latencies=(),
+            pending=12_000,
+            oldest_s=123.4,
+            last_error=None,
+        ),
+    ),
+    bolts=(
+        BoltRow(
+            name="enrich-orders",
+            tasks=64,
+            emitted=12_345_679,
+            transferred=24_691_358,
+            capacity=0.987,
+            busy=1.0,
+            execute_ms=1_234.0,
+            execute_s=1.0,
+            executed=12_345_670,
+            process_ms=2_345.0,
+            process_s=1.0,
+            acked=12_345_671,
+            failed=6_789,
+            waiting=123_456,
+            oldest_s=1234.5,
+            steps_a_second=1_234.5,
+            step_ms=345.6,
+            restarts=17,
+            unattended=(3, 4, 5, 6, 7),
+            last_error=None,
+        ),
+    ),
+    tasks=(),
+    acker=AckerRow(
+        pending=12_345,
+        memory_bytes=123_456_789,
+        updates=123_456_789,
+        updates_a_second=23_456.7,
+        completed=12_340_001,
+        failed=5_678,
+        timeouts=1_234,
+        late=345,
+        update_ms=0.012,
+    ),
+    edges=(),
+    own=Own(
+        topology="orders",
+        waiting=123_457,
+        oldest_waiting_s=1234.5,
+        pending=12_346,
+        oldest_pending_s=123.5,
+        feed_entries=1_235,
+        feed_lag_s=12.3,
+    ),
+    message_timeout_s=30,
+    errors=(
+        ErrorReport(
+            at=datetime.now(UTC), component="enrich-orders", task=33, message="ValueError: " * 20
+        ),
+    ),
+    queues=(
+        QueueDepth(
+            name="orders",
+            ready=12_345_672,
+            unacked=12_001,
+            delayed=12_002,
+            consumers=16,
+            in_rate=12_003.0,
+            out_rate=12_004.0,
+            dead_lettered=12_005,
+        ),
+    ),
+)
+# What the operator of a topology in trouble looks for first.
+URGENT = (
+    *("12,345", "23,456", "12,340,001", "5,678", "12,000", "16/16"),
+    *("0.987", "1,234", "12,345,670", "6,789"),
+    *("123,456", "1,234.5 s", "1.000", "17", "3, 4, 5 and 2 more"),
+    *("1,234", "12,345,672", "12,001", "16", "12,005"),
+    *("123,457", "12,346", "123.5 s", "12.3 s"),
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_top_is_readable_at_80_columns_and_shows_more_where_there_is_room(width):
+    shown = rendered(screen.top_view(BUSY, "10m", []), width)
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in shown
+    for text in URGENT:
+        assert text in shown
+    assert ("transferred" in shown) == (width > 80)
+
+
+def test_a_long_name_is_broken_and_no_number_is():
+    long = replace(
+        BUSY,
+        spouts=(replace(BUSY.spouts[0], name="s" * 60),),
+        bolts=(replace(BUSY.bolts[0], name="b" * 60),),
+        queues=(replace(BUSY.queues[0], name="q" * 60),),
+        own=replace(BUSY.own, topology="t" * 60),
+    )
+    shown = rendered(screen.top_view(long, "10m", []), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    for text in URGENT:
+        assert text in shown
+    for letter in "sbqt":
+        assert shown.count(letter) >= 60

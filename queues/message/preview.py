@@ -1,0 +1,14 @@
+"""The beginning of a body, for those that look at messages. Pure."""
+
+from __future__ import annotations
+
+# Of a body that is looked at, at most.
+BODY_BYTES = 64 * 1024
+# Of a body in a table.
+_BYTES = 200
+
+
+def preview_of(body: bytes) -> str:
+    """Return its first 200 bytes as text; what is no letter is a blank."""
+    text = body[:_BYTES].decode("utf-8", "replace")
+    return "".join(character if character.isprintable() else " " for character in text)
