@@ -134,8 +134,11 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
-    token = _drawn_token() if settings.token is None else settings.token
-    serve(_addresses(settings), Lock(token), hosts, listener)
+    if settings.token is None:
+        lock = Lock(_drawn_token(), hint="tiercel monitor printed it when it started")
+    else:
+        lock = Lock(settings.token)
+    serve(_addresses(settings), lock, hosts, listener)
 
 
 def _drawn_token() -> str:

@@ -13,9 +13,18 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import cumulative, percentile
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
+from tiercel.workers.monitoring.faults import Fault, grouped
+from tiercel.workers.monitoring.flow import STANDSTILL, Flow, flow_of
+from tiercel.workers.monitoring.processes import (
+    ProcessRow,
+    SpoutTaskRow,
+    processes,
+    spout_tasks,
+)
 from tiercel.workers.monitoring.raw import Raw
 
 
@@ -117,6 +126,16 @@ class Overview:
     own: Own
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
+    # Grouped by reason, the newest first.
+    faults: tuple[Fault, ...] = ()
+    # Now.
+    flow: Flow = STANDSTILL
+    spout_tasks: tuple[SpoutTaskRow, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
+    # None: there is no driver, or it does not say.
+    driver_at: Whereabouts | None = None
+    # The last order that was given; the topology obeys it while it runs.
+    ordered: State = State.ACTIVE
     queues: tuple[QueueDepth, ...] = ()
 
 
@@ -153,6 +172,14 @@ def overview_of(name: str, raw: Raw) -> Overview:
         own=own,
         message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
+        faults=tuple(
+            grouped(raw.errors, {bolt.name for bolt in raw.graph.bolts}, raw.known_errors)
+        ),
+        flow=flow_of(raw),
+        spout_tasks=spout_tasks(raw),
+        processes=processes(raw),
+        driver_at=raw.driver_at,
+        ordered=raw.state or State.ACTIVE,
     )
 
 

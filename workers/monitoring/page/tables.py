@@ -12,8 +12,10 @@ from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
-    ERRORS,
+    FAULTS,
+    PROCESSES,
     QUEUES,
+    SPOUT_TASKS,
     SPOUTS,
     TASKS,
     Kind,
@@ -65,7 +67,9 @@ def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
         ACKER: rows_of(ACKER, [overview.acker]),
         QUEUES: rows_of(QUEUES, overview.queues),
         OWN: rows_of(OWN, [overview.own]),
-        ERRORS: rows_of(ERRORS, overview.errors),
+        FAULTS: rows_of(FAULTS, overview.faults),
+        SPOUT_TASKS: rows_of(SPOUT_TASKS, overview.spout_tasks),
+        PROCESSES: rows_of(PROCESSES, overview.processes),
     }
 
 
