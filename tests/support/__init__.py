@@ -50,6 +50,8 @@ trace          the files that one message enters, from delivery to ack
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped
 ran            a topology that has run, without its processes
+staged         a topology that seems to run: all that its processes would leave in Redis
+overviews      what monitors make of a topology, without a server
 
 The monitor, and strangers:
 
