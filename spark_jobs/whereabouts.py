@@ -1,4 +1,4 @@
-"""Where a process runs, and since when: one word that it leaves in Redis for monitors. Pure."""
+"""Host and start of a process: one word that it leaves in Redis for monitors. Pure."""
 
 from __future__ import annotations
 

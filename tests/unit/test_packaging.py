@@ -34,7 +34,7 @@ def contents(wheel: Path) -> set[str]:
 
 def test_every_module_and_every_lua_script_is_in_the_wheel(contents: set[str]) -> None:
     for folder in FOLDERS:
-        for pattern in ("*.py", "*.lua", "*.properties"):
+        for pattern in ("*.py", "*.lua", "*.properties", "*.js", "*.css"):
             for path in (ROOT / folder).rglob(pattern):
                 assert f"tiercel/{path.relative_to(ROOT).as_posix()}" in contents
 

@@ -134,17 +134,17 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
-    if settings.token is None:
-        lock = Lock(_drawn_token(), hint="tiercel monitor printed it when it started")
-    else:
-        lock = Lock(settings.token)
-    serve(_addresses(settings), lock, hosts, listener)
+    token, hint = _token(settings.token)
+    serve(_addresses(settings), Lock(token, hint=hint), hosts, listener)
 
 
-def _drawn_token() -> str:
+def _token(given: str | None) -> tuple[str, str]:
+    """Return the token, drawn if none is given, and where the operator finds it."""
+    if given is not None:
+        return given, "TIERCEL_TOKEN, as it was set for the monitor"
     token = secrets.token_urlsafe(12)
     say(f"the token of this monitor is {token}", err=True)
-    return token
+    return token, "tiercel monitor printed it when it started"
 
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:

@@ -23,7 +23,7 @@ NOT_RUNNING = "not running"
 
 
 class Grade(enum.Enum):
-    """How a topology is."""
+    """Grade of a topology."""
 
     WELL = "well"
     # It works, and something wants to be looked at.

@@ -146,15 +146,6 @@ def overview_of(name: str, raw: Raw) -> Overview:
         last.setdefault(error.component, error)
     spouts = tuple(_spout(each, raw, last.get(each.name)) for each in raw.graph.spouts)
     tasks = {each.name: task_rows(each, raw) for each in raw.graph.bolts}
-    own = Own(
-        topology=name,
-        waiting=sum(one.tuples for one in raw.inboxes.values()),
-        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
-        pending=raw.census.pending,
-        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
-        feed_entries=raw.census.feed_entries,
-        feed_lag_s=raw.census.feed_lag_s,
-    )
     return Overview(
         name=name,
         state=state_of(raw),
@@ -169,7 +160,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
         tasks=tuple(row for rows in tasks.values() for row in rows),
         acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, raw) for each in raw.graph.edges),
-        own=own,
+        own=_own(name, raw),
         message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
         faults=tuple(
@@ -180,6 +171,18 @@ def overview_of(name: str, raw: Raw) -> Overview:
         processes=processes(raw),
         driver_at=raw.driver_at,
         ordered=raw.state or State.ACTIVE,
+    )
+
+
+def _own(name: str, raw: Raw) -> Own:
+    return Own(
+        topology=name,
+        waiting=sum(one.tuples for one in raw.inboxes.values()),
+        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
+        pending=raw.census.pending,
+        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
+        feed_entries=raw.census.feed_entries,
+        feed_lag_s=raw.census.feed_lag_s,
     )
 
 

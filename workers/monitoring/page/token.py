@@ -21,12 +21,7 @@ class Lock:
     Bounds the wrong ones of all pages and peers together.
     """
 
-    def __init__(
-        self,
-        token: str,
-        allowance: Allowance | None = None,
-        hint: str = "TIERCEL_TOKEN, as it was set for the monitor",
-    ) -> None:
+    def __init__(self, token: str, *, hint: str, allowance: Allowance | None = None) -> None:
         """``hint`` says where the operator finds the token."""
         self._token = token.encode()
         self.hint = hint

@@ -71,31 +71,38 @@ class Page:
         ui.add_css(STYLE)
         ui.colors(primary="#23689b", accent="#0f4770")
         self._header()
-        tracebacks = TracebackDialog(self._actions, lambda: self._topology)
-        self._side = ComponentSide(tracebacks)
+        self._tracebacks = TracebackDialog(self._actions, lambda: self._topology)
+        self._side = ComponentSide(self._tracebacks)
         with ui.column().classes("tiercel-page"):
-            self._problems = ui.label().classes("tiercel-problems")
-            self._problems.props('data-testid="problems"').set_visibility(False)
-            self._verdict = Verdict(self._turn, self._side.open)
-            self._choose_window()
-            self._tiles = Tiles()
-            with ui.element("div").classes("tiercel-charts"):
-                self._charts = [LineChart(kind) for kind in CHARTS]
-            self._draw_graph()
-            with _section("Errors"):
-                ui.label("one line per reason; press one for its traceback").classes(
-                    "tiercel-faint"
-                )
-                self._tables[FAULTS] = table_of(FAULTS)
-                tracebacks.open_from(self._tables[FAULTS])
-            with _section(DEAD.title):
-                self._letters = LetterList(self._actions, shelf)
-            for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, OWN):
-                with _section(kind.title):
-                    self._tables[kind] = table_of(kind)
-            for long in (TASKS, FAULTS):
-                self._tables[long].classes("tiercel-long").props("virtual-scroll")
+            self._first_screen()
+            self._troubles(shelf)
+            self._details()
         ui.timer(LOOK_S, self._refresh, immediate=True)
+
+    def _first_screen(self) -> None:
+        self._problems = ui.label().classes("tiercel-problems")
+        self._problems.props('data-testid="problems"').set_visibility(False)
+        self._verdict = Verdict(self._turn, self._side.open)
+        self._choose_window()
+        self._tiles = Tiles()
+        with ui.element("div").classes("tiercel-charts"):
+            self._charts = [LineChart(kind) for kind in CHARTS]
+        self._draw_graph()
+
+    def _troubles(self, shelf: Shelf) -> None:
+        with _section("Errors"):
+            ui.label("one line per reason; press one for its traceback").classes("tiercel-faint")
+            self._tables[FAULTS] = table_of(FAULTS)
+            self._tracebacks.open_from(self._tables[FAULTS])
+        with _section(DEAD.title):
+            self._letters = LetterList(self._actions, shelf)
+
+    def _details(self) -> None:
+        for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, OWN):
+            with _section(kind.title):
+                self._tables[kind] = table_of(kind)
+        for long in (TASKS, FAULTS):
+            self._tables[long].classes("tiercel-long").props("virtual-scroll")
 
     def _header(self) -> None:
         with ui.header().classes("tiercel-head"):

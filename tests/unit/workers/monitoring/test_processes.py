@@ -1,4 +1,4 @@
-"""What runs where, and since when; and how fast it is now."""
+"""Processes of a topology and where they run; and how fast it is now."""
 
 from datetime import UTC, datetime
 
