@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -52,10 +53,10 @@ class Verdict:
         self._badge.set_text("?")
         self._driver.set_text("")
 
-    def show(self, seen: Overview) -> None:
-        """Show how a topology is."""
+    def show(self, seen: Overview, at: datetime) -> None:
+        """Show how a topology is, as it was seen ``at``."""
         self._state.set_text(f"{seen.name} is {seen.state}")
-        self._driver.set_text(_about(seen))
+        self._driver.set_text(_about(seen, at))
         for state, button in self._buttons.items():
             button.set_visibility(state is not seen.ordered)
         health = health_of(seen)
@@ -83,10 +84,11 @@ class Verdict:
             label.classes("opens").on("click", partial(self._on_pick, component))
 
 
-def _about(seen: Overview) -> str:
+def _about(seen: Overview, at: datetime) -> str:
     driver = seen.driver_at
     parts = [
         f"driver on {driver.host}, pid {driver.pid}, since {when(driver.since)}" if driver else "",
         f"counted for {span(seen.seconds)}",
+        f"seen {when(at)}",
     ]
     return " · ".join(part for part in parts if part)

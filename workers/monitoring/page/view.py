@@ -175,7 +175,7 @@ class Page:
             self._topology = seen.name
         if self._choice.value != seen.name and self._topology == seen.name:
             self._choice.set_value(seen.name)
-        self._verdict.show(seen)
+        self._verdict.show(seen, look.at)
         self._tiles.show(seen)
         self._side.show(seen)
         for kind, rows in tables_of(seen).items():
