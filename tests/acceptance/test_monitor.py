@@ -166,7 +166,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         for part in ("the driver", "lines[1]", "split[", "sink["):
             assert part in ran
         expect(page.get_by_test_id("badge")).to_have_text("strained")
-        expect(page.get_by_test_id("hurts")).to_contain_text(f"1 dead letters of queue {running}")
+        expect(page.get_by_test_id("hurts")).to_contain_text(f"1 dead letter of queue {running}")
 
         letters = page.get_by_test_id("Dead letters")
         expect(letters).to_contain_text("cannot split poison")

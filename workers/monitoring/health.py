@@ -77,10 +77,12 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
     for spout in seen.spouts:
         if spout.running < spout.tasks:
             gone = spout.tasks - spout.running
-            yield _ill(f"{count(gone)} of {count(spout.tasks)} tasks have no worker", spout.name)
+            yield _ill(
+                f"has no worker for {count(gone)} of {_number(spout.tasks, 'task')}", spout.name
+            )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
-            yield _ill(f"no process runs task {tasks_named(bolt.unattended)}", bolt.name)
+            yield _ill(f"has no process for task {tasks_named(bolt.unattended)}", bolt.name)
 
 
 def _late(seen: Overview) -> Iterator[Hurt]:
@@ -96,7 +98,7 @@ def _late(seen: Overview) -> Iterator[Hurt]:
         longest = max(calls, key=lambda task: task.doing_s or 0, default=None)
         if longest is not None and (longest.doing_s or 0) > _LONG_CALL_S:
             yield _strained(
-                f"task {longest.task} has been in one call for {seconds(longest.doing_s or 0)}",
+                f"has been in one call for {seconds(longest.doing_s or 0)} in task {longest.task}",
                 bolt.name,
             )
 
@@ -120,6 +122,10 @@ def _queued(bolt: BoltRow) -> str:
     return f"; {count(bolt.waiting)} tuples wait for it, the oldest for {seconds(bolt.oldest_s)}"
 
 
+def _number(number: int, thing: str) -> str:
+    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+
+
 def _failing(seen: Overview) -> Iterator[Hurt]:
     """Find what fails now."""
     for bolt in seen.bolts:
@@ -130,16 +136,15 @@ def _failing(seen: Overview) -> Iterator[Hurt]:
             yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
     for spout in seen.spouts:
         if spout.timeouts:
-            yield _strained(
-                f"{count(spout.timeouts)} messages were not complete in time", spout.name
-            )
+            yield _strained(f"{_number(spout.timeouts, 'message')} timed out", spout.name)
 
 
 def _left(seen: Overview) -> Iterator[Hurt]:
     """Find dead letters."""
     for queue in seen.queues:
         if queue.dead_lettered:
-            yield _strained(f"{count(queue.dead_lettered)} dead letters of queue {queue.name}")
+            some = _number(queue.dead_lettered, "dead letter")
+            yield _strained(f"{some} of queue {queue.name}")
 
 
 def _ill(says: str, component: str | None = None) -> Hurt:

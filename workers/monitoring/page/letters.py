@@ -82,7 +82,8 @@ class LetterList:
             self._show(listing.letters)
             more = f"{count(depth)}, of which the oldest {SHOWN} are shown" if depth else ""
             many = more if (depth or 0) > SHOWN else ""
-            self._note.set_text(printable(listing.problem or many))
+            none = "" if listing.letters else "there are none"
+            self._note.set_text(printable(listing.problem or many or none))
 
     def clear(self) -> None:
         """Show none."""
@@ -106,6 +107,7 @@ class LetterList:
             body = cells["body"] if letter.id in self._opened else ""
             rows.append(cells | {"key": key, "body": body})
         self._letters = keyed
+        self._table.set_visibility(bool(rows))
         if self._table.rows != rows:
             self._table.rows = rows
             self._table.selected = [row for row in self._table.selected if row["key"] in keyed]

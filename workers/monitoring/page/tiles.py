@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nicegui import ui
 
 from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.wording import UNKNOWN, count, duration, per_second, seconds
+from tiercel.workers.monitoring.wording import count, duration, per_second, seconds
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class _Tile:
 
 
 def _latency(number_ms: float | None) -> str:
-    return UNKNOWN if number_ms is None else duration(number_ms)
+    return "–" if number_ms is None else duration(number_ms)
 
 
 def _failed(seen: Overview) -> int:

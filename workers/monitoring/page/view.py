@@ -44,6 +44,7 @@ _WINDOWS = {
     Window.ALL_TIME: "all time",
 }
 _LEGEND = (
+    ("spout", "spout"),
     ("calm", "bolt"),
     ("engaged", "busy half of the time"),
     ("hot", "at its limit"),
@@ -85,9 +86,10 @@ class Page:
         self._verdict = Verdict(self._turn, self._side.open)
         self._choose_window()
         self._tiles = Tiles()
-        with ui.element("div").classes("tiercel-charts"):
-            self._charts = [LineChart(kind) for kind in CHARTS]
-        self._draw_graph()
+        with ui.element("div").classes("tiercel-pictures"):
+            with ui.element("div").classes("tiercel-charts"):
+                self._charts = [LineChart(kind) for kind in CHARTS]
+            self._draw_graph()
 
     def _troubles(self, shelf: Shelf) -> None:
         with _section("Errors"):
@@ -101,8 +103,10 @@ class Page:
         for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, OWN):
             with _section(kind.title):
                 self._tables[kind] = table_of(kind)
-        for long in (TASKS, FAULTS):
-            self._tables[long].classes("tiercel-long").props("virtual-scroll")
+        for long in (BOLTS, TASKS, FAULTS):
+            self._tables[long].classes("tiercel-long")
+        # Of the others too few are shown to be worth it.
+        self._tables[TASKS].props("virtual-scroll")
 
     def _header(self) -> None:
         with ui.header().classes("tiercel-head"):
@@ -124,11 +128,11 @@ class Page:
 
     def _choose_window(self) -> None:
         with ui.row().classes("items-center gap-2 no-wrap"):
-            ui.label("counts of").classes("tiercel-faint")
+            ui.label("counted over").classes("tiercel-faint")
             windows = ui.toggle(
                 _WINDOWS, value=self._window, on_change=lambda event: self._look_back(event.value)
             )
-            windows.props('dense no-caps outline size=sm data-testid="window"')
+            windows.props('dense no-caps outline padding="2px 10px" data-testid="window"')
 
     def _draw_graph(self) -> None:
         with _section("Topology"):

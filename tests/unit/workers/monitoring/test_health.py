@@ -48,7 +48,7 @@ def test_the_bottleneck_is_named_with_what_waits_for_it():
     ("changed", "says"),
     [
         ({"driver": False}, "there is no driver"),
-        ({"inboxes": {}}, "no process runs task 2"),
+        ({"inboxes": {}}, "has no process for task 2"),
         (
             {
                 "present": {1: Presence(active=True, pending=1, oldest_s=45)},
@@ -69,14 +69,14 @@ def test_a_spout_without_a_worker_is_trouble():
     seen = overview(*EDGES, spouts=("lines", "more"), present={}, driver=True, inboxes={2: inbox()})
     health = health_of(seen)
     assert [hurt.component for hurt in health.hurts] == ["lines", "more"]
-    assert health.hurts[0].says == "1 of 1 tasks have no worker"
+    assert health.hurts[0].says == "has no worker for 1 of 1 task"
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
         ({"rates": {"split": {2: {"failed": 2100}}}}, "fails 2.1 tuples per second"),
-        ({"inboxes": {2: inbox(doing_s=45.0)}}, "task 2 has been in one call for 45.0 s"),
+        ({"inboxes": {2: inbox(doing_s=45.0)}}, "has been in one call for 45.0 s in task 2"),
         ({"inboxes": {2: inbox(tuples=7, oldest_s=3.0)}}, "is behind; 7 tuples wait for it"),
     ],
 )

@@ -67,7 +67,7 @@ export default {
     this.measure();
   },
   beforeUnmount() { this.observer.disconnect(); },
-  watch: { times() { this.at = null; } },
+  watch: { times() { if (this.at >= this.times.length) this.at = null; } },
   methods: {
     measure() { this.width = Math.max(160, this.$refs.drawing.clientWidth); },
     span() { return Math.max(1, this.times[this.times.length - 1] - this.times[0]); },

@@ -6,7 +6,7 @@ export default {
   template: `
     <div class="tiercel-scroll" tabindex="0" aria-label="graph of the topology">
       <svg class="tiercel-graph" :viewBox="'0 0 ' + width + ' ' + height"
-           :style="{ minWidth: Math.min(width, width * 0.78) + 'px', maxWidth: width + 'px' }">
+           :style="{ minWidth: Math.min(width, width * 0.74) + 'px', maxWidth: width + 'px' }">
         <defs>
           <marker id="tiercel-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"
                   markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">
