@@ -3,18 +3,19 @@
 Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark``. No
 file and no folder imports one that imports it, for its types neither.
 
-bolts      the contracts of bolts, and what they are given
-topology   who subscribes to what; a grouping chooses here
-running    one bolt task at work: steps and commits
-emitting   what a bolt emits, acks and fails, and what that does to the trees
-hashing    of keys, the same everywhere
-logs       log records, of the user's bolts too
-reasons    why a tuple failed, in one line
-places     the user's line that an error comes from, and its traceback
-database   rows into a database, each once
-state      what the state of a StatefulBolt is, and the stores that keep it
-snapshots  what outlives the process of a bolt
-suspects   which tuple ended the process, or hangs in it
-spark      all that knows Spark
-errors     what all of them raise
+bolts        the contracts of bolts, and what they are given
+topology     who subscribes to what; a grouping chooses here
+running      one bolt task at work: steps and commits
+emitting     what a bolt emits, acks and fails, and what that does to the trees
+hashing      of keys, the same everywhere
+logs         log records, of the user's bolts too
+whereabouts  where a process runs, and since when
+reasons      why a tuple failed, in one line
+places       the user's line that an error comes from, and its traceback
+database     rows into a database, each once
+state        what the state of a StatefulBolt is, and the stores that keep it
+snapshots    what outlives the process of a bolt
+suspects     which tuple ended the process, or hangs in it
+spark        all that knows Spark
+errors       what all of them raise
 """

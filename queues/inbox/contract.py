@@ -200,10 +200,14 @@ class Inboxes(Protocol):
         ...
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
     ) -> list[int]:
         """Say that the process lives and attends these tasks, {task: attempt}, and which of them
-        have been in one call of their bolt for how long.
+        have been in one call of their bolt for how long. ``place`` is a word for monitors.
 
         Returns those that belong to another attempt or run by now.
         """

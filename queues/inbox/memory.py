@@ -124,7 +124,11 @@ class MemoryInboxes:
         return MemoryInbox(attended, self._changed, task, opened)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
     ) -> list[int]:
         with self._changed:
             lost = []
@@ -134,6 +138,7 @@ class MemoryInboxes:
                     lost.append(task)
                 else:
                     box.seen = self._clock()
+                    box.place = place
                     box.since = box.seen - doing_s[task] if task in doing_s else None
             return lost
 

@@ -36,6 +36,8 @@ class Box:
     seen: float | None = None
     # When the call began that its process is in.
     since: float | None = None
+    # Word that it said of where it runs.
+    place: str = ""
     tuples: int = 0
     size: int = 0
     last: int = 0
@@ -115,4 +117,5 @@ def figures_of(box: Box, now: float) -> InboxFigures:
         attempts=box.drawn - box.drawn_before,
         seen_s=None if box.seen is None else max(0.0, now - box.seen),
         doing_s=None if box.since is None else max(0.0, now - box.since),
+        place=box.place,
     )

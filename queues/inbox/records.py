@@ -121,6 +121,8 @@ class InboxFigures:
     seen_s: float | None
     # Seconds for which the process has been in one call of the bolt; None: it said of none.
     doing_s: float | None = None
+    # Word that the process said of where it runs; empty: it said none.
+    place: str = ""
 
 
 # No task is in a call that lasts.

@@ -121,11 +121,15 @@ class RedisInboxes:
         return RedisInbox(self._of(task), run, attempt)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
     ) -> list[int]:
         kept = self._each(
             self._homes(attempts),
-            lambda box, place: box.beat(run, attempts[place[1]], doing_s.get(place[1])),
+            lambda box, home: box.beat(run, attempts[home[1]], doing_s.get(home[1]), place),
         )
         return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
 

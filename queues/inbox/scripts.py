@@ -122,10 +122,10 @@ class InboxScripts:
         keys = (self._meta, self._progress, self._wake, self._snapshots)
         return self._call("open", keys, (run, attempt), self._read_opened, "open")
 
-    def beat(self, run: str, attempt: int, doing_s: float | None) -> Effect[bool]:
+    def beat(self, run: str, attempt: int, doing_s: float | None, place: str) -> Effect[bool]:
         """Note that the attempt lives; False if it is stale."""
         doing_ms = -1 if doing_s is None else int(doing_s * 1000)
-        args = (run, attempt, doing_ms)
+        args = (run, attempt, doing_ms, place)
         return self._call("beat", (self._meta,), args, bool, "say that a process attends")
 
     def append(
@@ -244,7 +244,7 @@ def _nothing(_: Any) -> None:
 
 
 def _read_figures(reply: Any) -> InboxFigures:
-    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms = reply
+    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place = reply
     return InboxFigures(
         tuples=tuples,
         bytes=size,
@@ -253,6 +253,7 @@ def _read_figures(reply: Any) -> InboxFigures:
         attempts=attempts,
         seen_s=None if seen_ms is None else seen_ms / 1000,
         doing_s=None if doing_ms is None else doing_ms / 1000,
+        place=(place or b"").decode(errors="replace"),
     )
 
 

@@ -16,6 +16,7 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.suspects.watchdog import Doing, Watchdog, Watched
+from tiercel.spark_jobs.whereabouts import of_this_process
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Host:
         self._lookouts: Sequence[Watched] = ()
         # The call that each task was in at the last beat, and since when.
         self._calls: dict[int, tuple[Doing, float]] = {}
+        self._place = of_this_process().packed()
         self._stop = threading.Event()
         self._over = False
 
@@ -111,7 +113,7 @@ class Host:
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
             around.counting.flush()
-            stale = around.inboxes.beat(around.run, attempts, self._doing_s())
+            stale = around.inboxes.beat(around.run, attempts, self._doing_s(), self._place)
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return

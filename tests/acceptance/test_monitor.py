@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 import urllib.error
@@ -156,19 +157,35 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         assert exposed["tiercel_queue_messages_dead", None] == 1
         expect(page.get_by_test_id("graph")).to_contain_text("split")
         expect(page.get_by_test_id("depths")).to_contain_text("pending trees")
-        expect(page.get_by_test_id("Last errors")).to_contain_text("<b>cannot split poison</b>")
+        expect(page.get_by_test_id("latency")).to_contain_text("p99")
+        [fault] = [row for row in rows(page, "Errors") if row["component"] == "split"]
+        assert "<b>cannot split poison</b>" in fault["reason"]
+        assert number(fault["times"]) == 2, "each failure once, although its spout reports it too"
+        assert {row["host"] for row in rows(page, "Processes")} == {socket.gethostname()}
+        ran = " ".join(row["runs"] for row in rows(page, "Processes"))
+        for part in ("the driver", "lines[1]", "split[", "sink["):
+            assert part in ran
+        expect(page.get_by_test_id("badge")).to_have_text("strained")
+        expect(page.get_by_test_id("hurts")).to_contain_text(f"1 dead letter of queue {running}")
 
-        page.get_by_test_id("look").click()
-        give_token(page, "a wrong one")
-        expect(page.get_by_text("wrong token")).to_be_visible()
         letters = page.get_by_test_id("Dead letters")
-        expect(letters).not_to_contain_text("poison")
+        expect(letters).to_contain_text("cannot split poison")
+        bodies = letters.locator("tbody tr td:last-child")
+        expect(bodies).not_to_contain_text("poison")
         page.get_by_test_id("look").click()
+        expect(
+            page.get_by_text(f"Show the bodies of the dead letters of {running}")
+        ).to_be_visible()
+        give_token(page, "a wrong one")
+        expect(page.get_by_text("wrong token").first).to_be_visible()
+        expect(page.get_by_label("token")).to_have_value("a wrong one")
+        expect(bodies).not_to_contain_text("poison")
         give_token(page)
-        expect(letters).to_contain_text("poison")
+        expect(bodies).to_contain_text("poison")
         letters.get_by_role("button", name="whole body").click()
         expect(page.get_by_test_id("whole body")).to_have_text("poison")
         page.get_by_role("button", name="close").click()
+        expect(page.get_by_test_id("activate")).to_be_hidden()
         page.get_by_test_id("deactivate").click()  # the token was given
         expect(page.get_by_text(f"{running} is deactivated, 0 messages in flight")).to_be_visible()
         expect(page.get_by_test_id("state")).to_contain_text("is deactivated")
@@ -185,6 +202,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         requeue_the_third_of_three(page, running)
         wait_ready(services.amqp_url, running, 2)
         wait_ready(services.amqp_url, f"{running}.dead", 2)
+        expect(page.get_by_test_id("deactivate")).to_be_hidden()
         page.get_by_test_id("activate").click()
         expect(page.get_by_test_id("state")).to_contain_text("is active")
         wait_until(
@@ -201,10 +219,8 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
 
 def requeue_the_third_of_three(page, queue):
     letters = page.get_by_test_id("Dead letters")
-    page.get_by_test_id("requeue chosen").click()
-    expect(page.get_by_text("choose letters by the boxes")).to_be_visible()
-    page.get_by_test_id("look").click()
     expect(letters.locator("tbody tr")).to_have_count(3)
+    expect(page.get_by_test_id("requeue chosen")).to_be_hidden()
     letters.get_by_role("button", name="whole body").nth(1).click()
     whole = page.get_by_test_id("whole body")
     expect(whole).to_contain_text("00000000  00 3c 62 3e")

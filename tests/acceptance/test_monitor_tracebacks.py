@@ -65,7 +65,7 @@ def test_an_error_that_is_pressed_shows_its_traceback_once_the_token_is_given(
         monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url,
     ):
         page = open_page(f"{url}?topology={name}")
-        errors = page.get_by_test_id("Last errors")
+        errors = page.get_by_test_id("Errors")
         errors.get_by_text(REASON).click()
         give_token(page)
         expect(page.get_by_test_id("traceback")).to_have_text(

@@ -175,7 +175,7 @@ def test_pictures(shop, pictures, tmp_path):
         page = open_page(url, width=1200)
         wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
         wait_until(
-            lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Last errors"),
+            lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Errors"),
             600,
         )
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 300)

@@ -57,6 +57,8 @@ runs           ``tiercel run`` as a user types it, and what is left of it
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped
 ran            a topology that has run, without its processes
+staged         a topology that seems to run: all that its processes would leave in Redis
+overviews      what monitors make of a topology, without a server
 
 Data frames:
 

@@ -69,7 +69,7 @@ class ScriptedPage:
 
     async def give_token(self, token):
         await self.write("token", token)
-        await self.press("OK")
+        await self.press("token ok")
 
     async def report(self, message):
         await self._socket.emit(
@@ -94,7 +94,11 @@ class ScriptedPage:
         return next(
             (key, each)
             for key, each in self.elements.items()
-            if each.get("props", {}).get("label") == label
+            if label
+            in (
+                each.get("props", {}).get("label"),
+                each.get("props", {}).get("data-testid"),
+            )
         )
 
     async def _tell(self, label, listener, argument):

@@ -34,7 +34,15 @@ def contents(wheel: Path) -> set[str]:
 
 def test_every_module_script_and_template_is_in_the_wheel(contents: set[str]) -> None:
     for folder in FOLDERS:
-        for pattern in ("*.py", "*.lua", "*.properties", "templates/*.txt", "docker-compose.yml"):
+        for pattern in (
+            "*.py",
+            "*.lua",
+            "*.js",
+            "*.css",
+            "*.properties",
+            "templates/*.txt",
+            "docker-compose.yml",
+        ):
             for path in (ROOT / folder).rglob(pattern):
                 assert f"tiercel/{path.relative_to(ROOT).as_posix()}" in contents
 

@@ -140,14 +140,17 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
     hosts = AllowedHosts.of(allowed_host or ())
     listener = listen(host, port)
-    token = _drawn_token() if settings.token is None else settings.token
-    serve(_addresses(settings), Lock(token), hosts, listener)
+    token, hint = _token(settings.token)
+    serve(_addresses(settings), Lock(token, hint=hint), hosts, listener)
 
 
-def _drawn_token() -> str:
+def _token(given: str | None) -> tuple[str, str]:
+    """Return the token, drawn if none is given, and where the operator finds it."""
+    if given is not None:
+        return given, "TIERCEL_TOKEN, as it was set for the monitor"
     token = secrets.token_urlsafe(12)
     say(f"the token of this monitor is {token}", err=True)
-    return token
+    return token, "tiercel monitor printed it when it started"
 
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:

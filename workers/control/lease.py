@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.parallelism import pack, unpack
 from tiercel.workers.control.presence import Attendant, Presences, Seat
 
@@ -27,6 +28,8 @@ class Holder:
     shape: str = ""
     # The number of tasks of each bolt in this run: spout workers send to so many.
     parallelism: Mapping[str, int] = field(default_factory=dict)
+    # None: it did not say.
+    whereabouts: Whereabouts | None = None
 
 
 class Lease:
@@ -67,12 +70,19 @@ class Lease:
 
 
 def _note(holder: Holder) -> str:
-    words = (holder.run, holder.shape, pack(holder.parallelism))
+    place = holder.whereabouts.packed() if holder.whereabouts else ""
+    words = (holder.run, holder.shape, pack(holder.parallelism), place)
     return " ".join(word or _NOTHING for word in words)
 
 
 def _holder(found: Attendant) -> Holder:
     # Fewer words are an older version's, and more a newer one's.
-    words = [*found.note.split(), *[_NOTHING] * 3][:3]
-    run, shape, numbers = ("" if word == _NOTHING else word for word in words)
-    return Holder(driver=found.name, run=run, shape=shape, parallelism=unpack(numbers))
+    words = [*found.note.split(), *[_NOTHING] * 4][:4]
+    run, shape, numbers, place = ("" if word == _NOTHING else word for word in words)
+    return Holder(
+        driver=found.name,
+        run=run,
+        shape=shape,
+        parallelism=unpack(numbers),
+        whereabouts=unpacked(place),
+    )

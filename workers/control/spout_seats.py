@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.presence import Attendant, Presences, Seat
 from tiercel.workers.control.unreadable import Unreadable
 
@@ -24,6 +25,8 @@ class Presence:
     pending: int
     # Age of the oldest of them; 0 if there is none.
     oldest_s: float = 0.0
+    # Those of its worker, which ``SpoutSeats`` says; None: it did not.
+    whereabouts: Whereabouts | None = None
 
 
 NEW = Presence(active=False, pending=0)
@@ -38,8 +41,10 @@ class SpoutSeats:
     and are delivered again. None is acked for it: roots are unique.
     """
 
-    def __init__(self, presences: Presences) -> None:
+    def __init__(self, presences: Presences, whereabouts: Whereabouts | None = None) -> None:
+        """``whereabouts`` are those of the worker that takes seats."""
         self._presences = presences
+        self._place = [whereabouts.packed()] if whereabouts else []
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def take(self, worker: str, task_ids: Iterable[int]) -> int | None:
@@ -56,7 +61,9 @@ class SpoutSeats:
 
         Call it each second. ``by_force``: the operator has given the task to this worker.
         """
-        said = json.dumps([presence.active, presence.pending, round(presence.oldest_s, 3)])
+        said = json.dumps(
+            [presence.active, presence.pending, round(presence.oldest_s, 3), *self._place]
+        )
         return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
 
     def leave(self, worker: str, task_id: int) -> None:
@@ -89,7 +96,12 @@ def _seat(task_id: int) -> Seat:
 
 def _presence(said: str) -> Presence:
     """Raises what is in ``_STRANGE`` for what ``report`` of this version has not written."""
-    active, pending, oldest_s = json.loads(said)
+    active, pending, oldest_s, *more = json.loads(said)
     if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
         raise TypeError("not what a spout task says of itself")
-    return Presence(active=active, pending=pending, oldest_s=oldest_s)
+    return Presence(
+        active=active,
+        pending=pending,
+        oldest_s=oldest_s,
+        whereabouts=unpacked(str(more[0])) if more else None,
+    )

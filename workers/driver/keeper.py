@@ -6,10 +6,12 @@ import logging
 import secrets
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.control.lease import DRIVER, Holder, Lease
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,9 @@ class Keeper:
         # Each call to the lease that says who holds it is made under the lock: a renewal must not
         # bring back a run that has ended, nor a lease that was given up.
         self._lock = threading.Lock()
-        self._me = Holder(driver=secrets.token_hex(8))
+        # Holds the lease, for no run.
+        self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process())
+        self._me = self._idle
         self._held = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -66,8 +70,8 @@ class Keeper:
         Where Redis does not answer the next renewal says so.
         """
         self._say(
-            Holder(
-                driver=self._me.driver,
+            replace(
+                self._idle,
                 run=run,
                 shape=shape_of(topology),
                 parallelism=topology.parallelism,
@@ -76,7 +80,7 @@ class Keeper:
 
     def attend_none(self) -> None:
         """Have spout workers send to no run from now on; as ``attend``."""
-        self._say(Holder(driver=self._me.driver))
+        self._say(self._idle)
 
     def close(self) -> None:
         """Give the lease up. Idempotent."""
@@ -99,7 +103,7 @@ class Keeper:
 
     def _drop(self) -> None:
         self._held = False
-        self._me = Holder(driver=self._me.driver)
+        self._me = self._idle
 
     def _renew(self) -> None:
         while not self._closed.wait(_RENEW_S):

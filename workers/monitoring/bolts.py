@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.inbox.records import InboxFigures
+from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.graph import Component
 from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.monitoring.raw import Raw
@@ -51,6 +52,8 @@ class TaskRow:
     seen_s: float | None
     # Seconds for which it has been in one call of the bolt; None: in none that lasts.
     doing_s: float | None = None
+    # Of its process; None: it has none, or did not say.
+    place: Whereabouts | None = None
 
     @property
     def restarts(self) -> int:
@@ -165,14 +168,18 @@ def _task(
         step_s=step_s,
         step_ms=mean(step_s * 1e3, steps),
         attempts=inbox.attempts if inbox else 0,
-        attended=_attended(inbox),
+        attended=attended(inbox),
         seen_s=inbox.seen_s if inbox else None,
-        doing_s=inbox.doing_s if inbox and _attended(inbox) else None,
+        doing_s=inbox.doing_s if inbox and attended(inbox) else None,
+        place=unpacked(inbox.place) if inbox and attended(inbox) else None,
     )
 
 
-def _attended(inbox: InboxFigures | None) -> bool:
-    """As the driver judges it, which begins a new run where a task stays unattended."""
+def attended(inbox: InboxFigures | None) -> bool:
+    """Tell whether a process runs the task.
+
+    As the driver judges it, which begins a new run where a task stays unattended.
+    """
     return (
         inbox is not None
         and inbox.adopted

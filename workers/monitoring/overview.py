@@ -13,10 +13,19 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import cumulative, percentile
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
+from tiercel.workers.monitoring.faults import Fault, grouped
+from tiercel.workers.monitoring.flow import STANDSTILL, Flow, flow_of
 from tiercel.workers.monitoring.once import OnceRow, once_rows
+from tiercel.workers.monitoring.processes import (
+    ProcessRow,
+    SpoutTaskRow,
+    processes,
+    spout_tasks,
+)
 from tiercel.workers.monitoring.raw import Raw
 
 SOURCE = "source"
@@ -130,6 +139,16 @@ class Overview:
     own: Own
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
+    # Grouped by reason, the newest first.
+    faults: tuple[Fault, ...] = ()
+    # Now.
+    flow: Flow = STANDSTILL
+    spout_tasks: tuple[SpoutTaskRow, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
+    # None: there is no driver, or it does not say.
+    driver_at: Whereabouts | None = None
+    # The last order that was given; the topology obeys it while it runs.
+    ordered: State = State.ACTIVE
     # Those that it reads.
     queues: tuple[QueueDepth, ...] = ()
     # Those that it only publishes to: who reads them is no part of it.
@@ -158,15 +177,6 @@ def overview_of(name: str, raw: Raw) -> Overview:
         last.setdefault(error.component, error)
     spouts = tuple(_spout(each, raw, last.get(each.name)) for each in raw.graph.spouts)
     tasks = {each.name: task_rows(each, raw) for each in raw.graph.bolts}
-    own = Own(
-        topology=name,
-        waiting=sum(one.tuples for one in raw.inboxes.values()),
-        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
-        pending=raw.census.pending,
-        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
-        feed_entries=raw.census.feed_entries,
-        feed_lag_s=raw.census.feed_lag_s,
-    )
     return Overview(
         name=name,
         state=state_of(raw),
@@ -181,12 +191,32 @@ def overview_of(name: str, raw: Raw) -> Overview:
         tasks=tuple(row for rows in tasks.values() for row in rows),
         acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, raw) for each in raw.graph.edges),
-        own=own,
+        own=_own(name, raw),
         message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
         once=once_rows(
             [each.name for each in (*raw.graph.spouts, *raw.graph.bolts)], raw.counted.counts
         ),
+        faults=tuple(
+            grouped(raw.errors, {bolt.name for bolt in raw.graph.bolts}, raw.known_errors)
+        ),
+        flow=flow_of(raw),
+        spout_tasks=spout_tasks(raw),
+        processes=processes(raw),
+        driver_at=raw.driver_at,
+        ordered=raw.state or State.ACTIVE,
+    )
+
+
+def _own(name: str, raw: Raw) -> Own:
+    return Own(
+        topology=name,
+        waiting=sum(one.tuples for one in raw.inboxes.values()),
+        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
+        pending=raw.census.pending,
+        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
+        feed_entries=raw.census.feed_entries,
+        feed_lag_s=raw.census.feed_lag_s,
     )
 
 

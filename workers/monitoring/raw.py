@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Counted, Counts
 from tiercel.queues.inbox.records import InboxFigures
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Graph
 from tiercel.workers.control.spout_seats import Presence
@@ -31,5 +33,9 @@ class Raw:
     errors: Sequence[ErrorReport]
     # 0: messages never time out.
     message_timeout_s: float = 0.0
+    # Kinds of errors that have a traceback.
+    known_errors: Sequence[KnownError] = ()
+    # Of the driver that has the lease; None: it did not say.
+    driver_at: Whereabouts | None = None
     # Counts per thousand seconds, over the last ten seconds.
     rates: Counts = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Looks at all topologies every two seconds, watched or not.
 
-Remembers the depths of their queues.
+Remembers their depths, throughput and latencies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.metrics.windows import Window
-from tiercel.workers.monitoring.history import DepthSample, History
+from tiercel.workers.monitoring.history import History, Sample
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,13 @@ class Station:
             return look
         return self._see(name, window)
 
-    def samples(self, name: str) -> Sequence[DepthSample]:
-        """Of the last three hours, or since the monitor began; oldest first."""
+    def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
+        """Of the last three hours, or ten minutes, or since the monitor began; oldest first."""
         with self._remembering:
             history = self._histories.get(name)
-            return history.samples() if history is not None else ()
+            if history is None:
+                return ()
+            return history.samples() if long else history.fine()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -89,16 +91,32 @@ class Station:
         return look
 
 
-def sample_of(look: Look) -> DepthSample:
-    """The lines of the chart at this moment."""
-    depths: dict[str, int | None] = {}
-    if look.overview is not None:
-        away = look.rabbitmq_problem is not None
-        for queue in look.overview.queues:
-            depths[f"{queue.name} ready"] = None if away else queue.ready
-            depths[f"{queue.name} unacked"] = None if away else queue.unacked
-            depths[f"{queue.name} dead"] = None if away else queue.dead_lettered
-        away = look.redis_problem is not None
-        depths["pending trees"] = None if away else look.overview.own.pending
-        depths["waiting tuples"] = None if away else look.overview.own.waiting
-    return DepthSample(at=datetime.now(UTC), depths=depths)
+def sample_of(look: Look) -> Sample:
+    """The lines of the charts at this moment."""
+    seen = look.overview
+    if seen is None:
+        return Sample(at=datetime.now(UTC))
+    queues: dict[str, float | None] = {}
+    away = look.rabbitmq_problem is not None
+    for queue in seen.queues:
+        queues[f"{queue.name} ready"] = None if away else queue.ready
+        queues[f"{queue.name} unacked"] = None if away else queue.unacked
+        queues[f"{queue.name} dead"] = None if away else queue.dead_lettered
+    away = look.redis_problem is not None
+    still = away or not seen.flow.known
+    return Sample(
+        at=datetime.now(UTC),
+        queues=queues,
+        inside={
+            "pending trees": None if away else seen.own.pending,
+            "waiting tuples": None if away else seen.own.waiting,
+        },
+        throughput={
+            "acked": None if still else seen.flow.acked_a_second,
+            "failed": None if still else seen.flow.failed_a_second,
+        },
+        latency={
+            "p50": None if still else seen.flow.p50_ms,
+            "p99": None if still else seen.flow.p99_ms,
+        },
+    )

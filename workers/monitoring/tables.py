@@ -14,9 +14,12 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
+from tiercel.workers.monitoring.faults import Fault
 from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Own, QueueRow, SpoutRow
+from tiercel.workers.monitoring.processes import ProcessRow, SpoutTaskRow
 from tiercel.workers.monitoring.wording import (
     UNKNOWN,
     count,
@@ -77,6 +80,24 @@ def _seen(row: TaskRow) -> str:
     if row.attended:
         return "now"
     return "never" if row.seen_s is None else f"{seconds(row.seen_s)} ago"
+
+
+def _turn(row: SpoutTaskRow) -> str:
+    if not row.running:
+        return "no worker"
+    return "emits" if row.active else "does not emit"
+
+
+def _process(place: Whereabouts | None) -> str:
+    return "" if place is None else f"{place.host}, pid {place.pid}"
+
+
+def _since(place: Whereabouts | None) -> str:
+    return "" if place is None else when(place.since)
+
+
+def _times(fault: Fault) -> str:
+    return count(fault.count) if fault.exact else f"{count(fault.count)} kept"
 
 
 def _message(error: ErrorReport | None) -> str:
@@ -147,6 +168,8 @@ TASKS = TableKind[TaskRow](
         Column("in one call for", lambda row: "" if row.doing_s is None else seconds(row.doing_s)),
         Column("restarts", lambda row: count(row.restarts)),
         Column("process seen", _seen),
+        Column("process", lambda row: _process(row.place), Kind.NAME),
+        Column("since", lambda row: _since(row.place), Kind.NAME),
     ),
 )
 ACKER = TableKind[AckerRow](
@@ -206,6 +229,37 @@ ERRORS = TableKind[ErrorReport](
         Column("component", lambda row: row.component, Kind.TEXT),
         Column("task", lambda row: str(row.task)),
         Column("reason", lambda row: row.message, Kind.LONG),
+    ),
+)
+FAULTS = TableKind[Fault](
+    "Errors",
+    (
+        Column("last", lambda row: when(row.last), Kind.NAME),
+        Column("times", _times),
+        Column("component", lambda row: row.component, Kind.TEXT),
+        Column("reason", lambda row: row.reason, Kind.LONG),
+        Column("first", lambda row: when(row.first), Kind.NAME),
+    ),
+)
+SPOUT_TASKS = TableKind[SpoutTaskRow](
+    "Spout tasks",
+    (
+        Column("spout", lambda row: row.component, Kind.NAME),
+        Column("task", lambda row: str(row.task)),
+        Column("state", _turn, Kind.TEXT),
+        Column("in flight", lambda row: count(row.pending)),
+        Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("process", lambda row: _process(row.place), Kind.NAME),
+        Column("since", lambda row: _since(row.place), Kind.NAME),
+    ),
+)
+PROCESSES = TableKind[ProcessRow](
+    "Processes",
+    (
+        Column("host", lambda row: row.place.host if row.place else UNKNOWN, Kind.NAME),
+        Column("pid", lambda row: str(row.place.pid) if row.place else UNKNOWN),
+        Column("since", lambda row: _since(row.place) or UNKNOWN, Kind.NAME),
+        Column("runs", lambda row: row.runs, Kind.LONG),
     ),
 )
 DEAD = TableKind[DeadLetter](

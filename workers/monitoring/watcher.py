@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
@@ -38,7 +40,8 @@ from tiercel.workers.monitoring.raw import Raw
 
 log = logging.getLogger(__name__)
 
-ERRORS_SHOWN = 50
+# Read at once; they are shown grouped by reason.
+ERRORS_SHOWN = 200
 _CENSUS_SHARE = 20
 
 
@@ -85,24 +88,27 @@ class TopologyReader:
         self._meter = RateMeter()
         self._census: Census | None = None
         self._census_at = 0.0
+        self._newest: ErrorReport | None = None
+        self._known: Sequence[KnownError] = ()
 
     def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
         """The topology without its queues."""
         counted = self.metrics.over(window)
         totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
         note = self.note
+        holder = self._lease.holder()
+        reports = self.metrics.errors(errors)
         raw = Raw(
             graph=note.graph,
             counted=counted,
             present=self._spout_seats.present(range(1, note.spout_tasks + 1)),
             state=self._control.state(),
-            driver=self._lease.holder() is not None,
+            driver=holder is not None,
+            driver_at=holder.whereabouts if holder else None,
             inboxes=self._inboxes.figures(note.graph.bolt_tasks),
             census=self._look_at_ledger(),
-            errors=[
-                replace(error, message=redact(error.message))
-                for error in self.metrics.errors(errors)
-            ],
+            errors=[replace(error, message=redact(error.message)) for error in reports],
+            known_errors=self._look_at_traces(reports),
             message_timeout_s=note.message_timeout_secs,
             rates=self._meter.look(time.monotonic(), totals),
         )
@@ -112,6 +118,21 @@ class TopologyReader:
         """Release the connections. Idempotent."""
         for each in (self.metrics, self._control, self._lease, self._inboxes, self._ledger):
             each.close()
+
+    def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:
+        """Return the kinds of errors that have a traceback; read anew when there is a new error.
+
+        What cannot be read must not hide the rest of the topology: those errors are counted as
+        far as they are kept.
+        """
+        newest = reports[0] if reports else None
+        if newest != self._newest:
+            try:
+                self._known = self.metrics.traces()
+            except (ValueError, TypeError, LookupError):
+                self._known = ()
+            self._newest = newest
+        return self._known
 
     def _look_at_ledger(self) -> Census:
         """For a twentieth of the time at most: a census goes through all keys of the server,

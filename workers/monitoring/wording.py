@@ -109,3 +109,12 @@ def span(number: float) -> str:
 def when(moment: datetime) -> str:
     """Local time, to the second."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(number_ms: float) -> str:
+    """``0.4 ms``, ``12 ms``, ``1.2 s``, ``45 s``."""
+    if number_ms < 9.95:
+        return f"{number_ms:.1f} ms"
+    if number_ms < 995:
+        return f"{number_ms:,.0f} ms"
+    return f"{number_ms / 1000:,.1f} s" if number_ms < 9_950 else f"{number_ms / 1000:,.0f} s"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.redis_control import RedisControl
@@ -49,7 +50,9 @@ class SpoutWorker:
         # Of this process and no other, not even of the one that it replaces: that one may be
         # stopped, and go on later.
         self._name = secrets.token_hex(12)
-        self._seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
+        self._seats = SpoutSeats(
+            RedisPresences(settings.redis_urls[0], topology.name), of_this_process()
+        )
         self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
         self._stopped = threading.Event()
@@ -151,7 +154,7 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
     """Run this very task, which no other worker is to have, until a signal comes."""
     spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
-    seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name))
+    seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name), of_this_process())
     name = secrets.token_hex(12)
     task_id = topology.task_ids(component)[task_index]
 

@@ -201,9 +201,13 @@ class CopyingInboxes:
         return self._inboxes.open(run, task, attempt)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float] = NO_CALLS
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
     ) -> list[int]:
-        return self._inboxes.beat(run, attempts, doing_s)
+        return self._inboxes.beat(run, attempts, doing_s, place)
 
     def close(self) -> None:
         self._inboxes.close()

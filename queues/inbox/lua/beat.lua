@@ -3,13 +3,14 @@
 --
 -- KEYS   1 meta
 -- ARGV   1 run   2 attempt   3 milliseconds for which it has been in one call, -1: in none
+--        4 word on where it runs
 -- Reply  1, or 0 if the inbox belongs to another run or a newer attempt
 
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
 if run ~= ARGV[1] or tonumber(attempt) > tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], 'seen', now)
+redis.call('HSET', KEYS[1], 'seen', now, 'place', ARGV[4])
 if tonumber(ARGV[3]) < 0 then
   redis.call('HDEL', KEYS[1], 'since')
 else

@@ -599,6 +599,15 @@ def test_a_beat_says_for_how_long_a_task_has_been_in_one_call_until_it_says_of_n
     assert inboxes.figures([ONE])[ONE].doing_s is None, "it was another run's"
 
 
+def test_a_beat_says_where_the_process_runs_until_another_run_begins(inboxes):
+    opened(inboxes)
+    assert inboxes.figures([ONE])[ONE].place == ""
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, place="node-3/17/1700000000")
+    assert inboxes.figures([ONE])[ONE].place == "node-3/17/1700000000"
+    inboxes.adopt("a later run", [ONE, TWO])
+    assert inboxes.figures([ONE])[ONE].place == ""
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.support.presences import InRedis
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.lease import DRIVER, Holder, Lease
 
-A = Holder(driver="a", run="17", shape="abc", parallelism={"count": 4, "split words, all=": 2})
+A = Holder(
+    driver="a",
+    run="17",
+    shape="abc",
+    parallelism={"count": 4, "split words, all=": 2},
+    whereabouts=Whereabouts(host="node-3", pid=17, since=datetime(2024, 1, 1, tzinfo=UTC)),
+)
 B = Holder(driver="b")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.spout_seats import LASTS, NEW, Presence, SpoutSeats
 
 TASKS = range(3, 6)
@@ -40,6 +44,14 @@ def test_a_task_that_lapsed_is_its_workers_again_if_no_other_took_it(seats, task
     assert tasks.present(TASKS) == {}
     assert tasks.report("a", 3, WORKING)
     assert tasks.take("b", TASKS) == 4
+
+
+def test_a_worker_says_where_it_runs(seats):
+    place = Whereabouts(host="node-3", pid=17, since=datetime(2024, 1, 1, tzinfo=UTC))
+    placed = SpoutSeats(seats.presences(), place)
+    placed.report("a", 3, WORKING)
+    assert placed.present(TASKS) == {3: replace(WORKING, whereabouts=place)}
+    placed.close()
 
 
 def test_a_worker_leaves_its_own_task_only(tasks):

@@ -8,8 +8,13 @@ limits      how much of it strangers can use up
 allowance   a few at once, then one now and again
 token       asks for the token, and limits guesses
 view        the page
+verdict     its state, and where it hurts
+tiles       figures of the moment
+canvas      its drawings, whose JavaScript and style sheet are in look/
+drawing     the graph, laid out
+lines       the charts, as lines
+component   one component, opened by a click
 tables      its tables, as NiceGUI takes them
-charts      its graph and chart
 letters     its dead letters
 tracebacks  what bolts raised
 actions     what it can do with the token

@@ -25,18 +25,26 @@ from tiercel.workers.control.steering import Steering
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.monitoring.page.limits import peer_of
 from tiercel.workers.monitoring.page.token import TokenPrompt
+from tiercel.workers.monitoring.shelf import Shelf
 from tiercel.workers.monitoring.watcher import Addresses
 
 Result = TypeVar("Result")
 _EXPECTED = (AckerError, QueuesError, WorkersError)
 _ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
+_EFFECTS = {
+    State.ACTIVE: "Activate {}: its spouts take messages again.",
+    State.DEACTIVATED: (
+        "Deactivate {}: its spouts take no more messages; what is in flight goes on."
+    ),
+}
 
 
 class Actions:
     """Runs actions on a thread of their own, and reports and logs them."""
 
-    def __init__(self, addresses: Addresses, prompt: TokenPrompt) -> None:
+    def __init__(self, addresses: Addresses, shelf: Shelf, prompt: TokenPrompt) -> None:
         self._addresses = addresses
+        self._shelf = shelf
         self._prompt = prompt
 
     async def turn(self, topology: str, state: State) -> None:
@@ -53,7 +61,7 @@ class Actions:
             for line in await _tried(_ORDERS[state], topology, order, "; ".join) or ():
                 ui.notify(line, type="positive")
 
-        await self._prompt.let(action)
+        await self._prompt.let(_ORDERS[state], _EFFECTS[state].format(topology), action)
 
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
@@ -79,23 +87,27 @@ class Actions:
                     )
             await done()
 
-        await self._prompt.let(action)
+        await self._prompt.let(
+            "put back",
+            f"Put {_number(chosen)} of {queue} back, to be delivered as if they were new.",
+            action,
+        )
 
-    async def look(
-        self, queue: str, limit: int, done: Callable[[Sequence[DeadLetter]], None]
-    ) -> None:
+    async def look(self, queue: str, done: Callable[[Sequence[DeadLetter]], None]) -> None:
         """Look at the oldest dead letters of a queue.
 
         Changes nothing, but their bodies may be confidential.
         """
 
-        def letters() -> list[DeadLetter]:
-            return dead_letters.show(self._addresses.amqp_url or "", queue, limit)
+        def letters() -> Sequence[DeadLetter]:
+            return self._shelf.look(queue)
 
         async def action() -> None:
             done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
 
-        await self._prompt.let(action)
+        await self._prompt.let(
+            "show", f"Show the bodies of the dead letters of {queue}. Nothing is changed.", action
+        )
 
     async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
         """Look at what bolts raised, with the lines of code that it went through."""
@@ -107,7 +119,15 @@ class Actions:
         async def action() -> None:
             done(await _tried("look at", f"the tracebacks of {topology}", known, _shown) or ())
 
-        await self._prompt.let(action)
+        await self._prompt.let(
+            "show",
+            f"Show the code that errors of {topology} went through. Nothing is changed.",
+            action,
+        )
+
+
+def _number(chosen: Sequence[str] | None) -> str:
+    return "all dead letters" if chosen is None else f"{len(chosen)} chosen dead letters"
 
 
 def _shown(things: Sequence[object]) -> str:

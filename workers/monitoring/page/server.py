@@ -20,6 +20,7 @@ from tiercel.workers.monitoring.page.hosts import AllowedHosts
 from tiercel.workers.monitoring.page.limits import Rooms, limit_reports
 from tiercel.workers.monitoring.page.token import Lock
 from tiercel.workers.monitoring.page.view import Page
+from tiercel.workers.monitoring.shelf import Shelf
 from tiercel.workers.monitoring.station import Station
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 from tiercel.workers.signals import on_signals
@@ -73,6 +74,7 @@ def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
     # A watcher of its own: a scrape must not wait for the page's look, nor the page for a scrape.
     registry = registry_of(Watcher(addresses))
     rooms = Rooms()
+    shelf = Shelf(addresses.amqp_url or "")
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -88,7 +90,7 @@ def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
             return Response(
                 "too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain"
             )
-        Page(station, addresses, lock, topology)
+        Page(station, addresses, shelf, lock, topology)
         return None
 
     # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.

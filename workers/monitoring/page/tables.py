@@ -12,9 +12,11 @@ from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
-    ERRORS,
+    FAULTS,
     ONCE,
+    PROCESSES,
     QUEUES,
+    SPOUT_TASKS,
     SPOUTS,
     TASKS,
     Kind,
@@ -67,7 +69,9 @@ def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
         ONCE: rows_of(ONCE, overview.once),
         QUEUES: rows_of(QUEUES, overview.queue_rows),
         OWN: rows_of(OWN, [overview.own]),
-        ERRORS: rows_of(ERRORS, overview.errors),
+        FAULTS: rows_of(FAULTS, overview.faults),
+        SPOUT_TASKS: rows_of(SPOUT_TASKS, overview.spout_tasks),
+        PROCESSES: rows_of(PROCESSES, overview.processes),
     }
 
 

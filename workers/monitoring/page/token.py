@@ -21,8 +21,10 @@ class Lock:
     Bounds the wrong ones of all pages and peers together.
     """
 
-    def __init__(self, token: str, allowance: Allowance | None = None) -> None:
+    def __init__(self, token: str, *, hint: str, allowance: Allowance | None = None) -> None:
+        """``hint`` says where the operator finds the token."""
         self._token = token.encode()
+        self.hint = hint
         self._allowance = allowance or Allowance(5, timedelta(seconds=10))
         self._closed = False
 
@@ -61,36 +63,47 @@ class TokenPrompt:
         self._lock = lock
         self._given = False
         self._asking = False
-        with ui.dialog() as self._dialog, ui.card():
-            ui.label(
-                "This needs the token that tiercel monitor printed when it started, or "
-                "TIERCEL_TOKEN."
-            )
-            self._input = ui.input("token", password=True).classes("w-full").props("autofocus")
-            self._input.on("keydown.enter", lambda: self._dialog.submit(self._input.value))
+        with ui.dialog() as self._dialog, ui.card().style("width: 420px"):
+            self._says = ui.label().classes("font-semibold").style("overflow-wrap: anywhere")
+            ui.label(f"This needs the monitor's token: {lock.hint}.").classes("text-sm")
+            self._input = ui.input("token", password=True, password_toggle_button=True)
+            self._input.classes("w-full").props("autofocus").on("keydown.enter", self._try)
             with ui.row():
-                ui.button("OK", on_click=lambda: self._dialog.submit(self._input.value))
-                ui.button("Cancel", on_click=lambda: self._dialog.submit(None)).props("flat")
+                self._button = ui.button("OK", on_click=self._try).props("no-caps")
+                self._button.props('data-testid="token ok"')
+                ui.button("cancel", on_click=lambda: self._dialog.submit(None)).props(
+                    "flat no-caps"
+                )
 
-    async def let(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do it if the token was given, now or before."""
-        if self._given or await self._ask():
+    async def let(self, does: str, says: str, action: Callable[[], Awaitable[None]]) -> None:
+        """Do it if the token was given, now or before.
+
+        ``does`` is the action in a word or two, ``says`` what will become of it.
+        """
+        if self._given or await self._ask(does, says):
             await action()
 
-    async def _ask(self) -> bool:
+    async def _ask(self, does: str, says: str) -> bool:
         if self._asking:  # the dialog is open already
             return False
         self._asking = True
+        self._says.set_text(says)
+        self._button.set_text(does)
         try:
-            self._input.value = ""
-            given = await self._dialog
+            return bool(await self._dialog)
         finally:
             self._asking = False
-        if given is None:
-            return False
-        refusal = self._lock.refusal(str(given), peer_of(ui.context.client))
+            self._input.value = ""
+            self._input.error = None
+
+    def _try(self) -> None:
+        """Take what was typed. A wrong token stays there, to be mended."""
+        if not self._asking:
+            return
+        refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))
         if refusal is not None:
+            self._input.error = refusal
             ui.notify(refusal, type="negative")
-            return False
+            return
         self._given = True
-        return True
+        self._dialog.submit(True)

@@ -16,20 +16,21 @@ from tiercel.workers.monitoring.tracebacks import known_for, told
 
 
 class TracebackDialog:
-    """Opens when a row of the table of errors is pressed. It needs the token: it shows code."""
+    """Opens when a row of a table of errors is pressed. It needs the token: it shows code."""
 
-    def __init__(
-        self, errors: ui.table, actions: Actions, topology: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, actions: Actions, topology: Callable[[], str | None]) -> None:
         """``topology`` is the one that the page shows."""
         self._actions = actions
         self._topology = topology
-        ui.label("press an error for its traceback").classes("text-xs opacity-70")
-        errors.on("rowClick", lambda event: self._open(event.args))
         with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
             self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
             self._text = ui.label().classes("tiercel-body w-full").props('data-testid="traceback"')
             ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+
+    def open_from(self, errors: ui.table) -> None:
+        """Open it when a row of this table is pressed."""
+        errors.classes("tiercel-pressed")
+        errors.on("rowClick", lambda event: self._open(event.args))
 
     async def _open(self, arguments: Any) -> None:
         """A browser says which row: (event, row, number)."""

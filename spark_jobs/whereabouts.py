@@ -1,0 +1,43 @@
+"""Host and start of a process: one word that it leaves in Redis for monitors. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_HOST_LENGTH = 100
+_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
+_WORD = re.compile(r"([A-Za-z0-9_.-]{1,100})/(\d{1,10})/(\d{1,11})", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whereabouts:
+    """One process."""
+
+    # Name of its machine or container.
+    host: str
+    pid: int
+    # Aware, UTC, to the second: about when it started.
+    since: datetime
+
+    def packed(self) -> str:
+        """Return it as one word."""
+        host = _STRANGE.sub("_", self.host)[:_HOST_LENGTH] or "_"
+        return f"{host}/{self.pid}/{int(self.since.timestamp())}"
+
+
+def of_this_process() -> Whereabouts:
+    """Return those of this process, which starts now."""
+    return Whereabouts(host=socket.gethostname(), pid=os.getpid(), since=datetime.now(UTC))
+
+
+def unpacked(word: str) -> Whereabouts | None:
+    """Return what ``packed`` has packed; None for anything else: an older or newer version's."""
+    found = _WORD.fullmatch(word)
+    if found is None:
+        return None
+    host, pid, since = found.groups()
+    return Whereabouts(host=host, pid=int(pid), since=datetime.fromtimestamp(int(since), UTC))

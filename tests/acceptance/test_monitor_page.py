@@ -1,0 +1,174 @@
+"""The page of ``tiercel monitor`` in a real browser at three widths, light and dark, with one and
+with fifty components: what it says at first sight, and that nothing is cut or lies on something.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.broker import put, unique
+from tests.support.monitors import chromium, give_token, monitor, rows
+from tests.support.staged import Play, orders, staged, wide
+from tests.support.waiting import wait_until
+from tiercel import WorkQueue, declare_queue
+
+pytestmark = pytest.mark.timeout(900)
+
+WIDTHS = (360, 800, 1440)
+# Texts of the page whose colour is hard to tell from what is behind them, {text: contrast}.
+PALE = """
+() => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const solid = (colour) => !/, 0(\\.\\d+)?\\)$|transparent/.test(colour);
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if (solid(colour)) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const found = {};
+  for (const each of document.querySelectorAll('.tiercel-page *')) {
+    const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !each.getClientRects().length || each.closest('svg')) continue;
+    const [one, other] = [light(getComputedStyle(each).color), light(behind(each))];
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.0) found[each.textContent.trim().slice(0, 40)] = contrast;
+  }
+  return found;
+}
+"""
+# Texts of the graph's nodes that reach out of their boxes.
+SPILT = """
+() => [...document.querySelectorAll('.tiercel-graph .node')].flatMap((node) => {
+  const box = node.querySelector('.box').getBoundingClientRect();
+  return [...node.querySelectorAll('text')]
+    .filter((text) => text.getBoundingClientRect().right > box.right + 1)
+    .map((text) => text.textContent);
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module", params=[1, 5, 50])
+def play(request, services):
+    """A topology of so many components that works."""
+    name = unique(f"staged{request.param}")
+    made = {1: lambda: Play(name=name), 5: lambda: orders(name), 50: lambda: wide(name)}
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    if request.param == 5:
+        put(
+            services.amqp_url,
+            f"{name}.dead",
+            *(f'{{"order": {at}}}'.encode() for at in range(5)),
+            headers={"x-tiercel-reason": "ValueError: order 2001: amount None (orders.py:12)"},
+        )
+    with staged(services.redis_url, made[request.param]()) as play:
+        yield play
+
+
+@pytest.fixture(scope="module")
+def url(services, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("monitor")
+    with monitor(folder, services.amqp_url, services.redis_url, services.management_url) as url:
+        yield url
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, pytestconfig):
+    page = browser(f"{url}?topology={play.name}", width=width, dark=dark)
+    graph = page.get_by_test_id("graph")
+    expect(graph.locator("g.node")).to_have_count(1 + len(play.parts))
+    wait_until(lambda: page.locator(".tiercel-chart path[d^=M]").count() >= 3, 30, "the charts")
+    folder = pytestconfig.getoption("--screenshots")
+    if folder:
+        page.screenshot(
+            path=f"{folder}/look-{len(play.parts)}-{width}-{'dark' if dark else 'light'}.png",
+            full_page=True,
+        )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(SPILT) == []
+    assert page.evaluate(PALE) == {}
+    assert page.locator(".tiercel-head").bounding_box()["height"] < 64, "one row"
+    assert page.get_by_test_id("badge").bounding_box()["y"] < 120, "at first sight"
+    page.context.close()
+
+
+def test_the_first_screen_names_the_bottleneck_and_what_fails(url, services, browser):
+    name = unique("hurts")
+    with staged(services.redis_url, orders(name)):
+        page = browser(f"{url}?topology={name}", width=1440)
+        hurts = page.get_by_test_id("hurts")
+        expect(hurts).to_contain_text("enrich is the bottleneck: its busiest task of 8 works")
+        expect(hurts).to_contain_text("1,005 tuples wait for it")
+        expect(hurts).to_contain_text("validate fails")
+        expect(page.get_by_test_id("badge")).to_have_text("strained")
+        graph = page.get_by_test_id("graph")
+        expect(graph.locator("g.hot")).to_contain_text("enrich")
+        expect(graph.locator("g.failing")).to_contain_text("validate")
+        wait_until(lambda: "failed" in graph.locator("g.failing").inner_text(), 30)
+        expect(graph).to_contain_text(re.compile(r"\d+/s · \d+ ms"))
+        for key in ("throughput", "latency", "depths"):
+            box = page.get_by_test_id(key).bounding_box()
+            assert box["y"] + box["height"] < 900, f"{key} is on the first screen"
+        box = graph.bounding_box()
+        assert box["y"] + box["height"] < 900, "and so is the graph"
+
+
+def test_a_click_opens_the_component_and_its_errors(url, services, browser):
+    name = unique("opened")
+    with staged(services.redis_url, orders(name)):
+        page = browser(f"{url}?topology={name}", width=1440)
+        side = page.get_by_test_id("component")
+        page.get_by_test_id("graph").locator("g.node", has_text="enrich").click()
+        expect(side).to_contain_text("bolt enrich")
+        expect(page.get_by_test_id("doing")).to_contain_text("1,005 tuples wait in its inboxes")
+        wait_until(lambda: len(rows(page, "Its tasks")) == 8, 30, "its tasks")
+        assert {row["process"] for row in rows(page, "Its tasks")} == {"node-2, pid 4002"}
+        assert rows(page, "Its tasks")[0]["waiting"] == "1,005"
+        side.get_by_role("button", name="close").click()
+        expect(side).to_be_hidden()
+        page.get_by_test_id("hurts").get_by_text("validate fails").click()
+        expect(side).to_contain_text("bolt validate")
+        wait_until(lambda: rows(page, "Its errors"), 30, "its errors")
+        [fault] = rows(page, "Its errors")
+        assert "amount None" in fault["reason"]
+        side.get_by_text("amount None").click()
+        give_token(page)
+        expect(page.get_by_test_id("traceback")).to_contain_text("orders.py, line 12")
+
+
+def test_what_was_typed_and_chosen_stays(url, services, browser):
+    name = unique("kept")
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    put(services.amqp_url, f"{name}.dead", b"one", b"two")
+    with staged(services.redis_url, orders(name)):
+        page = browser(f"{url}?topology={name}", width=800)
+        letters = page.get_by_test_id("Dead letters")
+        expect(letters.locator("tbody tr")).to_have_count(2)
+        letters.locator("tbody tr").nth(1).get_by_role("checkbox").click()
+        chosen = page.get_by_test_id("requeue chosen")
+        expect(chosen).to_have_text("put the 1 chosen back into the queue")
+        put(services.amqp_url, f"{name}.dead", b"three")
+        expect(letters.locator("tbody tr")).to_have_count(3)
+        expect(chosen).to_have_text("put the 1 chosen back into the queue")
+        chosen.click()
+        expect(page.get_by_text("Put 1 chosen dead letters")).to_be_visible()
+        give_token(page, "nearly right")
+        expect(page.get_by_label("token")).to_have_value("nearly right")
+        give_token(page)
+        expect(page.get_by_text(f"put 1 messages back into {name}")).to_be_visible()
+        expect(letters.locator("tbody tr")).to_have_count(2)

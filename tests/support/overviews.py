@@ -1,0 +1,40 @@
+"""Overviews of topologies that never ran, made of what would have been read of them."""
+
+from __future__ import annotations
+
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.windows import Counted
+from tiercel.workers.control.graph import Component, Edge, Graph
+from tiercel.workers.monitoring.overview import overview_of
+from tiercel.workers.monitoring.raw import Raw
+
+
+def edge(source, target, stream="default"):
+    return Edge(source=source, stream=stream, target=target, grouping="shuffle")
+
+
+def overview(*edges, spouts=("lines",), **changed):
+    """One task per component: 1 of each spout, 2 of each bolt."""
+    bolts = dict.fromkeys(edge.target for edge in edges)
+    graph = Graph(
+        spouts=tuple(Component(name=name, tasks=(1,), queue="q") for name in spouts),
+        bolts=tuple(Component(name=name, tasks=(2,)) for name in bolts),
+        edges=edges,
+        shards=1,
+    )
+    given = {
+        "graph": graph,
+        "counted": Counted(counts={}, seconds=0),
+        "present": {},
+        "state": None,
+        "driver": False,
+        "inboxes": {},
+        "census": Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0),
+        "errors": [],
+    }
+    return overview_of("t", Raw(**{**given, **changed}))
+
+
+def bolt_counts(executed, busy):
+    """Counts per thousand seconds of a task that is busy for this share of its time."""
+    return {"executed": executed, "execute_ns": round(busy * 1e12)}

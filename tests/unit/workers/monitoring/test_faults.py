@@ -1,0 +1,70 @@
+"""Errors grouped by reason."""
+
+from datetime import UTC, datetime, timedelta
+
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.traces import KnownError, TraceReport
+from tiercel.workers.monitoring.faults import grouped
+
+THEN = datetime(2024, 1, 1, tzinfo=UTC)
+BOLTS = {"validate", "enrich"}
+
+
+def error(component, message, seconds=0):
+    at = THEN + timedelta(seconds=seconds)
+    return ErrorReport(at=at, component=component, task=1, message=message)
+
+
+def test_reasons_that_differ_in_numbers_and_quoted_texts_alone_are_one():
+    errors = [
+        error("validate", "ValueError: order 2004: amount None", 9),
+        error("enrich", "KeyError: 'deep'", 7),
+        error("validate", "ValueError: order 2001: amount None", 5),
+        error("enrich", "KeyError: 'other'", 3),
+        error("validate", "ValueError: order 2003: amount None", 1),
+    ]
+    first, second = grouped(errors, BOLTS)
+    assert (first.component, first.count, first.exact) == ("validate", 3, False)
+    assert first.reason == "ValueError: order 2004: amount None", "that of the last one"
+    assert (first.first, first.last) == (THEN + timedelta(seconds=1), THEN + timedelta(seconds=9))
+    assert (second.component, second.reason, second.count) == ("enrich", "KeyError: 'deep'", 2)
+
+
+def test_what_a_bolt_raises_is_one_error_although_its_spout_reports_it_too():
+    errors = [
+        error("orders", "validate[3]: ValueError: order 2001: amount None", 2),
+        error("validate", "ValueError: order 2001: amount None", 1),
+    ]
+    [fault] = grouped(errors, BOLTS)
+    assert (fault.component, fault.count) == ("validate", 1)
+    assert fault.last == THEN + timedelta(seconds=2)
+
+
+def test_what_only_the_spout_has_reported_is_still_the_bolts():
+    [fault] = grouped([error("orders", "enrich[7]: gone")], BOLTS)
+    assert (fault.component, fault.reason, fault.count) == ("enrich", "gone", 1)
+
+
+def test_a_reason_that_only_looks_like_a_bolts_stays_as_it_is():
+    [fault] = grouped([error("orders", "nobolt[7]: gone")], BOLTS)
+    assert (fault.component, fault.reason) == ("orders", "nobolt[7]: gone")
+
+
+def test_errors_of_one_line_of_code_are_counted_exactly_and_since_the_first_of_all():
+    report = TraceReport(
+        at=THEN - timedelta(hours=1),
+        component="validate",
+        task=3,
+        kind="ValueError",
+        place="orders.py:12",
+        reason="ValueError: order 1 (orders.py:12)",
+        text="Traceback",
+    )
+    known = KnownError(first=report, last=THEN, count=64)
+    errors = [
+        error("validate", "ValueError: no amount (orders.py:12)", 5),
+        error("validate", "ValueError: order 7 (orders.py:12)", 4),
+    ]
+    [fault] = grouped(errors, BOLTS, [known])
+    assert (fault.count, fault.exact, fault.first) == (64, True, report.at)
+    assert fault.last == THEN + timedelta(seconds=5)

@@ -1,0 +1,99 @@
+"""The badge of a topology, and where it hurts."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.overviews import bolt_counts, edge, overview
+from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.inbox.records import InboxFigures
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.monitoring.health import Grade, health_of
+
+EDGES = (edge("lines", "split"),)
+PRESENT = {1: Presence(active=True, pending=0)}
+
+
+def inbox(**changed):
+    given = {"tuples": 0, "bytes": 0, "oldest_s": 0.0, "attempts": 1, "seen_s": 0.4}
+    return InboxFigures(**{**given, "adopted": True, **changed})
+
+
+def running(**changed):
+    given = {"present": PRESENT, "driver": True, "inboxes": {2: inbox()}}
+    return overview(*EDGES, **{**given, **changed})
+
+
+def test_one_that_works_is_well():
+    health = health_of(running(rates={"split": {2: bolt_counts(executed=9_000, busy=0.3)}}))
+    assert (health.grade, health.badge, health.hurts) == (Grade.WELL, "well", ())
+
+
+def test_the_bottleneck_is_named_with_what_waits_for_it():
+    seen = running(
+        rates={"split": {2: bolt_counts(executed=9_000, busy=0.97)}},
+        inboxes={2: inbox(tuples=1005, oldest_s=13.0)},
+    )
+    health = health_of(seen)
+    assert health.grade is Grade.STRAINED
+    [hurt] = health.hurts
+    assert hurt.component == "split"
+    assert "bottleneck" in hurt.says
+    assert "97%" in hurt.says
+    assert "1,005 tuples wait for it, the oldest for 13.0 s" in hurt.says
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"driver": False}, "there is no driver"),
+        ({"inboxes": {}}, "has no process for task 2"),
+        (
+            {
+                "present": {1: Presence(active=True, pending=1, oldest_s=45)},
+                "message_timeout_s": 30.0,
+            },
+            "in flight for 45.0 s, and times out after 30.0 s",
+        ),
+    ],
+)
+def test_what_keeps_it_from_its_work_is_trouble(changed, says):
+    health = health_of(running(**changed))
+    assert (health.grade, health.badge) == (Grade.ILL, "in trouble")
+    assert any(says in hurt.says for hurt in health.hurts)
+    assert health.hurts[0].grade is Grade.ILL, "the worst first"
+
+
+def test_a_spout_without_a_worker_is_trouble():
+    seen = overview(*EDGES, spouts=("lines", "more"), present={}, driver=True, inboxes={2: inbox()})
+    health = health_of(seen)
+    assert [hurt.component for hurt in health.hurts] == ["lines", "more"]
+    assert health.hurts[0].says == "has no worker for 1 of 1 task"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"rates": {"split": {2: {"failed": 2100}}}}, "fails 2.1 tuples per second"),
+        ({"inboxes": {2: inbox(doing_s=45.0)}}, "has been in one call for 45.0 s in task 2"),
+        ({"inboxes": {2: inbox(tuples=7, oldest_s=3.0)}}, "is behind; 7 tuples wait for it"),
+    ],
+)
+def test_what_wants_to_be_looked_at_strains_it(changed, says):
+    health = health_of(running(**changed))
+    assert health.grade is Grade.STRAINED
+    [hurt] = health.hurts
+    assert (hurt.component, says in hurt.says) == ("split", True)
+
+
+def test_dead_letters_are_named_also_where_nothing_runs():
+    queue = QueueDepth(name="orders", ready=0, unacked=0, consumers=1, dead_lettered=5)
+    health = health_of(replace(overview(*EDGES), queues=(queue,)))
+    assert (health.grade, health.badge) == (Grade.RESTING, "not running")
+    assert [hurt.says for hurt in health.hurts] == ["5 dead letters of queue orders"]
+
+
+def test_a_deactivated_one_rests():
+    health = health_of(running(state=State.DEACTIVATED))
+    assert (health.grade, health.badge) == (Grade.RESTING, "deactivated")

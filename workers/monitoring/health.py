@@ -1,0 +1,155 @@
+"""The state of a topology in one word, and where it hurts, the worst first. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring.bolts import BoltRow
+from tiercel.workers.monitoring.overview import Overview
+from tiercel.workers.monitoring.wording import count, per_second, seconds, tasks_named
+
+# Share of its time that a busy task spends in its bolt.
+BUSY = 0.8
+# Between idle and busy.
+ENGAGED = 0.5
+# A tuple that has waited for so long waits for its turn, and not for its batch.
+_LONG_WAIT_S = 2.0
+# A call of a bolt that lasts longer is worth a look.
+_LONG_CALL_S = 10.0
+NOT_RUNNING = "not running"
+
+
+class Grade(enum.Enum):
+    """Grade of a topology."""
+
+    WELL = "well"
+    # It works, and something wants to be looked at.
+    STRAINED = "strained"
+    # It does not do its work, or loses time with each message.
+    ILL = "ill"
+    # It is not meant to work now.
+    RESTING = "resting"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hurt:
+    """One thing that is not as it should be."""
+
+    grade: Grade
+    says: str
+    # The component that it is about; None: the whole.
+    component: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """A topology."""
+
+    grade: Grade
+    # The badge: one or two words.
+    badge: str
+    # The worst first.
+    hurts: tuple[Hurt, ...]
+
+
+def health_of(seen: Overview) -> Health:
+    """Judge a topology."""
+    if seen.state == NOT_RUNNING:
+        return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
+    found = [*_missing(seen), *_late(seen), *_busy(seen), *_failing(seen), *_left(seen)]
+    hurts = tuple(sorted(found, key=lambda hurt: hurt.grade is not Grade.ILL))
+    if any(hurt.grade is Grade.ILL for hurt in hurts):
+        return Health(grade=Grade.ILL, badge="in trouble", hurts=hurts)
+    if seen.state == State.DEACTIVATED.value:
+        return Health(grade=Grade.RESTING, badge="deactivated", hurts=hurts)
+    if hurts:
+        return Health(grade=Grade.STRAINED, badge="strained", hurts=hurts)
+    return Health(grade=Grade.WELL, badge="well", hurts=())
+
+
+def _missing(seen: Overview) -> Iterator[Hurt]:
+    """Find processes that are not there."""
+    if not seen.driver:
+        yield _ill("there is no driver: no bolt works until one is started")
+    for spout in seen.spouts:
+        if spout.running < spout.tasks:
+            gone = spout.tasks - spout.running
+            yield _ill(
+                f"has no worker for {count(gone)} of {_number(spout.tasks, 'task')}", spout.name
+            )
+    for bolt in seen.bolts:
+        if bolt.unattended and seen.driver:
+            yield _ill(f"has no process for task {tasks_named(bolt.unattended)}", bolt.name)
+
+
+def _late(seen: Overview) -> Iterator[Hurt]:
+    """Find what takes too long."""
+    oldest_s = seen.own.oldest_pending_s
+    if 0 < seen.message_timeout_s < oldest_s:
+        yield _ill(
+            f"the oldest message has been in flight for {seconds(oldest_s)}, and times out after "
+            f"{seconds(seen.message_timeout_s)}"
+        )
+    for bolt in seen.bolts:
+        calls = [task for task in seen.tasks if task.component == bolt.name and task.doing_s]
+        longest = max(calls, key=lambda task: task.doing_s or 0, default=None)
+        if longest is not None and (longest.doing_s or 0) > _LONG_CALL_S:
+            yield _strained(
+                f"has been in one call for {seconds(longest.doing_s or 0)} in task {longest.task}",
+                bolt.name,
+            )
+
+
+def _busy(seen: Overview) -> Iterator[Hurt]:
+    """Find the bottlenecks: bolts that are busy all the time, or have tuples waiting."""
+    for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
+        if bolt.busy >= BUSY:
+            yield _strained(
+                f"is the bottleneck: its busiest task of {count(bolt.tasks)} works "
+                f"{bolt.busy:.0%} of the time{_queued(bolt)}",
+                bolt.name,
+            )
+        elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting:
+            yield _strained(f"is behind{_queued(bolt)}", bolt.name)
+
+
+def _queued(bolt: BoltRow) -> str:
+    if not bolt.waiting:
+        return ""
+    return f"; {count(bolt.waiting)} tuples wait for it, the oldest for {seconds(bolt.oldest_s)}"
+
+
+def _number(number: int, thing: str) -> str:
+    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+
+
+def _failing(seen: Overview) -> Iterator[Hurt]:
+    """Find what fails now."""
+    for bolt in seen.bolts:
+        rate = seen.flow.of(bolt.name).failed_a_second
+        if rate:
+            last = next((each for each in seen.faults if each.component == bolt.name), None)
+            reason = f", last: {last.reason}" if last else ""
+            yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
+    for spout in seen.spouts:
+        if spout.timeouts:
+            yield _strained(f"{_number(spout.timeouts, 'message')} timed out", spout.name)
+
+
+def _left(seen: Overview) -> Iterator[Hurt]:
+    """Find dead letters."""
+    for queue in seen.queues:
+        if queue.dead_lettered:
+            some = _number(queue.dead_lettered, "dead letter")
+            yield _strained(f"{some} of queue {queue.name}")
+
+
+def _ill(says: str, component: str | None = None) -> Hurt:
+    return Hurt(grade=Grade.ILL, says=says, component=component)
+
+
+def _strained(says: str, component: str | None = None) -> Hurt:
+    return Hurt(grade=Grade.STRAINED, says=says, component=component)
