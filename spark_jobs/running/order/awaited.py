@@ -4,7 +4,7 @@ the order in which they first came. Pure.
 A tuple that failed is awaited: its message comes again. Until then nothing else of its key may
 begin. Successors that waited for it for too long are given back as well, and have their places
 behind it. A tuple that does not come again in time is awaited no longer: its message was
-dead-lettered, or its values are others now.
+dead-lettered, or its values are others now, or it was a copy of which the message was acked.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class AwaitedLine:
     since_wall: float = 0.0
     # When its successors were given back last.
     cleared: float = 0.0
+    # When each was here last.
+    seen: dict[bytes, float] = field(default_factory=dict)
 
 
 class Awaited:
@@ -46,7 +48,9 @@ class Awaited:
     ) -> None:
         """``clock`` never goes back; ``wall`` is the same in each process.
 
-        The first one of a line is awaited for ``patience_s``, after which its successors go on.
+        The first one of a line is awaited for ``patience_s``, after which its successors go on; and
+        of these only what was here within that time is awaited any longer. Else several that never
+        come would hold up their key longer than the bolts below have patience.
 
         Successors are given back when they have waited for ``hold_s``; None: they are held.
         """
@@ -79,6 +83,7 @@ class Awaited:
         if identity not in line.identities:
             line.identities.appendleft(identity)
         self._begin(line)
+        line.seen[identity] = line.since
 
     def done(self, key: bytes, identity: bytes) -> None:
         """A tuple was executed and is not to come again."""
@@ -94,12 +99,13 @@ class Awaited:
         """
         line = self._lines[key]
         known = Counter(line.identities)
+        line.cleared = self._clock()
         for identity in identities:
+            line.seen[identity] = line.cleared
             if known[identity]:
                 known[identity] -= 1
             else:
                 line.identities.append(identity)
-        line.cleared = self._clock()
 
     def overdue(self) -> Iterator[bytes]:
         """The keys whose successors have waited for so long that they are to be given back, unless
@@ -118,6 +124,8 @@ class Awaited:
         for key in late:
             line = self._lines[key]
             line.identities.popleft()
+            while line.identities and now >= line.seen[line.identities[0]] + self._patience_s:
+                line.identities.popleft()
             self._next(key, line)
         return late
 
@@ -153,7 +161,8 @@ class Awaited:
             )
             now = self._clock()
             since = now - max(0.0, self._wall() - since_wall)
-            self._lines[key] = AwaitedLine(identities, since, since_wall, now)
+            seen = dict.fromkeys(identities, now)
+            self._lines[key] = AwaitedLine(identities, since, since_wall, now, seen)
             at = end
 
     def _next(self, key: bytes, line: AwaitedLine) -> None:

@@ -72,6 +72,8 @@ def test_what_does_not_come_again_is_given_up_and_the_next_one_has_as_long(
     awaited.given_back(KEY, [identity(2)])
     clock.now += 29.9
     assert awaited.lapse() == []
+    # It came again, and was given back again.
+    awaited.given_back(KEY, [identity(2)])
     clock.now += 0.1
     assert awaited.lapse() == [KEY]
     assert awaited.first(KEY) == identity(2)
@@ -80,6 +82,21 @@ def test_what_does_not_come_again_is_given_up_and_the_next_one_has_as_long(
     clock.now += 0.1
     assert awaited.lapse() == [KEY]
     assert not awaited
+
+
+def test_what_never_came_again_either_is_given_up_with_it(awaited: Awaited, clock: Clock) -> None:
+    awaited.failed(KEY, identity(1))
+    awaited.given_back(KEY, [identity(each) for each in (2, 3, 4, 5)])
+    clock.now += 10
+    awaited.given_back(KEY, [identity(4)])
+    clock.now += 20
+    assert awaited.lapse() == [KEY]
+    assert awaited.first(KEY) == identity(4)
+    awaited.done(KEY, identity(4))
+    # What was behind one that came is awaited as the first one from now on.
+    clock.now += 29.9
+    assert awaited.lapse() == []
+    assert awaited.first(KEY) == identity(5)
 
 
 def test_its_successors_are_given_back_when_they_have_waited(
