@@ -32,8 +32,8 @@ from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.compose.postgres import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
-from tiercel.spark_jobs.database.rows import Row
-from tiercel.spark_jobs.database.writer import Writer, WriterSettings
+from tiercel.spark_jobs.database.rows import Row, WriterSettings
+from tiercel.spark_jobs.database.writer import Writer
 from tiercel.spark_jobs.running.emissions import pack_emissions
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
