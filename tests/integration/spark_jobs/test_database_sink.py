@@ -14,22 +14,29 @@ import pytest
 from sqlalchemy import inspect, text
 
 from tests.support.proxy import Proxy
+from tests.support.pump import Pump
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of
+from tiercel.spark_jobs.database.rows import Row, WriterSettings
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.testing import FeederSpout, LocalCluster
+
+
+def meant(sink):
+    """Return the settings of a cluster in which the sink is real."""
+    return Config(extra={"database_url": sink._url})
 
 
 class Running:
     """A feeder before a sink."""
 
-    def __init__(self, sink, fields="id long, name string", **config):
+    def __init__(self, sink, fields="id long, name string"):
         self.feeder = FeederSpout(fields=fields)
         builder = TopologyBuilder("rows")
         builder.set_spout("in", self.feeder)
-        builder.set_bolt("out", sink, config=config).shuffle_grouping("in")
-        self.cluster = LocalCluster(builder.build(), Config())
+        builder.set_bolt("out", sink).shuffle_grouping("in")
+        self.cluster = LocalCluster(builder.build(), meant(sink))
 
     def __enter__(self):
         self.cluster.__enter__()
@@ -208,9 +215,10 @@ def test_a_tuple_that_lacks_a_field_fails_alone(database):
     feeder = FeederSpout(fields="id long, name string", streams={"other": "id long"})
     builder = TopologyBuilder("rows")
     builder.set_spout("in", feeder)
-    out = builder.set_bolt("out", database.sink(fields=["id", "name"]))
+    sink = database.sink(fields=["id", "name"])
+    out = builder.set_bolt("out", sink)
     out.shuffle_grouping("in").shuffle_grouping("in", stream="other")
-    with LocalCluster(builder.build(), Config()) as cluster:
+    with LocalCluster(builder.build(), meant(sink)) as cluster:
         feeder.feed([1, "a"], 1)
         feeder.feed([2], 2, stream="other")
         cluster.run_until_idle()
@@ -313,12 +321,8 @@ def test_many_tasks_with_the_same_messages_write_each_once(postgres_url):
     """Deliveries of one message at two tasks at once: the second waits for the first, and sees."""
     database = Database(postgres_url)
     database.without_a_primary_key()
-    settings = writer.WriterSettings(
-        table=database.table, upsert=False, write=None, retention_s=3600
-    )
-    rows = [
-        writer.Row(key=bytes([n]) * 16, content=0, values={"id": n, "name": "x"}) for n in range(50)
-    ]
+    settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=3600)
+    rows = [Row(key=bytes([n]) * 16, content=0, values={"id": n, "name": "x"}) for n in range(50)]
     outcomes = []
 
     def work(number):
@@ -423,15 +427,26 @@ def test_impossible_settings_are_refused_in_one_line(settings, why):
         DatabaseSink(**{"url": "sqlite:///x.db", "table": "t", **settings})
 
 
+def pumped(sink, **config):
+    """Return a pump that has fed one row to the sink, which has these settings."""
+    builder = TopologyBuilder("rows")
+    builder.set_spout("in", FeederSpout(fields="id long, name string"))
+    builder.set_bolt("out", sink, config=config).shuffle_grouping("in")
+    pump = Pump(builder.build())
+    pump.feed([1, "a"])
+    pump.run()
+    for attempt in pump.attempts.values():
+        attempt.close()
+    return pump
+
+
 def test_without_an_address_its_tuples_fail_and_say_what_to_do():
-    with Running(DatabaseSink(None, "t")) as running:
-        running.send([1, "a"])
-        assert 'set config={"database_url": …}' in running.failed[1]
+    [reason] = pumped(DatabaseSink(None, "t")).failed.values()
+    assert 'set config={"database_url": …}' in reason
 
 
 def test_the_address_may_be_a_setting_of_the_topology(database):
-    with Running(DatabaseSink(None, database.table), database_url=database.url) as running:
-        running.send([1, "a"])
+    assert len(pumped(DatabaseSink(None, database.table), database_url=database.url).acked) == 1
     assert database.rows() == [(1, "a")]
 
 
