@@ -47,8 +47,10 @@ def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
 
     What RabbitMQ keeps there for itself is left out. A header without a value is None.
     """
+    if headers is None:
+        return {}  # most messages have none, and to ask for its type takes longer
     if not isinstance(headers, Headers):
-        return _texts(headers or {})
+        return _texts(headers)
     try:
         return _plain_texts(headers.wire) if headers.wire else _any_texts(headers)
     except (LookupError, ValueError, struct.error):
