@@ -48,7 +48,7 @@ class Surveyor:
         uses = {**dict.fromkeys(sinks, SINK), **dict.fromkeys(owners, SOURCE)}
         found = self._reader.look(names or list(dict.fromkeys([*owners, *sinks])))
         require(addresses.amqp_url or "", names, found)
-        known = sinks | owners
+        known = {**sinks, **owners}
         chosen = {known[name] for name in names if name in known}
         notes = [note for name, note in topologies.items() if not names or name in chosen]
         return Survey(
