@@ -209,7 +209,16 @@ def test_what_was_confirmed_is_counted_at_once_though_statistics_lag(
             wait_until(lambda count=count: reader.look([name])[0].ready == count, 1)
 
 
-def test_a_reader_outlives_its_connection(rabbitmq):
+def test_a_reader_connects_again_where_its_connection_has_gone(amqp_url, name):
+    put(amqp_url, name, b"x")
+    with closing(DepthReader(amqp_url)) as reader:
+        wait_until(lambda: reader.look([name])[0].ready == 1)
+        reader._connection._connection.close()
+        assert reader.look([name])[0].ready == 1
+
+
+@pytest.mark.rest
+def test_a_reader_outlives_its_broker(rabbitmq):
     broker = rabbitmq()
     declare_queue(broker.url, WorkQueue(name="kept"))
     put(broker.url, "kept", b"x")
