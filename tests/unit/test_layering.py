@@ -329,7 +329,9 @@ def test_no_business_is_left_unfinished(path: Path) -> None:
     assert found is None, found
 
 
-@pytest.mark.parametrize("lock", ["constraints.txt", "bench/constraints.txt", "docs/constraints.txt"])
+@pytest.mark.parametrize(
+    "lock", ["constraints.txt", "bench/constraints.txt", "docs/constraints.txt"]
+)
 def test_nothing_in_the_lock_names_a_host_or_a_place(lock: str) -> None:
     for line in (ROOT / lock).read_text().splitlines():
         assert line.startswith("# ") or re.fullmatch(
