@@ -63,7 +63,9 @@ docs: $(DOCS)/.complete
 $(DOCS)/.complete: docs/constraints.txt
 	@echo 'tiercel: installing what builds the documentation into $(DOCS)'
 	@[ -x $(DOCS)/bin/pip ] || $(PYTHON) -m venv $(DOCS)
-	@$(DOCS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes -r docs/constraints.txt
+	@rm -f $(DOCS)/install.log
+	@$(PYTHON) -B .ci/install.py $(DOCS)/install.log $(DOCS)/bin/python -m pip --disable-pip-version-check --no-input \
+		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
 # Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.

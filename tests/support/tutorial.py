@@ -164,7 +164,8 @@ class Tutor:
             # Where the second terminal finds the servers of the first: not those of another test.
             "XDG_RUNTIME_DIR": str(self.folder),
             "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "100",
+            # No cell of a table is wrapped.
+            "COLUMNS": "300",
         }
 
     # -- what they say, and files ------------------------------------------------------------------
@@ -175,9 +176,14 @@ class Tutor:
         if self._last.startswith(_BACKGROUND):
             wait_until(lambda: says(self.log(), expected), _PATIENCE_S, expected)
         elif self._last.startswith(_LOOKS):
-            wait_until(lambda: says(self._answer(self._last), expected), _LOOK_S, expected)
+            wait_until(lambda: self._looks_so(expected), _LOOK_S, f"{self._last}\n{expected}")
         else:
             assert says(self._said, expected), f"{self._last}\n{self._said}"
+
+    def _looks_so(self, expected: str) -> bool:
+        said = self._answer(self._last)
+        print(said)  # noqa: T201 - pytest shows it where the page is not right
+        return says(said, expected)
 
     def _save(self, name: str, place: str = "", *, text: str) -> None:
         file = self.folder / name
