@@ -13,7 +13,7 @@ import pytest
 
 import tiercel
 from tests.support.pages import ROOT
-from tiercel import testing
+from tiercel import dataframe, testing
 
 LAYOUT = runpy.run_path(str(ROOT / "docs/layout.py"))
 SITE = tomllib.loads((ROOT / "docs/zensical.toml").read_text())["project"]
@@ -77,7 +77,8 @@ def test_code_keeps_its_brackets():
 
 
 @pytest.mark.parametrize(
-    ("package", "names"), [(tiercel, tiercel.__all__), (testing, testing.__all__)]
+    ("package", "names"),
+    [(each, each.__all__) for each in (tiercel, dataframe, testing)],
 )
 def test_the_reference_has_every_public_name_once(package, names):
     text = "".join(path.read_text() for path in (ROOT / "docs/api").glob("*.md"))

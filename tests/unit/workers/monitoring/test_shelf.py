@@ -9,7 +9,14 @@ from tiercel.workers.monitoring.shelf import PAUSE_S, SHOWN, Shelf
 
 def letter(number):
     return DeadLetter(
-        id=str(number), queue="q", reason="bad", size=1, preview="x", body=b"x", headers={}
+        id=str(number),
+        queue="q",
+        reason="bad",
+        died=None,
+        size=1,
+        preview="x",
+        body=b"x",
+        headers={},
     )
 
 
