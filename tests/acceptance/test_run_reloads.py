@@ -14,22 +14,22 @@ pytestmark = pytest.mark.timeout(900)
 
 TOPOLOGY = """
 from helpers import say
-from tiercel import Bolt, QueueSpout, TopologyBuilder
+from tiercel import Bolt, Config, QueueSpout, TopologyBuilder
 
 
 class Holds(Bolt):
-    def execute(self, tup):
+    def execute(self, tup, collector):
         say("held", tup)
 
 
 class Says(Bolt):
-    def execute(self, tup):
+    def execute(self, tup, collector):
         say("said", tup)
-        self.collector.ack(tup)
+        collector.ack(tup)
 
 
 def topology():
-    builder = TopologyBuilder("shout")
+    builder = TopologyBuilder("shout", Config(message_timeout_secs=300))
     builder.set_spout("lines", QueueSpout("lines", fields="line string"))
     builder.set_bolt("shout", BOLT()).shuffle_grouping("lines")
     return builder.build()
