@@ -20,7 +20,7 @@ class _Tile:
 
 
 def _latency(number_ms: float | None) -> str:
-    return "–" if number_ms is None else duration(number_ms)
+    return "-" if number_ms is None else duration(number_ms)
 
 
 def _failed(seen: Overview) -> int:
