@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.screenshots]
 ROOT = Path(__file__).parents[2]
 WORK = WorkQueue(name="sentences", delivery_limit=3, retry=NO_WAIT)
 COLUMNS = 100
+CHARTED_S = 40
 LINES = 50
 TOPOLOGY = """
 from tiercel import QueueSpout
@@ -179,18 +181,27 @@ def test_pictures(shop, pictures, tmp_path):
             600,
         )
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 300)
-        page.set_viewport_size({"width": 1200, "height": 1180})
+        # The charts have something to show.
+        since = time.monotonic()
+        wait_until(lambda: time.monotonic() - since > CHARTED_S, 2 * CHARTED_S)
+        page.set_viewport_size({"width": 1200, "height": 860})
         page.screenshot(path=pictures / "monitor.png")
+        page.get_by_test_id("graph").locator("g.node", has_text="split").click()
+        expect(page.get_by_test_id("component")).to_contain_text("cannot parse")
+        wait_until(lambda: rows(page, "Its tasks"))
+        page.screenshot(path=pictures / "monitor-component.png")
+        page.get_by_test_id("component").get_by_role("button", name="close").click()
         page.get_by_test_id("look").click()
         give_token(page)
         expect(page.get_by_test_id("Dead letters")).to_contain_text("bad sentence")
         page.get_by_test_id("Dead letters").get_by_role("checkbox").nth(2).click()
-        page.get_by_test_id("depths").evaluate(
-            "chart => scrollTo(0, scrollY + chart.getBoundingClientRect().top - 90)"
+        page.get_by_test_id("Errors").evaluate(
+            "table => scrollTo(0, scrollY + table.getBoundingClientRect().top - 130)"
         )
         page.screenshot(path=pictures / "monitor-letters.png")
         phone = open_page(url, width=390, dark=True)
         wait_until(lambda: rows(phone, "Spouts"))
+        wait_until(lambda: phone.locator(".tiercel-chart path[d^=M]").count() >= 3)
         phone.screenshot(path=pictures / "monitor-phone.png")
         arguments = [
             "--amqp",
@@ -205,6 +216,10 @@ def test_pictures(shop, pictures, tmp_path):
                 lambda: "cannot parse" in screen().plain and "no driver" not in screen().plain, 300
             )
             picture_of(screen(), "tiercel top", open_page, pictures / "top.png")
-    assert {"monitor.png", "monitor-letters.png", "monitor-phone.png", "top.png"} <= {
-        file.name for file in pictures.iterdir()
-    }
+    assert {
+        "monitor.png",
+        "monitor-component.png",
+        "monitor-letters.png",
+        "monitor-phone.png",
+        "top.png",
+    } <= {file.name for file in pictures.iterdir()}

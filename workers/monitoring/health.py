@@ -136,7 +136,7 @@ def _failing(seen: Overview) -> Iterator[Hurt]:
             yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
     for spout in seen.spouts:
         if spout.timeouts:
-            yield _strained(f"{_number(spout.timeouts, 'message')} timed out", spout.name)
+            yield _strained(f"had {_number(spout.timeouts, 'message')} time out", spout.name)
 
 
 def _left(seen: Overview) -> Iterator[Hurt]:

@@ -7,12 +7,16 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 from prometheus_client import generate_latest
 
 from tiercel.acker.connection.client import connect
 from tiercel.acker.layout import topology_prefix
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.windows import Window
 from tiercel.examples.word_count import topology as word_count
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
@@ -188,3 +192,19 @@ def test_counters_that_cannot_be_read_hide_no_other_topology(watched, own_client
         assert "strange" not in text
     assert len(lines()) == 4
     assert all("cannot read what strange keeps in Redis" in line for line in lines())
+
+
+def test_tracebacks_that_cannot_be_read_hide_nothing_else_of_their_topology(watched, own_client):
+    with closing(Registry(watched.redis_urls[0])) as registry:
+        registry.announce(word_count())
+    with closing(RedisMetrics(watched.redis_urls[0], "word-count")) as metrics:
+        now = datetime.now(UTC)
+        metrics.report([ErrorReport(at=now, component="split", task=2, message="boom")])
+        kept, last = metrics._traces_keys
+        own_client.hset(kept, "no name", "no JSON")
+        own_client.zadd(last, {"no name": 1})
+    with closing(Watcher(watched)) as watcher:
+        look = watcher.look("word-count", Window.TEN_MINUTES)
+    assert look.problems == []
+    [fault] = look.overview.faults
+    assert (fault.component, fault.reason, fault.count) == ("split", "boom", 1)
