@@ -19,7 +19,7 @@ import sys
 from pyspark.sql import SparkSession
 from tiercel.dataframe import register_rabbitmq
 
-url, queue, folder, master = sys.argv[1:]
+url, queue, folder, master, batch = sys.argv[1:]
 spark = (
     SparkSession.builder.master(master)
     .config("spark.ui.enabled", "false")
@@ -31,7 +31,7 @@ spark = (
 spark.sparkContext.setLogLevel("ERROR")
 register_rabbitmq(spark)
 rows = spark.readStream.format("rabbitmq").option("url", url).option("queue", queue)
-rows = rows.option("maxMessagesPerTrigger", 200).option("partitions", 2).load()
+rows = rows.option("maxMessagesPerTrigger", batch).option("partitions", 2).load()
 query = (
     rows.selectExpr("cast(body as string) body")
     .mapInArrow(lambda parts: parts, "body string")
@@ -54,13 +54,21 @@ sys.meta_path.insert(0, NoRedis())
 
 
 class FrameDriver:
-    """Writes the messages of a queue into text files, each batch once, in batches of 200."""
+    """Writes the messages of a queue into text files, each batch once."""
 
-    batch = 200
-
-    def __init__(self, amqp_url: str, queue: str, folder: Path, master: str = "local[2]") -> None:
+    def __init__(
+        self,
+        amqp_url: str,
+        queue: str,
+        folder: Path,
+        *,
+        master: str = "local[2]",
+        batch: int = 200,
+    ) -> None:
+        """``batch``: so many messages per batch at most."""
         self.folder = folder
-        self._arguments = [amqp_url, queue, str(folder), master]
+        self.batch = batch
+        self._arguments = [amqp_url, queue, str(folder), master, str(batch)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, end: str = "query.awaitTermination()", without_redis: bool = False) -> None:
