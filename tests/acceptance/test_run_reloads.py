@@ -67,7 +67,8 @@ def test_other_code_runs_and_what_was_in_flight_comes_again_without_blame(tmp_pa
     desk.write("one", "four\n")
     with desk.run("shout:topology", "--reload") as process:
         desk.tiercel("publish", "lines", "three")
-        wait_until(lambda: desk.log.count("held by Ada") == 3, 60, "three messages in flight")
+        # A spout begins with so many in flight: none has come back yet.
+        wait_until(lambda: desk.log.count("held by Ada") == 2, 60, "two messages in flight")
 
         desk.write("shout.py", with_bolt("Says"))
         wait_until(lambda: desk.log.count("said by Ada") == 3, 120, "the new bolt")
@@ -75,7 +76,7 @@ def test_other_code_runs_and_what_was_in_flight_comes_again_without_blame(tmp_pa
         wait_until(lambda: outcomes(desk)["acked"] == 3, 30, "three acks")
         found = outcomes(desk)
         assert (found["failed"], found["timeout"]) == (0, 0)
-        assert found["released"] >= 3
+        assert found["released"] >= 2
         assert "lines has no dead letters" in desk.tiercel("dead-letters", "show", "lines").stdout
 
         desk.write("helpers.py", "def say(word, tup:\n")
