@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
 _YOUNG_S = 60.0
 _LONGEST_LINE = 64 * 1024 * 1024
+# Of the 107 bytes that the path of a socket may have.
+_LONGEST_FOLDER = 107 - len("/0123456789abcdef.sock")
 _READER = re.compile(r"[0-9a-f]{16}")
 
 Word = Mapping[str, Any]
@@ -39,7 +41,11 @@ class Post:
         _sweep(folder)
         self._path = folder / f"{reader}.sock"
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(self._path))
+        try:
+            self._socket.bind(str(self._path))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.listen(16)
         threading.Thread(target=self._run, name="tiercel post", daemon=True).start()
 
@@ -118,6 +124,11 @@ def _listens(path: Path) -> bool:
 def _folder() -> Path:
     """Return the folder of the sockets, made if it is missing."""
     folder = Path(tempfile.gettempdir()) / f"tiercel-readers-{os.getuid()}"
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        raise OSError(
+            f"the name of {folder} is too long for sockets in it: set TMPDIR to a folder with a "
+            "shorter one"
+        )
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -18,8 +18,7 @@ from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.queues.errors import QueuesError
 
-# Slow, and not yet what it promises: on a machine that did much else, one or two keys of a hundred
-# were out of order after the kills. docs/decisions/order-per-key.md says so.
+# A key that waits for what never comes again waits a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEYS = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,20 @@ READER = "0123456789abcdef"
 
 
 @pytest.fixture
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def own_folder(monkeypatch):
+    """A folder with a short name, unlike ``tmp_path``: that of a socket may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tiercel-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
-@pytest.mark.usefixtures("_own_folder")
+def test_a_folder_with_too_long_a_name_for_a_socket_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    with pytest.raises(OSError, match="too long for sockets in it: set TMPDIR"):
+        Post(READER, lambda word: word)
+
+
+@pytest.mark.usefixtures("own_folder")
 class TestPost:
     def test_a_word_is_answered(self):
         heard = []
@@ -50,15 +60,15 @@ class TestPost:
         finally:
             post.close()
 
-    def test_the_folder_is_this_users_alone(self, tmp_path):
+    def test_the_folder_is_this_users_alone(self, own_folder):
         Post(READER, lambda word: word).close()
-        [folder] = tmp_path.iterdir()
+        [folder] = own_folder.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
         assert folder.stat().st_uid == os.getuid()
 
-    def test_sockets_of_readers_that_were_killed_are_swept(self, tmp_path):
+    def test_sockets_of_readers_that_were_killed_are_swept(self, own_folder):
         alive = Post("a" * 16, lambda word: word)
-        [folder] = tmp_path.iterdir()
+        [folder] = own_folder.iterdir()
         for name in ("b", "c"):
             with socket.socket(socket.AF_UNIX) as dead:
                 dead.bind(str(folder / f"{name * 16}.sock"))
@@ -68,8 +78,8 @@ class TestPost:
         assert sorted(path.name[0] for path in folder.iterdir()) == ["a", "c"]
         alive.close()
 
-    def test_a_folder_that_others_can_enter_is_refused(self, tmp_path):
-        (tmp_path / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
+    def test_a_folder_that_others_can_enter_is_refused(self, own_folder):
+        (own_folder / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
         with pytest.raises(PermissionError, match="only this user can enter"):
             Post(READER, lambda word: word)
         assert tell(READER, {"committed": 5}) is None
