@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 
 SHOUT = """
-from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 
 
 class Shout(BasicBolt):
@@ -30,7 +30,8 @@ class Shout(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder("shout")
+    # A driver that is still starting Spark ends when it has, which takes long on a busy machine.
+    builder = TopologyBuilder("shout", Config(shutdown_grace_secs=60))
     builder.set_spout("lines", QueueSpout("lines", fields="line string"))
     builder.set_bolt("shout", Shout()).shuffle_grouping("lines")
     return builder.build()
