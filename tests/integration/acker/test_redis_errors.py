@@ -39,7 +39,12 @@ from tiercel.examples.word_count import topology as demo_topology
 from tiercel.queues.inbox.records import Parcel, Sender
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.state.redis_shard import Turn
-from tiercel.spark_jobs.state.redis_store import RedisStateStore, RedisStateTurn, check_layout
+from tiercel.spark_jobs.state.redis_store import (
+    RedisStateStore,
+    RedisStateTurn,
+    TaskShards,
+    check_layout,
+)
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.suspects.case import Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
@@ -108,9 +113,11 @@ def metrics_calls(url: str) -> tuple[Any, Calls]:
 
 def state_calls(url: str) -> tuple[Any, Calls]:
     store = RedisStateStore(spec_of(url), 1)
-    shards = store._shards_of("c", 0)
-    turn = RedisStateTurn(shards, 0, Turn(run_number=1, step=1, attempt=1), None)
-    later = RedisStateTurn(shards, 0, Turn(run_number=1, step=1, attempt=1), "digest")
+    shards = TaskShards(
+        mine=store._shards_of("c", 0), home=0, of=lambda task: store._shards_of("c", task)
+    )
+    turn = RedisStateTurn(shards, Turn(run_number=1, step=1, attempt=1), None)
+    later = RedisStateTurn(shards, Turn(run_number=1, step=1, attempt=1), "digest")
     return store, {
         "check_layout": lambda: check_layout(spec_of(url), ["c"]),
         "begin": lambda: store.begin("c", 0, 1, [b"f"]).perform(),

@@ -84,7 +84,8 @@ def test_a_page_that_is_rebound_to_us_reads_nothing(url, name):
             with pytest.raises(socketio.exceptions.ConnectionError):
                 await honest.connect()
         honest.headers = {"Origin": url.rstrip("/")}
-        with pytest.raises(socketio.exceptions.ConnectionError):
+        # Whether the answer can be read before the connection is closed is chance.
+        with pytest.raises((socketio.exceptions.ConnectionError, RuntimeError)):
             await honest.connect("polling")
         await honest.connect()
         await honest.close()
