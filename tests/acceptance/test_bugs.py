@@ -15,7 +15,7 @@ import pytest
 from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.quick]
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 HELPERS = """

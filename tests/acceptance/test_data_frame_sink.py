@@ -53,7 +53,6 @@ def messages(amqp_url, queue):
     return found
 
 
-@pytest.mark.quick
 def test_rows_are_in_the_queue_when_the_write_returns(spark, amqp_url, queue, write):
     write(spark.range(1000).selectExpr("cast(id as string) as body"), queue=queue)
     found = messages(amqp_url, queue)

@@ -34,7 +34,6 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.quick
 def test_the_largest_message_passes_and_a_larger_one_is_dead_lettered_with_its_size(
     services, effects
 ):

@@ -49,7 +49,6 @@ def drained(stack, queue):
     return None
 
 
-@pytest.mark.quick
 def test_work_that_waits_survives_a_worker_killed_after_a_copy_and_an_executor_in_a_long_call(
     tmp_path, servers
 ):

@@ -155,6 +155,7 @@ def test_what_is_available_now_ends_though_another_consumer_takes_it(amqp_url, q
     assert start["messages"] < 10
 
 
+@pytest.mark.rest
 def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(rabbitmq):
     broker = rabbitmq()
     numbers = [b"%d" % number for number in range(40)]

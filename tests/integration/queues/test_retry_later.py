@@ -135,6 +135,7 @@ def _there(amqp_url, queue):
         return False  # not declared yet
 
 
+@pytest.mark.rest
 @pytest.mark.embedded
 def test_what_waits_outlives_the_broker(servers):
     with servers.rabbitmq() as server:
@@ -148,6 +149,7 @@ def test_what_waits_outlives_the_broker(servers):
             assert desk.next().body == b"body"
 
 
+@pytest.mark.rest
 def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
     queue = filled(amqp_url, *[b"%d" % number for number in range(COUNT)])
     with Desk(amqp_url, queue.name) as desk:

@@ -25,6 +25,7 @@ COMMANDS = sorted(
 )
 
 
+@pytest.mark.rest
 def test_the_page_without_its_servers(tmp_path):
     (tmp_path / "try").mkdir()
     with Tutor(tmp_path / "try", servers=False) as tutor:
