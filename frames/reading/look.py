@@ -82,24 +82,28 @@ class QueueLook(DataSourceReader):
         if not wanted:
             return found
         channel.basic_qos(prefetch_count=wanted)
-        for method, properties, body in channel.consume(queue, inactivity_timeout=_QUIET_S):
-            if method is None:
-                break  # other consumers took the rest
-            again = delivered_before(properties.headers, redelivered=method.redelivered)
-            if limit.returns is not None and again is not None and again >= limit.returns - 1:
-                raise FramesError(
-                    f"a message of queue {queue!r} came back {again} times, and RabbitMQ would "
-                    "dead-letter it after one more look; read it with readStream"
-                )
-            size += len(body)
-            if size > self._options.max_bytes and found:
-                if self._options.is_bounded:
+        try:
+            for method, properties, body in channel.consume(queue, inactivity_timeout=_QUIET_S):
+                if method is None:
+                    break  # other consumers took the rest
+                again = delivered_before(properties.headers, redelivered=method.redelivered)
+                if limit.returns is not None and again is not None and again >= limit.returns - 1:
+                    raise FramesError(
+                        f"a message of queue {queue!r} came back {again} times, and RabbitMQ would "
+                        "dead-letter it after one more look; read it with readStream"
+                    )
+                size += len(body)
+                if size > self._options.max_bytes and found:
+                    if self._options.is_bounded:
+                        break
+                    bound = f"{self._options.max_bytes:,} bytes"
+                    raise FramesError(_too_many(queue, "more bytes", bound))
+                found.append(_delivery(method, properties, body, again))
+                if len(found) == wanted:
                     break
-                bound = f"{self._options.max_bytes:,} bytes"
-                raise FramesError(_too_many(queue, "more bytes", bound))
-            found.append(_delivery(method, properties, body, again))
-            if len(found) == wanted:
-                break
+        finally:
+            # It gives back what came and was not looked at, which closing would do too late.
+            channel.cancel()
         return found
 
 
