@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.broker import plain_channel, put, ready, unique, wait_ready
+from tests.support.broker import plain_channel, put, ready, unique, version, wait_ready
 from tests.support.data_frames import new_queue
 from tiercel.frames.columns import available, struct
 from tiercel.frames.errors import FramesError
@@ -72,6 +72,11 @@ def test_a_message_that_one_more_look_would_end_is_left_alone(amqp_url, look):
         )
     fill(amqp_url, name, 1)
     assert [len(look(queue=name)) for _ in range(2)] == [1, 1]
+    if version(amqp_url) >= (4, 3):
+        # There a look does not count.
+        assert [len(look(queue=name)) for _ in range(8)] == [1] * 8
+        wait_ready(amqp_url, name, 1)
+        return
     with pytest.raises(FramesError, match="after one more look"):
         look(queue=name)
     wait_ready(amqp_url, name, 1)
