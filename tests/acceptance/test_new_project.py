@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -82,9 +83,7 @@ def test_it_runs_in_containers_as_it_is(client, project):
             lines = (project / "orders.jsonl").read_bytes().splitlines()
             publisher.publish("orders", lines)
         wait_until(lambda: ready(stack.amqp_url, "invoices") == 2, 300, "two invoices")
-        assert sorted(body[:11] for body, _ in take_all(stack.amqp_url, "invoices")) == [
-            b'{"order": 1',
-            b'{"order": 3',
-        ]
+        invoices = [json.loads(body)["order"] for body, _ in take_all(stack.amqp_url, "invoices")]
+        assert sorted(invoices) == [1, 3]
         assert "order 2 is for 0 pieces" in stack.tiercel("dead-letters", "show", "orders")
         assert "my-project has ended" in stack.tiercel("kill", "my-project")
