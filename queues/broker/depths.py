@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,9 @@ from tiercel.queues.errors import QueueMissingError
 
 # Seconds after which RabbitMQ's statistics are anew, as it is configured by default.
 LAG_S = 5
+# Seconds for which a management interface that did not answer is left alone: each queue would wait
+# for it anew.
+_LEFT_ALONE_S = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,7 @@ class DepthReader:
         self._amqp_url = amqp_url
         self._management_url = management_url
         self._connection: KeptConnection | None = None
+        self._silent_until = 0.0
 
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
         """The depths of those of these queues that there are, in this order.
@@ -77,13 +82,15 @@ class DepthReader:
             self._connection.close()
 
     def _with_more(self, address: Address, found: list[QueueDepth]) -> list[QueueDepth]:
-        """Add what the management interface tells; once it is silent it is not asked again."""
-        if self._management_url is None:
+        """Add what the management interface tells, unless it was silent just now."""
+        if self._management_url is None or time.monotonic() < self._silent_until:
             return found
         told: dict[str, Managed | None] = {}
-        with suppress(ManagementSilentError):
+        try:
             for depth in found:
                 told[depth.name] = managed(self._management_url, address, depth.name)
+        except ManagementSilentError:
+            self._silent_until = time.monotonic() + _LEFT_ALONE_S
         return [_with_more(depth, told.get(depth.name)) for depth in found]
 
 

@@ -70,7 +70,7 @@ def chromium(*arguments):
                 is_mobile=width < 600,
             )
             page = context.new_page()
-            page.set_default_timeout(30_000)
+            page.set_default_timeout(60_000)
             page.on("pageerror", lambda error: wrong.append(str(error)))
             page.on(
                 "console",

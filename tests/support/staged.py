@@ -165,12 +165,12 @@ def staged(redis_url, play):
     """The play goes on within the block."""
     with ExitStack() as closed:
         stage = Stage(redis_url, play, closed)
+        stage.act()
         ended = threading.Event()
 
         def act():
-            while not ended.is_set():
+            while not ended.wait(_ROUND_S):
                 stage.act()
-                ended.wait(_ROUND_S)
 
         thread = threading.Thread(target=act, daemon=True)
         thread.start()

@@ -3,6 +3,7 @@ scripts and for alarms.
 """
 
 import json
+import socket
 from contextlib import closing
 from datetime import timedelta
 
@@ -196,6 +197,19 @@ def test_monitors_pass_over_a_queue_that_is_not_there(amqp_url, management_url, 
             assert [depth.name for depth in reader.look([missing, name])] == [name]
             assert isinstance(reader.look([name])[0], QueueDepth)
             assert reader.look([missing]) == reader.look([]) == []
+
+
+def test_a_management_interface_that_is_silent_is_left_alone_for_a_while(amqp_url, name):
+    # It takes connections and never answers: each request would wait.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with closing(DepthReader(amqp_url, f"http://127.0.0.1:{port}")) as reader:
+            assert reader.look([name])[0].unacked is None
+            silent.accept()[0].close()
+            assert reader.look([name])[0].unacked is None
+            silent.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                silent.accept()
 
 
 def test_what_was_confirmed_is_counted_at_once_though_statistics_lag(
