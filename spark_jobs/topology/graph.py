@@ -176,6 +176,22 @@ class Topology:
         """Number of spout tasks: their ids are 1 .. this."""
         return sum(spec.parallelism for spec in self.spouts.values())
 
+    @cached_property
+    def depth(self) -> int:
+        """Bolts in a row: the bolts that a tuple goes through, on the shortest way from a spout, to
+        the bolt that is farthest off.
+        """
+        reached = set(self.spouts)
+        depth = 0
+        while further := {
+            bolt
+            for bolt, spec in self.bolts.items()
+            if bolt not in reached and any(each.component in reached for each in spec.subscriptions)
+        }:
+            reached |= further
+            depth += 1
+        return depth
+
     def config_of(self, component: str) -> Config:
         """The settings of a component: the topology's with its own over them."""
         return self.config.override(self.spec(component).overrides)

@@ -67,19 +67,22 @@ class Admission:
         self._before: tuple[int, float] | None = None
         self._held_until = float("-inf")
         self._silence = Silence(self._limits.silent_s)
-        self._growth = Growth(UNPROVEN_BOUND)
+        self._growth = Growth(UNPROVEN_BOUND, self._limits.cheaper_s)
         self._completions = Completions(2 * self._limits.reserve_s)
         self._aside = Aside()
         self._peaks = Peaks()
 
     @classmethod
     def for_topology(
-        cls, max_spout_pending: int | None, message_timeout: timedelta | None
+        cls, max_spout_pending: int | None, message_timeout: timedelta | None, depth: int = 1
     ) -> Admission:
-        """A fixed bound if the topology sets one, else one that adapts."""
+        """A fixed bound if the topology sets one, else one that adapts.
+
+        ``depth``: its bolts in a row.
+        """
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
-        return cls(bound=FIRST_BOUND, limits=Limits.within(message_timeout))
+        return cls(bound=FIRST_BOUND, limits=Limits.within(message_timeout, depth))
 
     @property
     def bound(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+# Of the time in ``cheaper_s``, the part of each bolt in a row.
+_CHEAPER_PER_BOLT_S = 0.05
 # Looking through so many costs a broker next to nothing.
 _FEW = 256
 
@@ -18,6 +20,9 @@ class Limits:
     # The same where many are. A broker looks for each message that is acked out of order among
     # all that are not.
     many_quick_s: float = 0.25
+    # Below it larger steps pay, also where the latency shows nothing of it: each step, each call of
+    # a server has a fixed price, and each bolt in a row its own steps.
+    cheaper_s: float = 2 * _CHEAPER_PER_BOLT_S
     # Up to here a larger bound is tried out, and kept if it makes them hardly slower.
     probed_s: float = float("inf")
     # A tree that takes longer, or is older, is a sign of too many in flight.
@@ -51,12 +56,17 @@ class Limits:
         return max(self.many_quick_s, self.few_quick_s * min(1.0, _FEW / bound))
 
     @classmethod
-    def within(cls, message_timeout: timedelta | None) -> Limits:
-        """The limits under a message timeout; without one no tree is slow."""
+    def within(cls, message_timeout: timedelta | None, depth: int = 1) -> Limits:
+        """The limits under a message timeout, with so many bolts in a row.
+
+        Without a timeout no tree is slow.
+        """
+        cheaper_s = _CHEAPER_PER_BOLT_S * max(2, depth)
         if message_timeout is None:
-            return cls()
+            return cls(cheaper_s=cheaper_s)
         timeout = message_timeout.total_seconds()
         return cls(
+            cheaper_s=min(cheaper_s, timeout / 12),
             few_quick_s=min(2.0, timeout / 6),
             many_quick_s=min(0.25, timeout / 6),
             probed_s=0.5 * timeout,

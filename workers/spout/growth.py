@@ -9,9 +9,6 @@ _CAREFUL_STEP = 1.5
 _IN_VAIN = 0.85
 # So much of the growth would show in the latency of tasks that are free.
 _FREE = 0.25
-# Below it larger steps pay, also where the latency shows nothing of it: each step, each call of a
-# server has a fixed price.
-CHEAPER_S = 0.1
 # A process that stood still for a moment makes one round slow, and not the next.
 _SURE_ROUNDS = 2
 _PAUSE_S = 5.0
@@ -29,9 +26,12 @@ class Growth:
     tried again after seconds.
     """
 
-    def __init__(self, least: int) -> None:
-        """So few in flight do no harm: up to ``least`` it always grows."""
+    def __init__(self, least: int, cheaper_s: float) -> None:
+        """So few in flight do no harm: up to ``least`` it always grows, and where trees take less
+        than ``cheaper_s``.
+        """
         self._least = least
+        self._cheaper_s = cheaper_s
         # The bound before the last growth, and its mean latency.
         self._before: tuple[int, float] | None = None
         # Whether what is in flight was still becoming more.
@@ -49,7 +49,7 @@ class Growth:
         enough for ``step``.
         """
         before = self._before
-        shows = latency_s > CHEAPER_S and bound > self._least
+        shows = latency_s > self._cheaper_s and bound > self._least
         if before is not None and before[0] < bound and shows:
             if self._first:
                 # Its trees waited for as many as before at first, and for as many as now at last.

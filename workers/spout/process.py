@@ -124,7 +124,7 @@ class SpoutProcess:
         )
         settings = SpoutSettings(
             message_timeout=timeout,
-            admission=Admission.for_topology(config.max_spout_pending, timeout),
+            admission=Admission.for_topology(config.max_spout_pending, timeout, topology.depth),
             grace=timedelta(seconds=config.shutdown_grace_secs),
         )
         return SpoutTask(parts, settings)

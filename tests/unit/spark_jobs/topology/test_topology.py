@@ -416,6 +416,15 @@ def test_a_component_s_settings_lie_over_the_topology_s() -> None:
     assert "size" not in topology.config_of("source").as_mapping()
 
 
+def test_its_depth_is_the_bolts_in_a_row_and_a_cycle_makes_it_no_deeper() -> None:
+    made = bolt(name="first")
+    assert made.build().depth == 1
+    made.set_bolt("beside", Words()).shuffle_grouping("source")
+    made.set_bolt("third", Words()).shuffle_grouping("second")
+    made.set_bolt("second", Words()).shuffle_grouping("first").shuffle_grouping("third")
+    assert made.build().depth == 3
+
+
 def test_a_topology_travels() -> None:
     topology = bolt(parallelism=2).build()
     arrived = pickle.loads(pickle.dumps(topology))

@@ -40,6 +40,16 @@ def test_it_grows_by_as_much_as_the_latency_has_room_for_and_eightfold_at_most(l
     assert admission.bound == bound
 
 
+@pytest.mark.parametrize(("depth", "least", "most"), [(1, 64, 1_000), (8, 1_000, 8_000)])
+def test_trees_of_more_bolts_in_a_row_may_take_longer_before_growth_must_pay(depth, least, most):
+    admission = Admission.for_topology(None, TIMEOUT, depth)
+    now = 1_000.0
+    for _ in range(20):
+        # All tasks are busy: so many times as many take so many times as long.
+        now = round_of(admission, admission.bound / 10_000, now)
+    assert least < admission.bound < most
+
+
 def test_a_bound_that_was_not_reached_does_not_grow():
     admission = adaptive()
     for now in range(100):

@@ -16,7 +16,6 @@ import pytest
 
 from tiercel.workers.spout.admission import LARGEST_BOUND, UNPROVEN_BOUND, Admission
 from tiercel.workers.spout.admission_limits import Limits
-from tiercel.workers.spout.growth import CHEAPER_S
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02
@@ -238,7 +237,7 @@ def test_work_that_becomes_very_much_slower_costs_what_was_in_flight_and_little_
 def test_fast_work_has_no_more_in_flight_than_it_has_use_of(work_s, servers):
     model = Model(servers, always(work_s)).run(40)
     needed = servers * (work_s + OVERHEAD_S + LOOP_S) / work_s
-    cheaper = servers * (CHEAPER_S + LOOP_S) / work_s
+    cheaper = servers * (Limits().cheaper_s + LOOP_S) / work_s
     assert model.admission.bound <= max(2 * UNPROVEN_BOUND, 4 * needed, 4 * cheaper)
     assert model.utilised(20) >= 0.95
 
