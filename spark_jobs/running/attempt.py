@@ -223,6 +223,7 @@ class Attempt:
         if covered.whole or covered.part or done.ticked:
             self._leave(covered, done, states, began_ns)
             self._slices.committed()
+        done.record.let_go()
         self._step = number
         if done.ticked and self._ticks is not None:
             self._ticks.ticked(around.clock())
