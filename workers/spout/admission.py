@@ -76,10 +76,7 @@ class Admission:
     def for_topology(
         cls, max_spout_pending: int | None, message_timeout: timedelta | None, depth: int = 1
     ) -> Admission:
-        """A fixed bound if the topology sets one, else one that adapts.
-
-        ``depth``: its bolts in a row.
-        """
+        """A fixed bound if the topology sets one, else one that adapts to its bolts in a row."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
         return cls(bound=FIRST_BOUND, limits=Limits.within(message_timeout, depth))

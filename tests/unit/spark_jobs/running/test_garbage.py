@@ -1,5 +1,5 @@
-"""What a step leaves behind is freed at once: nothing of it waits for Python's collector, which
-holds up all tasks of its process while it looks.
+"""Nothing that a step leaves behind waits for Python's collector, which holds up all tasks of its
+process while it looks.
 """
 
 from __future__ import annotations
