@@ -109,18 +109,30 @@ def collector_off():
         gc.enable()
 
 
+CASES = [
+    (Double(), {}),
+    (Double(), {"ordered_by": "n"}),
+    (Double(), {"threads": 4}),
+    (Double(), {"rate_limit": "1000000/s"}),
+    (DoubleByHand(), {}),
+    (HoldsTwo(), {}),
+    (DoubleByBatches(), {}),
+    (DoubleRows(), {}),
+    (Sums(), {}),
+    (DoubleLater(), {}),
+    (Refuses(), {}),
+]
+
+
 @pytest.mark.parametrize(
-    "bolt",
-    [
-        Double(), DoubleByHand(), HoldsTwo(), DoubleByBatches(), DoubleRows(), Sums(),
-        DoubleLater(), Refuses(),
-    ],
-    ids=lambda bolt: type(bolt).__name__,
-)  # fmt: skip
-def test_nothing_is_left_to_the_collector(bolt):
+    ("bolt", "config"),
+    CASES,
+    ids=["-".join([type(bolt).__name__, *config]) for bolt, config in CASES],
+)
+def test_nothing_is_left_to_the_collector(bolt, config):
     builder = TopologyBuilder("t")
     builder.set_spout("spout", Source("n long"))
-    builder.set_bolt("worker", bolt).shuffle_grouping("spout")
+    builder.set_bolt("worker", bolt, config=config).fields_grouping("spout", "n")
     builder.set_bolt("drop", Drop()).shuffle_grouping("worker")
     cluster = InboxCluster(builder.build())
     attempts = {task: cluster.attempt(task) for task in cluster.bolt_tasks}
