@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
+from tiercel.queues.article import with_article
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadBodyError, BadPropertyError, SchemaError
 from tiercel.queues.formats import Decoder, decoder_for
@@ -173,7 +174,10 @@ def _choose(there: Schema, asked: StructField) -> Field:
             mine = _type(field).simpleString()
             wanted = asked.dataType.simpleString()
             if mine != wanted:
-                raise OptionError(f"the column {asked.name!r} is a {mine} here, not a {wanted}")
+                raise OptionError(
+                    f"the column {asked.name!r} is {with_article(mine)} here, "
+                    f"not {with_article(wanted)}"
+                )
             return field
     raise OptionError(
         f"there is no column {asked.name[:50]!r} in rabbitmq; the columns are "

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.queues.article import with_article
 from tiercel.queues.ddl import columns_of
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
@@ -151,7 +152,7 @@ class Schema:
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
                 raise SchemaError(
-                    f"field {field.name!r} is a {field.type}, the value is the "
+                    f"field {field.name!r} is {with_article(field.type)}, the value is the "
                     f"{type(value).__name__} {_shown(value)}"
                 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from tiercel.queues.article import with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.places import place_of
@@ -169,9 +170,9 @@ def _call(factory: Any, name: str) -> Any:
 
 
 def _kind(thing: Any) -> str:
-    return (
-        f"module {thing.__name__}" if isinstance(thing, ModuleType) else f"a {type(thing).__name__}"
-    )
+    if isinstance(thing, ModuleType):
+        return f"module {thing.__name__}"
+    return with_article(type(thing).__name__)
 
 
 def _last_line(error: BaseException) -> str:

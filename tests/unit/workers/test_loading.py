@@ -51,7 +51,7 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
             "thing = 3",
             "thing",
             (
-                r"module_\w+:thing is a int, not a topology: return what "
+                r"module_\w+:thing is an int, not a topology: return what "
                 r"TopologyBuilder.build\(\) returns"
             ),
         ),
