@@ -52,6 +52,11 @@ class Runs:
         """Thread-safe and safe in a signal handler: end the run, and everything."""
         self._stop.set()
 
+    @property
+    def stopped(self) -> threading.Event:
+        """Set as soon as everything is to end; for those who wait for something else."""
+        return self._stop
+
     def close(self) -> None:
         """Give the lease up, so that a driver in reserve takes over at once. Idempotent."""
         self._stop.set()
