@@ -137,9 +137,7 @@ class Schema:
             ) from None
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise SchemaError if ``values`` are not one value per field, each of
-        its type (or None).
-        """
+        """Raise SchemaError unless ``values`` are one value (or None) of its type per field."""
         if isinstance(values, (str, bytes)):
             raise SchemaError(
                 f"values must be a list, one value per field ({self}), not the "
@@ -157,9 +155,7 @@ class Schema:
                 )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """The rows as one record batch; raises SchemaError naming the first value
-        that does not fit.
-        """
+        """The rows as one record batch; raises SchemaError for the first misfit."""
         columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
         if any(
             not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)
