@@ -16,11 +16,11 @@ from pyspark.sql.types import StructField, StructType
 
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
-from tiercel.queues.article import with_article
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadBodyError, BadPropertyError, SchemaError
 from tiercel.queues.formats import Decoder, decoder_for
 from tiercel.queues.message.properties import PROPERTIES
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 
 BODY = "body"

@@ -23,11 +23,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tiercel.queues.article import with_article
 from tiercel.queues.column_values import check_for
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.json_text import read_json
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 
 Format = Literal["text", "json", "bytes"]

@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.article import with_article
 from tiercel.queues.ddl import columns_of
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.nouns import with_article
 from tiercel.queues.values import SURELY, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.

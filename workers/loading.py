@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.places import place_of

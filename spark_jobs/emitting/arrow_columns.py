@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.reasons import one_line

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)

@@ -11,7 +11,7 @@ import base64
 import json
 from typing import Any
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.spark_jobs.errors import BadStateError
 from tiercel.spark_jobs.reasons import RAISED
 

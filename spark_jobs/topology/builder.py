@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field
 from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.errors import TopologyError

@@ -170,5 +170,5 @@ def test_what_was_typed_and_chosen_stays(url, services, browser):
         give_token(page, "nearly right")
         expect(page.get_by_label("token")).to_have_value("nearly right")
         give_token(page)
-        expect(page.get_by_text(f"put 1 messages back into {name}")).to_be_visible()
+        expect(page.get_by_text(f"put 1 message back into {name}")).to_be_visible()
         expect(letters.locator("tbody tr")).to_have_count(2)

@@ -37,7 +37,7 @@ def actions(amqp_url, redis_url):
 def test_each_command_that_changes_something_says_what_and_by_whom(actions, name):
     me = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
     assert actions("dead-letters", "requeue", name, "--limit", "1") == [
-        ("requeue", name, "put 1 messages back", me)
+        ("requeue", name, "put 1 message back", me)
     ]
     assert actions("dead-letters", "purge", name, "--yes") == [
         ("purge", name, "deleted 1 dead letters", me)

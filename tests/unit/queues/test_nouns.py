@@ -1,6 +1,6 @@
 import pytest
 
-from tiercel.queues.article import with_article
+from tiercel.queues.nouns import counted, with_article
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,10 @@ from tiercel.queues.article import with_article
 )
 def test_a_noun_has_its_article(noun, written):
     assert with_article(noun) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"), [(0, "0 messages"), (1, "1 message"), (26_151, "26,151 messages")]
+)
+def test_a_noun_is_counted(number, written):
+    assert counted(number, "message") == written
