@@ -112,7 +112,7 @@ def test_the_first_screen_names_the_bottleneck_and_what_fails(url, services, bro
     with staged(services.redis_url, orders(name)):
         page = browser(f"{url}?topology={name}", width=1440)
         hurts = page.get_by_test_id("hurts")
-        expect(hurts).to_contain_text("enrich is the bottleneck: its busiest task of 8 works")
+        expect(hurts).to_contain_text("enrich is the bottleneck: the busiest of its 8 tasks works")
         expect(hurts).to_contain_text("1,005 tuples wait for it")
         expect(hurts).to_contain_text("validate fails")
         expect(page.get_by_test_id("badge")).to_have_text("strained")

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.overview import Overview
@@ -78,7 +79,7 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
         if spout.running < spout.tasks:
             gone = spout.tasks - spout.running
             yield _ill(
-                f"has no worker for {count(gone)} of {_number(spout.tasks, 'task')}", spout.name
+                f"has no worker for {count(gone)} of {counted(spout.tasks, 'task')}", spout.name
             )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
@@ -108,22 +109,25 @@ def _busy(seen: Overview) -> Iterator[Hurt]:
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
         if bolt.busy >= BUSY:
             yield _strained(
-                f"is the bottleneck: its busiest task of {count(bolt.tasks)} works "
-                f"{bolt.busy:.0%} of the time{_queued(bolt)}",
+                f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
+                f"{_queued(bolt)}",
                 bolt.name,
             )
         elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting:
             yield _strained(f"is behind{_queued(bolt)}", bolt.name)
 
 
+def busiest(bolt: BoltRow) -> str:
+    """Name the task that the figures of its load are of."""
+    return "its task" if bolt.tasks == 1 else f"the busiest of its {counted(bolt.tasks, 'task')}"
+
+
 def _queued(bolt: BoltRow) -> str:
     if not bolt.waiting:
         return ""
-    return f"; {count(bolt.waiting)} tuples wait for it, the oldest for {seconds(bolt.oldest_s)}"
-
-
-def _number(number: int, thing: str) -> str:
-    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+    waits = "waits" if bolt.waiting == 1 else "wait"
+    some = counted(bolt.waiting, "tuple")
+    return f"; {some} {waits} for it, the oldest for {seconds(bolt.oldest_s)}"
 
 
 def _failing(seen: Overview) -> Iterator[Hurt]:
@@ -136,14 +140,14 @@ def _failing(seen: Overview) -> Iterator[Hurt]:
             yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
     for spout in seen.spouts:
         if spout.timeouts:
-            yield _strained(f"had {_number(spout.timeouts, 'message')} time out", spout.name)
+            yield _strained(f"had {counted(spout.timeouts, 'message')} time out", spout.name)
 
 
 def _left(seen: Overview) -> Iterator[Hurt]:
     """Find dead letters."""
     for queue in seen.queues:
         if queue.dead_lettered:
-            some = _number(queue.dead_lettered, "dead letter")
+            some = counted(queue.dead_lettered, "dead letter")
             yield _strained(f"{some} of queue {queue.name}")
 
 
