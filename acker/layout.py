@@ -65,9 +65,7 @@ def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
 
 
 def shards_of(roots: Ids, shards: int) -> Ids:
-    """The shard of each root: mod hashing of its 24 high bits, so that a bucket
-    lies in one shard.
-    """
+    """The shard of each root: its 24 high bits, so that a bucket lies in one shard."""
     return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
 
 
@@ -184,8 +182,7 @@ def share(work: RootUpdates, mine: NDArray[np.intp]) -> RootUpdates:
 
 
 def pack_failure(failure: Failure) -> bytes:
-    """Pack the reason, without the root: length and JSON, in which even half a
-    surrogate pair survives.
+    """Pack the reason, without the root: length and JSON, which keeps half a surrogate pair.
 
     A failure that says more than its reason has one more member.
     """

@@ -1,6 +1,4 @@
-"""The ledger in memory: the twin that the contract suite and the property tests
-measure Redis against.
-"""
+"""The ledger in memory: the twin that suites and property tests measure Redis against."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The outcome feed in Redis: one stream per shard, read by one owner, without a
-thread of its own.
-"""
+"""The outcome feed in Redis: one stream per shard, one reader, no thread of its own."""
 
 from __future__ import annotations
 

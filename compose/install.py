@@ -1,5 +1,4 @@
-"""Finds the programs that tiercel needs, and installs the missing ones with apt where
-that is possible.
+"""Finds the programs that tiercel needs, and installs what is missing where apt can.
 
 Standard library only: ``make`` runs it with the system's Python, before anything is installed:
 

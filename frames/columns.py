@@ -20,6 +20,7 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadBodyError, BadPropertyError, SchemaError
 from tiercel.queues.formats import Decoder, decoder_for
 from tiercel.queues.message.properties import PROPERTIES
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 
 BODY = "body"
@@ -173,7 +174,10 @@ def _choose(there: Schema, asked: StructField) -> Field:
             mine = _type(field).simpleString()
             wanted = asked.dataType.simpleString()
             if mine != wanted:
-                raise OptionError(f"the column {asked.name!r} is a {mine} here, not a {wanted}")
+                raise OptionError(
+                    f"the column {asked.name!r} is {with_article(mine)} here, "
+                    f"not {with_article(wanted)}"
+                )
             return field
     raise OptionError(
         f"there is no column {asked.name[:50]!r} in rabbitmq; the columns are "

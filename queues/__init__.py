@@ -15,6 +15,7 @@ decimals       exact or refused
 schema         typed columns
 ddl            as they are written: Spark's DDL
 values         Python's values for columns, and back
+nouns          a long, an int, 1 message: in messages to people
 inbox          what waits for each bolt task
 bodies         from the values of a tuple to the body of a message
 publishing     messages into a queue; dead letters

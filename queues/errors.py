@@ -32,9 +32,7 @@ class AddressError(QueuesError, ValueError):
 
 
 class BadBodyError(QueuesError, ValueError):
-    """The body of a message does not decode or does not fit its schema; trying
-    again cannot help.
-    """
+    """The body of a message does not fit its schema, and never will."""
 
 
 class BadPropertyError(QueuesError, ValueError):
@@ -66,9 +64,7 @@ class PublishRefusedError(BrokerRefusedError):
 
 
 class NackedError(PublishRefusedError):
-    """The broker nacked a message: its queue is full, or has no leader just now; it may
-    be offered again.
-    """
+    """The broker nacked a message: its queue is full, or lacks a leader; offer it again."""
 
 
 class ServerTooOldError(BrokerRefusedError):

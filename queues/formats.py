@@ -27,6 +27,7 @@ from tiercel.queues.column_values import check_for
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.json_text import read_json
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 
 Format = Literal["text", "json", "bytes"]
@@ -122,7 +123,7 @@ def _without(field: Field) -> Callable[[dict[str, Any]], Any]:
             default = check_for(field.arrow)(json.loads(field.default))
         except MISFITS:
             raise SchemaError(
-                f"field {name!r} is a {field.type}, its default is {field.default:.50}"
+                f"field {name!r} is {with_article(field.type)}, its default is {field.default:.50}"
             ) from None
 
     def absent(body: dict[str, Any]) -> Any:
@@ -149,7 +150,7 @@ def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
             return absence(field.name, field.type, value)
         except MISFITS:
             return BadBodyError(
-                f"field {field.name!r} is a {field.type}, the body has {shown(member)}"
+                f"field {field.name!r} is {with_article(field.type)}, the body has {shown(member)}"
             )
     return BadBodyError(f"the body does not fit the fields ({schema})")
 
@@ -157,10 +158,12 @@ def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
 def absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
     """Return the error of a body that has null where a value must be, or nothing."""
     if name in value:
-        return BadBodyError(f"field {name!r} is a {type_}, the body has null")
+        return BadBodyError(f"field {name!r} is {with_article(type_)}, the body has null")
     there = ", ".join(each[:_NAME] for each in islice(value, _NAMED)) or "nothing"
     more = ", …" if len(value) > _NAMED else ""
-    return BadBodyError(f"the body has no {name!r}, which must be a {type_}; it has {there}{more}")
+    return BadBodyError(
+        f"the body has no {name!r}, which must be {with_article(type_)}; it has {there}{more}"
+    )
 
 
 def shown(value: Any) -> str:

@@ -26,6 +26,7 @@ from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.formats import Decoder, Format, absence, object_in, shown
 from tiercel.queues.json_text import read_json
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 
 _FLAT: Mapping[Any, str] = {
@@ -111,8 +112,8 @@ def _columns_of_dataclass(model: type[Any]) -> dict[str, _Column]:
         column = _column(hints[field.name])
         if column.type is None:
             raise SchemaError(
-                f"field {field.name!r} of {model.__name__} is a {hints[field.name]!s:.80}: use "
-                f"{', '.join(flat.__name__ for flat in _FLAT)}, a list of these, or a pydantic "
+                f"field {field.name!r} of {model.__name__} has the type {hints[field.name]!s:.80}: "
+                f"use {', '.join(flat.__name__ for flat in _FLAT)}, a list of these, or a pydantic "
                 "model"
             )
         found[field.name] = column
@@ -185,7 +186,7 @@ def _member(value: Mapping[str, Any], field: Field, check: Check) -> Any:
         return check(member)
     except MISFITS:
         raise BadBodyError(
-            f"field {field.name!r} is a {field.type}, the body has {shown(member)}"
+            f"field {field.name!r} is {with_article(field.type)}, the body has {shown(member)}"
         ) from None
 
 

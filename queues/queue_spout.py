@@ -29,13 +29,14 @@ NO_IDENTITY = "no_identity"
 
 
 class MessageId(NamedTuple):
-    """A message as the broker knows it: delivery tags are scoped to a channel, and begin at 1
-    again on the next.
-    """
+    """A message as the broker knows it: delivery tags begin at 1 on each channel."""
 
     task: int
     epoch: int
     tag: int
+
+    def __str__(self) -> str:
+        return f"{self.tag} of channel {self.epoch}"
 
 
 # A message, its values, and what it is known by.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tiercel.queues.ddl import columns_of
 from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.nouns import with_article
 from tiercel.queues.values import SURELY, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.
@@ -136,9 +137,7 @@ class Schema:
             ) from None
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise SchemaError if ``values`` are not one value per field, each of
-        its type (or None).
-        """
+        """Raise SchemaError unless ``values`` are one value (or None) of its type per field."""
         if isinstance(values, (str, bytes)):
             raise SchemaError(
                 f"values must be a list, one value per field ({self}), not the "
@@ -151,14 +150,12 @@ class Schema:
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
                 raise SchemaError(
-                    f"field {field.name!r} is a {field.type}, the value is the "
+                    f"field {field.name!r} is {with_article(field.type)}, the value is the "
                     f"{type(value).__name__} {_shown(value)}"
                 )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """The rows as one record batch; raises SchemaError naming the first value
-        that does not fit.
-        """
+        """The rows as one record batch; raises SchemaError for the first misfit."""
         columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
         if any(
             not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)

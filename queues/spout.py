@@ -23,9 +23,7 @@ MsgId = Hashable
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """Context of a task, of a spout or of a bolt: what it is told about itself
-    and its neighbours.
-    """
+    """Context of a spout's or a bolt's task: itself and its neighbours."""
 
     topology: str
     component: str
@@ -151,9 +149,7 @@ class Spout:
     changing_fields: AbstractSet[str] = frozenset()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Called once in the worker process, before anything else: connect here, not
-        in ``__init__``.
-        """
+        """Called once in the worker process, first: connect here, not in ``__init__``."""
 
     def activate(self) -> None:
         """Begin to take messages.
@@ -235,8 +231,7 @@ class Spout:
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """``next_tuple`` will not be called until ``activate`` is, if ever; acks and
-        fails still come.
+        """No ``next_tuple`` until ``activate``, if ever; acks and fails still come.
 
         Stop taking messages, give back unopened ones. Called before ``close`` too, unless it
         was called last.

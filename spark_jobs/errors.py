@@ -75,9 +75,7 @@ class UnknownStreamError(TupleError):
 
 
 class DirectStreamError(TupleError):
-    """The stream is direct and the call is not, or the other way round, or the task
-    does not receive it.
-    """
+    """Stream and call are not both direct, or the task does not receive the stream."""
 
 
 class GroupingError(TupleError):

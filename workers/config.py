@@ -44,6 +44,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PREFIX = "TIERCEL_"
+_SERVERS = {"amqp": "RabbitMQ", "redis": "Redis"}
 _AFTER_PLACE = re.compile(r"[/?#]")
 _SEVERAL_HOSTS = ("amqp", "amqps")
 _TOKEN_CHARACTERS = 16
@@ -153,7 +154,8 @@ class Settings(BaseSettings):
         for name in names or ("amqp", "redis"):
             if not getattr(self, name):
                 raise ConfigError(
-                    f"where is the server? Give --{name} or set {_PREFIX}{name.upper()}"
+                    f"where is {_SERVERS[name]}? Give --{name} or set {_PREFIX}{name.upper()}; "
+                    "tiercel run MODULE:TOPOLOGY starts one of its own"
                 )
         return self
 

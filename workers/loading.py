@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from tiercel.queues.nouns import with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.places import place_of
@@ -44,7 +45,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
         found = _call(found, name)
     if not isinstance(found, Topology):
         raise UsageError(
-            f"{name} is {_kind(found)}, not a topology: return what TopologyBuilder.build() returns"
+            f"{name} {_given(found)}, not a topology: return what TopologyBuilder.build() returns"
         )
     return found if spout_tasks is None else _with_spout_tasks(found, spout_tasks)
 
@@ -154,7 +155,7 @@ def _attribute(module: ModuleType, path: str, name: str) -> Any:
         except AttributeError as error:
             raise UsageError(
                 f"{name}: {_kind(found)} has no attribute {part!r}"
-                f"{did_you_mean(part, (each for each in dir(found) if not each.startswith('_')))}"
+                f"{did_you_mean(part, _public(found))}"
             ) from error
     return found
 
@@ -168,10 +169,22 @@ def _call(factory: Any, name: str) -> Any:
         raise UsageError(f"{name}() failed: {_last_line(error)}") from error
 
 
+def _public(thing: Any) -> list[str]:
+    """Return the names in it, of a module without classes and modules: they make no topology."""
+    names = [name for name in dir(thing) if not name.startswith("_")]
+    if not isinstance(thing, ModuleType):
+        return names
+    return [name for name in names if not isinstance(getattr(thing, name), type | ModuleType)]
+
+
+def _given(thing: Any) -> str:
+    return "gives None" if thing is None else f"is {_kind(thing)}"
+
+
 def _kind(thing: Any) -> str:
-    return (
-        f"module {thing.__name__}" if isinstance(thing, ModuleType) else f"a {type(thing).__name__}"
-    )
+    if isinstance(thing, ModuleType):
+        return f"module {thing.__name__}"
+    return with_article(type(thing).__name__)
 
 
 def _last_line(error: BaseException) -> str:

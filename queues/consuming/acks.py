@@ -1,6 +1,4 @@
-"""The acks of one channel on their way to the broker: many in one, where that
-delays none of them.
-"""
+"""The acks of one channel: many in one, where that delays none of them."""
 
 from __future__ import annotations
 

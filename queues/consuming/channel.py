@@ -65,8 +65,9 @@ class Epoch:
         return self._hand_out.take(limit)
 
     def adjust(self, *, at_once: bool = False) -> None:
-        """Begin, end or change the broker's consumer; for a change it ends when nothing is on its
-        way, or ``at_once``.
+        """Begin, end or change the broker's consumer.
+
+        For a change it ends when nothing is on its way, or ``at_once``.
         """
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:

@@ -25,9 +25,7 @@ class FailureBook:
     """
 
     def __init__(self, tasks: int = 1, most: int = _MOST) -> None:
-        """``tasks`` read the queue: a message that comes back may go to any, and
-        each sees its share.
-        """
+        """``tasks`` read the queue: each sees a share of the messages that come back."""
         self._tasks = tasks
         self._most = most
         # Copies and failures of each.

@@ -1,6 +1,4 @@
-"""The prefetch: messages to ask for, so that neither their number nor their bytes
-grow without bound.
-"""
+"""The prefetch: bounds the messages to ask for, in number and in bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Inboxes within one process: the oracle of the contract's suite, and the engine
-of the test kit.
-"""
+"""Inboxes in one process: the oracle of the contract's suite, and the kit's engine."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ class InboxScripts:
         self._prepared: dict[str, Script] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
-        """Adopt the inbox, or forget it (False) if it is empty and its task not
-        ``known``, or raise.
-        """
+        """Adopt the inbox; forget it (False) if it is empty and its task unknown; or raise."""
 
         def read(reply: int) -> bool:
             if reply == 2:

@@ -58,9 +58,7 @@ class Unconfirmed:
             return self.fits(count, size)
 
     def fits(self, count: int, size: int) -> bool:
-        """Return True if at most so many messages and bytes are in flight, and
-        nothing went wrong.
-        """
+        """Return True if no more than this is in flight, and nothing went wrong."""
         return self.problem is None and len(self._open) <= count and self._size <= size
 
     def take_confirmed(self) -> int:
@@ -72,9 +70,7 @@ class Unconfirmed:
 
     @property
     def first(self) -> int:
-        """The place of the first message that the broker does not have, of those
-        that were added.
-        """
+        """The place of the first added message that the broker does not have."""
         with self._changed:
             return next(iter(self._open))
 

@@ -263,9 +263,7 @@ _BROKER_REASONS = {
 
 
 def _text(value: Any) -> str:
-    """A header's value as text, of a length that a line can show: a publisher may have
-    written anything there.
-    """
+    """A header's value as text of one line: a publisher may have written anything."""
     if isinstance(value, bytes):
         value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
     return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.reasons import one_line
@@ -79,13 +80,13 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
     if array.type != field.arrow:
         if not _same_kind(array.type, field.arrow):
             raise BadValuesError(
-                f"field {field.name!r} is a {field.type}, the column is {array.type}"
+                f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}"
             )
         try:
             array = array.cast(field.arrow)
         except pa.ArrowException as error:
             raise BadValuesError(
-                f"field {field.name!r} is a {field.type}, the column is {array.type}: "
+                f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}: "
                 f"{one_line(str(error))}"
             ) from error
     _check_dates(array, field)
@@ -128,5 +129,6 @@ def _check_dates(array: pa.Array, field: Field) -> None:
         ends.as_py()
     except (ValueError, OverflowError):
         raise BadValuesError(
-            f"field {field.name!r} is a {field.type}, and a value is not within the years 1 to 9999"
+            f"field {field.name!r} is {with_article(field.type)}, and a value is not within the "
+            "years 1 to 9999"
         ) from None

@@ -1,6 +1,4 @@
-"""Decides what leaves a bolt task when a step ends, and what stays behind: values of a wrong type,
-emissions of failed tuples. Pure.
-"""
+"""Decides what leaves a bolt task at the end of a step, and what must not. Pure."""
 
 from __future__ import annotations
 

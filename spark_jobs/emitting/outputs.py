@@ -255,9 +255,7 @@ def _may_change(column: pa.DataType) -> bool:
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:
-    """A copy of what could change; values of a wrong type are found later, where
-    all are checked.
-    """
+    """A copy of what could change; all types are checked later."""
     if not _may_change(column) or isinstance(value, (str, bytes, NoneType)):
         return value
     if isinstance(value, (bytearray, memoryview)):

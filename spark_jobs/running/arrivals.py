@@ -1,6 +1,4 @@
-"""Reads what arrives in the inbox of a bolt task, and tells what this topology
-cannot have written.
-"""
+"""Reads the inbox of a bolt task, and tells what this topology cannot have written."""
 
 from __future__ import annotations
 

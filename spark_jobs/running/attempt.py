@@ -94,9 +94,7 @@ class Attempt:
         return step if step is not None and step.at_work else None
 
     def run(self) -> bool:
-        """Work until ``stop``; False: begin again with a new attempt, which repeats
-        what was sealed.
-        """
+        """Work until ``stop``; False: a new attempt must repeat what was sealed."""
         try:
             self.recover()
             while not self._stop.is_set():
@@ -249,8 +247,9 @@ class Attempt:
     def _leave(
         self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
     ) -> None:
-        """Commit, however long Redis is away; a step with a state begins again with a new
-        attempt instead.
+        """Commit, however long Redis is away.
+
+        A step with a state begins again with a new attempt instead.
         """
         if done.record.resets:
             self._resets.after(done)

@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from tiercel.queues.nouns import with_article
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
@@ -151,7 +152,7 @@ def _put_float(out: bytearray, value: float) -> None:
 
 
 def _refuse(_out: bytearray, value: Any) -> None:
-    raise TypeError(f"a {type(value).__name__} cannot be kept")
+    raise TypeError(f"{with_article(type(value).__name__)} cannot be kept")
 
 
 _WRITERS: dict[type, Callable[[bytearray, Any], None]] = {

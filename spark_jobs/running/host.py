@@ -1,6 +1,4 @@
-"""One Spark task: runs its share of the bolt tasks, each in a thread of its own, until
-the run is over.
-"""
+"""One Spark task: runs its share of the bolt tasks, a thread each, to the run's end."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
 
 class LostTaskError(RuntimeError):
-    """A bolt task of this process ended although the run goes on: Spark starts the
-    Spark task again.
-    """
+    """A bolt task ended before its run: Spark starts the Spark task again."""
 
 
 class Host:

@@ -1,6 +1,4 @@
-"""Interpreter settings of tiercel's processes: garbage is collected seldom, and threads
-take turns often.
-"""
+"""Interpreter settings: garbage is collected seldom, and threads take turns often."""
 
 from __future__ import annotations
 

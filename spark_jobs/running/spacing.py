@@ -1,6 +1,4 @@
-"""Spacing: the time that a worker waits for more work before it begins something that costs
-much for little.
-"""
+"""Spacing: the wait for more work before what costs much for little."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One step of a bolt task: tuples in, the bolt, and everything that leaves when the
-step is committed.
+"""One step of a bolt task: tuples in, the bolt, and all that leaves at the commit.
 
 Nothing here talks to Redis, but for the state of a stateful bolt, which begins with the step and is
 read while the bolt works.

@@ -47,9 +47,7 @@ class BoltTask:
             current.wake()
 
     def run(self) -> None:
-        """Work until ``stop``, or until another attempt or run has taken over;
-        ``error`` then says so.
-        """
+        """Work until ``stop``, or until ``error`` says who has taken over."""
         speak_as(self._around.topology.component_of(self.task), self.task)
         try:
             while not self._stop.is_set():

@@ -88,9 +88,7 @@ class Tracebacks:
         return trace_counter(report.kind, report.place)
 
     def look(self) -> None:
-        """Say of each kind how often it came again, once per minute; call it about once a
-        second.
-        """
+        """Say once per minute how often each kind came again; call it every second."""
         now = self._clock()
         with self._lock:
             due = [

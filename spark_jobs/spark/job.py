@@ -1,6 +1,4 @@
-"""The Spark job of one run: one long-lived Spark task per host, started again by Spark
-whenever one dies.
-"""
+"""The Spark job of one run: a long-lived task per host, restarted whenever it dies."""
 
 from __future__ import annotations
 

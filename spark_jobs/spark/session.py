@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,7 +44,7 @@ class SparkUnit:
             raise SparkUnavailableError(
                 f"Spark does not start on {master!r}: {first_line}"
             ) from error
-        self._scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
+        self._stack = ExitStack()
         if self.context.getConf().get("spark.authenticate", "false") != "true":
             log.warning(
                 "Spark at %s asks for no secret: every process that reaches its ports can "
@@ -117,7 +117,8 @@ class SparkUnit:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
         if module is None or is_local(master):
             return
-        archive = Path(self._scratch.name) / _ARCHIVE
+        scratch = tempfile.TemporaryDirectory(prefix="tiercel-", ignore_cleanup_errors=True)
+        archive = Path(self._stack.enter_context(scratch)) / _ARCHIVE
         pack_code(module, archive)
         self.context.addPyFile(str(archive))
         # Workers find it by themselves. The process that forks them does not: it starts in the
@@ -136,8 +137,8 @@ class SparkUnit:
 
     def stop(self) -> None:
         """End the context and its JVM's work."""
-        self.context.stop()
-        self._scratch.cleanup()
+        with self._stack:
+            self.context.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import base64
 import json
 from typing import Any
 
+from tiercel.queues.nouns import with_article
 from tiercel.spark_jobs.errors import BadStateError
 from tiercel.spark_jobs.reasons import RAISED
 
@@ -63,7 +64,7 @@ def _shown(thing: object) -> str:
     try:
         return f"{thing!r:.60}"
     except RAISED:  # a __repr__ of the user's, or a number of thousands of digits
-        return f"a {type(thing).__name__}"
+        return with_article(type(thing).__name__)
 
 
 def _key_part(part: object) -> object:
@@ -71,7 +72,8 @@ def _key_part(part: object) -> object:
         return {_BYTES: base64.b64encode(part).decode()}
     if isinstance(part, str | int) and not isinstance(part, bool):
         return part
-    raise TypeError(f"it holds a {type(part).__name__}" if part is not None else "it holds None")
+    kind = "None" if part is None else with_article(type(part).__name__)
+    raise TypeError(f"it holds {kind}")
 
 
 def _bytes_or_plain(plain: Any) -> Any:
@@ -86,7 +88,7 @@ def _plain(value: object) -> object:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if not isinstance(value, dict):
-        raise TypeError(f"it holds a {type(value).__name__}")
+        raise TypeError(f"it holds {with_article(type(value).__name__)}")
     for name in value:
         if not isinstance(name, str):
             raise TypeError(f"it holds a dict with the key {name!r:.30}, which is no string")

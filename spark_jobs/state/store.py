@@ -76,9 +76,7 @@ class StateTurn(Protocol):
 
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
-        """The values before this step of the fields that ``begin`` was asked for; None
-        where there is none.
-        """
+        """The values before this step of the fields that ``begin`` named, or None."""
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:

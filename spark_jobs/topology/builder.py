@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiercel.queues.nouns import with_article
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
@@ -137,7 +138,9 @@ class TopologyBuilder:
         ``config`` lies over the topology's; see ``Config``.
         """
         if not isinstance(spout, Spout):
-            raise TopologyError(f"spout {id_!r} is a {type(spout).__name__}, not a Spout")
+            raise TopologyError(
+                f"spout {id_!r} is {with_article(type(spout).__name__)}, not a Spout"
+            )
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
     def set_bolt(
@@ -149,8 +152,8 @@ class TopologyBuilder:
         """
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
-                f"bolt {id_!r} is a {type(bolt).__name__}, not a Bolt, BasicBolt, AsyncBolt, "
-                "BatchBolt or ArrowBolt"
+                f"bolt {id_!r} is {with_article(type(bolt).__name__)}, not a Bolt, BasicBolt, "
+                "AsyncBolt, BatchBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tiercel.queues.nouns import with_article
 from tiercel.queues.schema import Field
 from tiercel.queues.values import TEXTS
 from tiercel.spark_jobs.errors import TopologyError
@@ -46,9 +47,9 @@ def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: s
             first, source = kinds.setdefault(name, (field, subscription))
             if _kind(first) != _kind(field):
                 raise TopologyError(
-                    f"bolt {id_!r}: {setting} names {name!r}, which is a {first.type} in "
-                    f"{stream_of(source)} and a {field.type} in {stream_of(subscription)}: "
-                    "declare one type"
+                    f"bolt {id_!r}: {setting} names {name!r}, which is "
+                    f"{with_article(first.type)} in {stream_of(source)} and "
+                    f"{with_article(field.type)} in {stream_of(subscription)}: declare one type"
                 )
 
 

@@ -132,7 +132,7 @@ def test_ticks_come_without_messages_and_the_topology_obeys(stage, tmp_path):
         stage.publish(b"hold")
         says(log, "heard hold")
         said = stage.tiercel("kill", stage.name, "--wait", "15")
-        assert "1 messages in flight" in said
+        assert "1 message in flight" in said
         assert "has ended" in said
         assert process.wait(60) == 0
     wait_until(lambda: stage.depth() == (1, 0), 30, "what was in flight to be given back")

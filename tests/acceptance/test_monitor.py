@@ -190,7 +190,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         expect(page.get_by_text(f"{running} is deactivated, 0 messages in flight")).to_be_visible()
         expect(page.get_by_test_id("state")).to_contain_text("is deactivated")
         page.get_by_test_id("requeue all").click()
-        expect(page.get_by_text(f"put 1 messages back into {running}")).to_be_visible()
+        expect(page.get_by_text(f"put 1 message back into {running}")).to_be_visible()
         wait_ready(services.amqp_url, running, 1)
         put(
             services.amqp_url,
@@ -229,7 +229,7 @@ def requeue_the_third_of_three(page, queue):
     page.get_by_role("button", name="close").click()
     letters.locator("tbody tr").nth(2).get_by_role("checkbox").click()
     page.get_by_test_id("requeue chosen").click()
-    expect(page.get_by_text(f"put 1 messages back into {queue}").last).to_be_visible()
+    expect(page.get_by_text(f"put 1 message back into {queue}").last).to_be_visible()
     expect(letters.locator("tbody tr")).to_have_count(2)
 
 

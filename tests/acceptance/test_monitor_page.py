@@ -112,7 +112,7 @@ def test_the_first_screen_names_the_bottleneck_and_what_fails(url, services, bro
     with staged(services.redis_url, orders(name)):
         page = browser(f"{url}?topology={name}", width=1440)
         hurts = page.get_by_test_id("hurts")
-        expect(hurts).to_contain_text("enrich is the bottleneck: its busiest task of 8 works")
+        expect(hurts).to_contain_text("enrich is the bottleneck: the busiest of its 8 tasks works")
         expect(hurts).to_contain_text("1,005 tuples wait for it")
         expect(hurts).to_contain_text("validate fails")
         expect(page.get_by_test_id("badge")).to_have_text("strained")
@@ -170,5 +170,5 @@ def test_what_was_typed_and_chosen_stays(url, services, browser):
         give_token(page, "nearly right")
         expect(page.get_by_label("token")).to_have_value("nearly right")
         give_token(page)
-        expect(page.get_by_text(f"put 1 messages back into {name}")).to_be_visible()
+        expect(page.get_by_text(f"put 1 message back into {name}")).to_be_visible()
         expect(letters.locator("tbody tr")).to_have_count(2)

@@ -49,7 +49,23 @@ def test_while_spark_starts(desk):
     with desk.run("shout:topology", until="services_ready") as process:
         wait_until(lambda: spark_jvms(process.pid), 60, "Spark's JVM")
         interrupt(desk, process)
-        assert not desk.events("run_started")
+        assert not desk.events("run_started", "child_killed")
+        assert not [line for line in desk.log.splitlines() if '"ERROR"' in line]
+
+
+def test_while_spark_starts_on_a_machine_that_is_too_busy_for_it(desk):
+    java = desk.folder / "java/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\ntouch begun\nexec sleep 600\n")
+    java.chmod(0o755)
+    desk.variables["JAVA_HOME"] = str(desk.folder / "java")
+    with desk.run("shout:topology", until="services_ready") as process:
+        begun = desk.folder / "begun"
+        wait_until(begun.exists, 60, "Spark's start")
+        began = time.monotonic()
+        interrupt(desk, process)
+        assert time.monotonic() - began < 20
+        assert not desk.events("child_killed")
 
 
 def test_when_the_run_begins(desk):

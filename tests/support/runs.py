@@ -30,7 +30,7 @@ class Shout(BasicBolt):
 
 
 def topology():
-    # A driver that is still starting Spark ends when it has, which takes long on a busy machine.
+    # To end Spark takes long on a busy machine.
     builder = TopologyBuilder("shout", Config(shutdown_grace_secs=60))
     builder.set_spout("lines", QueueSpout("lines", fields="line string"))
     builder.set_bolt("shout", Shout()).shuffle_grouping("lines")
@@ -43,6 +43,7 @@ class Desk:
     """A user's folder."""
 
     folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
     _logs: list[Path] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class Desk:
             "PYTHONPATH": str(ROOT),
             "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
             "TMPDIR": str(self.folder / "tmp"),
+            **self.variables,
         }
 
     @property

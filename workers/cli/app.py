@@ -102,7 +102,7 @@ def tiercel(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="say the version, and end"
+            "--version", callback=_say_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from tiercel.queues.nouns import counted
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
@@ -201,7 +202,8 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
                 f"{', '.join(depth)}"
             )
         if depth[name] > limit:
-            say(f"tiercel: {depth[name]:,} messages in {name}, more than {limit:,}", err=True)
+            there = counted(depth[name], "message")
+            say(f"tiercel: {there} in {name}, more than {limit:,}", err=True)
             above = True
     if above:
         raise typer.Exit(_FAILED)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tiercel.queues.nouns import counted
 from tiercel.queues.publishing import dead_letters as letters
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.cli.publishing import Envelopes, headers_of, publish_files
@@ -84,7 +85,7 @@ def publish(  # noqa: PLR0913 - a command has its options
         message_id_from=message_id_from,
     )
     count = publish_files(settings.amqp or "", envelopes, files, whole=whole)
-    say(f"published {count} messages to {exchange if queue is None else queue}")
+    say(f"published {counted(count, 'message')} to {exchange if queue is None else queue}")
 
 
 @dead_letters.command()
@@ -144,9 +145,10 @@ def requeue(
     else:
         moved = letters.requeue(url, queue, limit)
         missing = []
-    log_action("requeue", queue, f"put {moved} messages back", this_user())
+    put = f"put {counted(moved, 'message')} back"
+    log_action("requeue", queue, put, this_user())
     if moved or not missing:
-        say(f"put {moved} messages back into {queue}")
+        say(f"{put} into {queue}")
     if missing:
         raise UsageError(_not_among(", ".join(missing), queue))
 
@@ -165,8 +167,9 @@ def purge(
     if not yes:
         typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
     deleted = letters.purge(settings.amqp or "", queue)
-    log_action("purge", queue, f"deleted {deleted} dead letters", this_user())
-    say(f"deleted {deleted} dead letters of {queue}")
+    done = f"deleted {counted(deleted, 'dead letter')}"
+    log_action("purge", queue, done, this_user())
+    say(f"{done} of {queue}")
 
 
 def _not_among(ids: str, queue: str) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Control, State
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.parallelism import Change
@@ -83,7 +84,7 @@ class Steering:
             )
         else:
             pending = sum(presence.pending for presence in there.values())
-            self._say(f"{self._name} is {state.value}, {pending:,} messages in flight")
+            self._say(f"{self._name} is {state.value}, {counted(pending, 'message')} in flight")
 
     def kill(self, wait_s: float | None) -> bool:
         """Deactivate, wait until nothing is in flight, then end every process.
@@ -188,7 +189,7 @@ class Steering:
             active = any(presence.active for presence in there)
             if (not pending and not active) or now >= deadline:
                 return True
-            line = f"{self._name}: {pending:,} messages in flight"
+            line = f"{self._name}: {counted(pending, 'message')} in flight"
             # While one still emits, its last report is up to a second old, and says little.
             if now >= say_at and line != said and (not active or now > began + _ANSWER_S):
                 say_at = now + _SAY_S

@@ -29,6 +29,7 @@ from tiercel.workers.driver.around import DriverAround
 from tiercel.workers.driver.entering import enter
 from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.runs import Runs
+from tiercel.workers.driver.starting import start_unless
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +93,19 @@ class Driver:
                 return
             # Release what a killed driver left behind before Spark starts, which takes seconds.
             self._runs.begin(slots=1)
-            with SparkUnit(
-                self._topology.name, self._master, self._topology.config.spark_options
-            ) as spark:
+            unit = start_unless(self._runs.stopped, self._start_spark)
+            if unit is None:
+                return
+            with unit as spark:
                 spark.ship(self._around.module, self._master)
                 try:
                     self._runs.go(_SparkHosts(spark))
                 finally:
                     # Python workers that are cut off print traces that mean nothing.
                     spark.silence()
+
+    def _start_spark(self) -> SparkUnit:
+        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):

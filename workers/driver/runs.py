@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.driver.ground import Ground
@@ -51,6 +52,11 @@ class Runs:
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: end the run, and everything."""
         self._stop.set()
+
+    @property
+    def stopped(self) -> threading.Event:
+        """Set as soon as everything is to end; for those who wait for something else."""
+        return self._stop
 
     def close(self) -> None:
         """Give the lease up, so that a driver in reserve takes over at once. Idempotent."""
@@ -101,8 +107,8 @@ class Runs:
             return None
         if released:
             log.info(
-                "released %d messages that were on their way",
-                released,
+                "released %s on the way",
+                counted(released, "message"),
                 extra={"event": "messages_released"},
             )
         return run
@@ -138,8 +144,8 @@ class Runs:
             return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
         tasks = hosts.start(run)
         log.info(
-            "run %s of %s: %d bolt tasks in %d Spark tasks", run.id, self._name,
-            sum(map(len, run.hosts)), len(run.hosts),
+            "run %s of %s: %s in %s", run.id, self._name,
+            counted(sum(map(len, run.hosts)), "bolt task"), counted(len(run.hosts), "Spark task"),
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()

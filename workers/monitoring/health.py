@@ -6,10 +6,11 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.wording import count, per_second, seconds, tasks_named
+from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, tasks_named
 
 # Share of its time that a busy task spends in its bolt.
 BUSY = 0.8
@@ -17,6 +18,8 @@ BUSY = 0.8
 ENGAGED = 0.5
 # A tuple that has waited for so long waits for its turn, and not for its batch.
 _LONG_WAIT_S = 2.0
+# Messages that wait in queues for longer, at the pace of now, are a backlog.
+_BACKLOG_S = 10.0
 # A call of a bolt that lasts longer is worth a look.
 _LONG_CALL_S = 10.0
 NOT_RUNNING = "not running"
@@ -59,7 +62,14 @@ def health_of(seen: Overview) -> Health:
     """Judge a topology."""
     if seen.state == NOT_RUNNING:
         return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
-    found = [*_missing(seen), *_late(seen), *_busy(seen), *_failing(seen), *_left(seen)]
+    found = [
+        *_missing(seen),
+        *_late(seen),
+        *_busy(seen),
+        *_awaited(seen),
+        *_failing(seen),
+        *_left(seen),
+    ]
     hurts = tuple(sorted(found, key=lambda hurt: hurt.grade is not Grade.ILL))
     if any(hurt.grade is Grade.ILL for hurt in hurts):
         return Health(grade=Grade.ILL, badge="in trouble", hurts=hurts)
@@ -78,7 +88,7 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
         if spout.running < spout.tasks:
             gone = spout.tasks - spout.running
             yield _ill(
-                f"has no worker for {count(gone)} of {_number(spout.tasks, 'task')}", spout.name
+                f"has no worker for {count(gone)} of {counted(spout.tasks, 'task')}", spout.name
             )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
@@ -108,22 +118,47 @@ def _busy(seen: Overview) -> Iterator[Hurt]:
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
         if bolt.busy >= BUSY:
             yield _strained(
-                f"is the bottleneck: its busiest task of {count(bolt.tasks)} works "
-                f"{bolt.busy:.0%} of the time{_queued(bolt)}",
+                f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
+                f"{_queued(bolt)}",
                 bolt.name,
             )
         elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting:
             yield _strained(f"is behind{_queued(bolt)}", bolt.name)
 
 
+def _awaited(seen: Overview) -> Iterator[Hurt]:
+    """Find the bottleneck where no bolt is busy: the bolt whose calls wait for something else."""
+    ready = sum(queue.ready for queue in seen.queues)
+    if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
+        return
+    if any(bolt.busy >= BUSY for bolt in seen.bolts):
+        return
+    slowest = max(seen.bolts, key=lambda bolt: bolt.process_s, default=None)
+    if slowest is None or slowest.process_s < sum(bolt.process_s for bolt in seen.bolts) / 2:
+        return
+    if slowest.process_ms is not None and slowest.execute_ms is not None:
+        yield _strained(
+            f"is the bottleneck: a tuple is in it for {duration(slowest.process_ms)}, and works "
+            f"for {duration(slowest.execute_ms)} of that; {counted(ready, 'message')} "
+            f"{_wait(ready)} in the broker",
+            slowest.name,
+        )
+
+
+def busiest(bolt: BoltRow) -> str:
+    """Name the task that the figures of its load are of."""
+    return "its task" if bolt.tasks == 1 else f"the busiest of its {counted(bolt.tasks, 'task')}"
+
+
 def _queued(bolt: BoltRow) -> str:
     if not bolt.waiting:
         return ""
-    return f"; {count(bolt.waiting)} tuples wait for it, the oldest for {seconds(bolt.oldest_s)}"
+    some = f"{counted(bolt.waiting, 'tuple')} {_wait(bolt.waiting)}"
+    return f"; {some} for it, the oldest for {seconds(bolt.oldest_s)}"
 
 
-def _number(number: int, thing: str) -> str:
-    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+def _wait(number: int) -> str:
+    return "waits" if number == 1 else "wait"
 
 
 def _failing(seen: Overview) -> Iterator[Hurt]:
@@ -136,14 +171,14 @@ def _failing(seen: Overview) -> Iterator[Hurt]:
             yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
     for spout in seen.spouts:
         if spout.timeouts:
-            yield _strained(f"had {_number(spout.timeouts, 'message')} time out", spout.name)
+            yield _strained(f"had {counted(spout.timeouts, 'message')} time out", spout.name)
 
 
 def _left(seen: Overview) -> Iterator[Hurt]:
     """Find dead letters."""
     for queue in seen.queues:
         if queue.dead_lettered:
-            some = _number(queue.dead_lettered, "dead letter")
+            some = counted(queue.dead_lettered, "dead letter")
             yield _strained(f"{some} of queue {queue.name}")
 
 

@@ -1,6 +1,4 @@
-"""The topology as the driver runs it: a spout worker's own, with the numbers of tasks that
-the driver says.
-"""
+"""The topology with the numbers of tasks that its driver says."""
 
 from __future__ import annotations
 

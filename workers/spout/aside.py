@@ -81,9 +81,7 @@ class Aside:
         self._enlarged_at = now
 
     def look(self, oldest_at: float, now: float, *, is_used: bool) -> None:
-        """Take the room back when all is done that was emitted before it was given, and it
-        is used no longer.
-        """
+        """Take the room back when it is unused, and what came before it is done."""
         if oldest_at > self._enlarged_at and (not is_used or now - self._enlarged_at > _LENT_S):
             self.room = 0
 

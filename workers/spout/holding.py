@@ -1,6 +1,4 @@
-"""Bounds the messages that a spout may hold in the worker, as the bound and the
-driver come and go.
-"""
+"""Bounds the messages that a spout holds, as bound and driver come and go."""
 
 from __future__ import annotations
 

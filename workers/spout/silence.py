@@ -26,9 +26,7 @@ class Silence:
         self._tried = True
 
     def timed_out(self) -> bool:
-        """Return True if what was tried timed out, and nothing completed: fewer must do for
-        twice as long.
-        """
+        """Return True if what was tried timed out: fewer must do for twice as long."""
         failed = self._tried
         self._tried = False
         if failed:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
 from tiercel.acker.metrics.histogram import bucket_of
+from tiercel.queues.nouns import counted
 from tiercel.queues.spout import MsgId
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.pending import InFlight, Pending
@@ -161,7 +162,10 @@ class Trees:
         roots = [root for root, _ in self._pending.items()]
         if roots:
             log.warning(
-                "%s: giving %d messages back", why, len(roots), extra={"event": "messages_released"}
+                "%s: giving %s back",
+                why,
+                counted(len(roots), "message"),
+                extra={"event": "messages_released"},
             )
         self._release(roots)
         self._forget(roots)

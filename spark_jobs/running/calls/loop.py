@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 COMPONENT: ContextVar[str | None] = ContextVar("component", default=None)
 # Time for tasks of the bolts' own when the loop ends.
 _GRACE_S = 1.0
+# For ``asyncio.to_thread``; begun as they are needed, so that ``concurrency`` is the bound.
+_THREADS = 1_000
 T = TypeVar("T")
 
 
@@ -105,6 +108,8 @@ class ProcessLoop:
     def _start(self) -> None:
         self._over = False
         loop = asyncio.new_event_loop()
+        # Python's own pool has a few threads per core, and calls would wait for one unseen.
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "a thread of the bolts"))
         owners: WeakKeyDictionary[asyncio.Task[Any], str | None] = WeakKeyDictionary()
         prepare_loop(loop, owners)
         thread = threading.Thread(

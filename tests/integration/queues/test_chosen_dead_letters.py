@@ -149,7 +149,7 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
             ["dead-letters", "read", queue.name, text, "--amqp", amqp_url],
             catch_exceptions=False,
         )
-    assert "put 1 messages back" in tiercel("requeue", queue.name)
+    assert "put 1 message back" in tiercel("requeue", queue.name)
 
 
 def test_an_id_that_there_is_not_ends_the_command_with_a_refusal(amqp_url, queue):
@@ -170,7 +170,7 @@ def test_an_id_that_there_is_not_ends_the_command_with_a_refusal(amqp_url, queue
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert unknown.stderr.splitlines()[-1].startswith("tiercel: nonsense is not among the oldest")
     some = requeue(a, "nonsense", a)
-    assert (some.returncode, some.stdout) == (2, f"put 1 messages back into {queue.name}\n")
+    assert (some.returncode, some.stdout) == (2, f"put 1 message back into {queue.name}\n")
     assert f"tiercel: {a}, nonsense is not among" in some.stderr
     wait_ready(amqp_url, queue.dead, 1)
     assert bodies(amqp_url, queue.name) == [b"a"]

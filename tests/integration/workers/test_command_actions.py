@@ -37,10 +37,10 @@ def actions(amqp_url, redis_url):
 def test_each_command_that_changes_something_says_what_and_by_whom(actions, name):
     me = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
     assert actions("dead-letters", "requeue", name, "--limit", "1") == [
-        ("requeue", name, "put 1 messages back", me)
+        ("requeue", name, "put 1 message back", me)
     ]
     assert actions("dead-letters", "purge", name, "--yes") == [
-        ("purge", name, "deleted 1 dead letters", me)
+        ("purge", name, "deleted 1 dead letter", me)
     ]
     assert actions("deactivate", name) == [("deactivate", name, "ordered", me)]
     assert actions("activate", name) == [("activate", name, "ordered", me)]

@@ -176,7 +176,7 @@ def test_it_exits_with_1_if_more_waits_than_may(tiercel, name, amqp_url):
     code, said = tiercel(name, "--fail-above", f"{name}=1")
     assert (code, said.splitlines()[-1]) == (1, f"tiercel: 2 messages in {name}, more than 1")
     code, said = tiercel(name, "--fail-above", f"{name}.dead=0")
-    assert (code, said.splitlines()[-1]) == (1, f"tiercel: 1 messages in {name}.dead, more than 0")
+    assert (code, said.splitlines()[-1]) == (1, f"tiercel: 1 message in {name}.dead, more than 0")
 
 
 def test_it_watches_until_there_is_too_much(tiercel, name, amqp_url):

@@ -105,7 +105,7 @@ def test_bodies_are_shown_to_whoever_has_the_token_and_the_log_says_to_whom(url,
         await page.give_token(TOKEN)
         await page.told("customer 4711")
         await page.press("requeue all")
-        await page.noted("put 1 messages back")
+        await page.noted("put 1 message back")
         await page.press("deactivate")
         await page.noted("does not run now")
         await page.close()
@@ -113,7 +113,7 @@ def test_bodies_are_shown_to_whoever_has_the_token_and_the_log_says_to_whom(url,
     asyncio.run(look())
     for done in (
         f"look at the dead letters of {name}: showed 1",
-        f"requeue {name}: put 1 messages back",
+        f"requeue {name}: put 1 message back",
         f"deactivate {name}: ",
     ):
         [line] = logged(done)
@@ -280,7 +280,7 @@ def test_actions_are_events_in_a_log_of_json(name, amqp_url, redis_url, tmp_path
         await page.press("requeue all")
         await asyncio.sleep(0.3)
         await page.give_token(TOKEN)
-        await page.noted("put 1 messages back")
+        await page.noted("put 1 message back")
         await page.close()
 
     with monitor(tmp_path, amqp_url, redis_url) as url:
@@ -290,4 +290,4 @@ def test_actions_are_events_in_a_log_of_json(name, amqp_url, redis_url, tmp_path
     action, look = (entry for entry in entries if entry["event"] == "action")
     assert look["action"] == "look at", "it looks again at what is left"
     assert (action["action"], action["target"], action["origin"]) == ("requeue", name, "127.0.0.1")
-    assert action["outcome"] == "put 1 messages back"
+    assert action["outcome"] == "put 1 message back"

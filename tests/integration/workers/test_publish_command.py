@@ -80,7 +80,7 @@ def test_lines_go_into_a_queue_that_is_made(amqp_url, tiercel, tmp_path):
     queue = unique()
     (tmp_path / "lines").write_text("a\n\nb\r\n")
     assert f"published 2 messages to {queue}" in tiercel(queue, "lines")
-    assert f"published 1 messages to {queue}" in tiercel(queue, "-", text="c\n")
+    assert f"published 1 message to {queue}" in tiercel(queue, "-", text="c\n")
     assert [body for body, _ in take_all(amqp_url, queue)] == [b"a", b"b", b"c"]
 
 

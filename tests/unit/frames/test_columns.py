@@ -78,7 +78,7 @@ def test_a_given_schema_leaves_out_what_is_not_asked_for():
     [
         (StructField("bodi", BinaryType()), "no column 'bodi' in rabbitmq; the columns are body,"),
         (StructField("body", StringType()), "'body' is a binary here, not a string"),
-        (StructField("priority", LongType()), "'priority' is a int here, not a bigint"),
+        (StructField("priority", LongType()), "'priority' is an int here, not a bigint"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(field, said):

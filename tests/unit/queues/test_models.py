@@ -171,7 +171,10 @@ class Empty:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Nested, "field 'order' of Nested is a .*Order.*: use str, bytes, .*, or a pydantic model"),
+        (
+            Nested,
+            "field 'order' of Nested has the type .*Order.*: use str, .*, or a pydantic model",
+        ),
         (Empty, "the model Empty has no fields"),
         (int, "a model is a dataclass or a pydantic model, not <class 'int'>"),
         (Order(1, "a", Decimal(1), None), "a model is a dataclass or a pydantic model, not Order"),

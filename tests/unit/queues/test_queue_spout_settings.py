@@ -8,6 +8,7 @@ import pytest
 
 from tiercel import QueueSpout, SpoutContext
 from tiercel.queues.errors import AddressError, SchemaError
+from tiercel.queues.queue_spout import MessageId
 
 
 @dataclass
@@ -85,3 +86,7 @@ def test_properties_are_columns_after_the_body_s_and_leave_its_format_alone():
     assert spout.output_fields == "line string, `id` string, `headers` map<string,string>"
     assert spout.body_fields == "line string"
     assert copy.deepcopy(spout).properties == spout.properties
+
+
+def test_a_message_is_named_by_its_tag_in_the_log():
+    assert str(MessageId(task=1, epoch=2, tag=301)) == "301 of channel 2"

@@ -90,7 +90,9 @@ def test_a_child_loads_the_same_settings_from_its_environment(monkeypatch) -> No
 
 
 def test_a_required_server_without_an_address_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--redis.*TIERCEL_REDIS"):
+    with pytest.raises(
+        ConfigError, match=r"^where is Redis\? Give --redis or set TIERCEL_REDIS; tiercel run"
+    ):
         Settings.load(amqp=AMQP).required()
 
 

@@ -51,11 +51,11 @@ def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
             "thing = 3",
             "thing",
             (
-                r"module_\w+:thing is a int, not a topology: return what "
+                r"module_\w+:thing is an int, not a topology: return what "
                 r"TopologyBuilder.build\(\) returns"
             ),
         ),
-        ("def f():\n    return None", "f", r"module_\w+:f is a NoneType, not a topology.*"),
+        ("def f():\n    return None", "f", r"module_\w+:f gives None, not a topology.*"),
         ("def f(x):\n    pass", "f", r"module_\w+:f\(\) failed: TypeError: .*missing 1 required.*"),
         (
             "def f():\n    raise ValueError('two\\nlines')",
@@ -122,6 +122,12 @@ def test_a_misspelt_attribute_is_named_with_one_that_is_alike(module, given, att
         UsageError, match=rf"has no attribute '{given}'; did you mean '{attribute}'\?$"
     ):
         load_topology(f"{module(BUILD)}:{given}")
+
+
+def test_a_class_or_a_module_is_not_what_was_meant(module) -> None:
+    code = "from tiercel import Topology\nimport queue as topologie\n" + BUILD
+    with pytest.raises(UsageError, match=r"; did you mean 'topology'\?$"):
+        load_topology(f"{module(code)}:topolgy")
 
 
 def test_a_misspelt_module_is_named_with_one_of_this_folder(module, tmp_path) -> None:

@@ -15,6 +15,7 @@ from tiercel.acker.errors import AckerError
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.errors import QueuesError
+from tiercel.queues.nouns import counted
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.printable import printable
@@ -77,9 +78,9 @@ class Actions:
             )
 
         async def action() -> None:
-            moved = await _tried("requeue", queue, put_back, "put {} messages back".format)
+            moved = await _tried("requeue", queue, put_back, _put_back)
             if moved is not None:
-                ui.notify(f"put {moved} messages back into {queue}", type="positive")
+                ui.notify(f"{_put_back(moved)} into {queue}", type="positive")
                 if chosen is not None and moved < len(chosen):
                     ui.notify(
                         f"{len(chosen) - moved} of the chosen ones were not there any more",
@@ -132,6 +133,10 @@ def _number(chosen: Sequence[str] | None) -> str:
 
 def _shown(things: Sequence[object]) -> str:
     return f"showed {len(things)}"
+
+
+def _put_back(moved: int) -> str:
+    return f"put {counted(moved, 'message')} back"
 
 
 async def _tried(

@@ -6,6 +6,7 @@ from nicegui import ui
 
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.bolts import BoltRow
+from tiercel.workers.monitoring.health import busiest
 from tiercel.workers.monitoring.overview import Overview, SpoutRow
 from tiercel.workers.monitoring.page.letters import table_of
 from tiercel.workers.monitoring.page.tables import rows_of
@@ -92,7 +93,7 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
     lines = [
         f"executes {per_second(speed.a_second)} tuples per second"
         + (f", {duration(speed.latency_ms)} each" if speed.latency_ms is not None else "")
-        + f"; its busiest task of {count(row.tasks)} works {row.busy:.0%} of the time",
+        + f"; {busiest(row)} works {row.busy:.0%} of the time",
         f"{count(row.waiting)} tuples wait in its inboxes, the oldest for {seconds(row.oldest_s)}"
         if row.waiting
         else "nothing waits in its inboxes",

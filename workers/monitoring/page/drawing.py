@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.health import BUSY, ENGAGED, NOT_RUNNING
@@ -185,7 +186,7 @@ def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
     return {
         "name": row.name,
         "label": _cut(row.name, _NAME_LENGTH),
-        "title": printable(f"bolt {row.name}, {count(row.tasks)} tasks"),
+        "title": printable(f"bolt {row.name}, {counted(row.tasks, 'task')}"),
         "kind": "bolt",
         "tone": _tone(row, overview),
         "failing": speed.failed_a_second > 0,

@@ -114,12 +114,12 @@ def test_a_column_of_the_same_kind_is_cast(
         ("x string", [b"a"], "field 'x' is a string, the column is binary"),
         ("x date", [NOON], r"field 'x' is a date, the column is timestamp\[us, tz=UTC\]"),
         ("x timestamp", [NOON.date()], r"field 'x' is a timestamp, the column is date32\[day\]"),
-        ("x array<long>", [1], "field 'x' is a array<long>, the column is int64"),
-        ("x array<long>", [["a"]], "field 'x' is a array<long>, the column is list"),
+        ("x array<long>", [1], "field 'x' is an array<long>, the column is int64"),
+        ("x array<long>", [["a"]], "field 'x' is an array<long>, the column is list"),
         (
             "x array<long>",
             pa.array([[1]], pa.list_view(pa.int64())),
-            "field 'x' is a array<long>, the column is list_view",
+            "field 'x' is an array<long>, the column is list_view",
         ),
         (
             "x map<string,string>",
@@ -135,7 +135,7 @@ def test_a_column_of_the_same_kind_is_cast(
         (
             "x int",
             [1 << 31],
-            "field 'x' is a int, the column is int64: Integer value 2147483648 not in range",
+            "field 'x' is an int, the column is int64: Integer value 2147483648 not in range",
         ),
         (
             "x long",

@@ -82,7 +82,7 @@ CYCLE.append(CYCLE)
         (("a", 1), "it holds a tuple"),
         ([{"deep": {1, 2}}], "it holds a set"),
         ({1: "a"}, "it holds a dict with the key 1, which is no string"),
-        (np.int64(3), "it holds a int64"),
+        (np.int64(3), "it holds an int64"),
         (Colour.RED, "it holds a Colour"),
         (object, "it holds a type"),
         ("half a pair \ud83e", "surrogates not allowed"),
@@ -107,7 +107,7 @@ def test_what_would_not_come_back_is_refused_with_the_reason(value, reason):
         (("a", 1.5), "it holds a float"),
         (("a", ("b",)), "it holds a tuple"),
         (["a"], "it holds a list"),
-        (np.int64(3), "it holds a int64"),
+        (np.int64(3), "it holds an int64"),
         ("\ud83e", "surrogates not allowed"),
     ],
 )

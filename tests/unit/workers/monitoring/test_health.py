@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
+from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.inbox.records import InboxFigures
 from tiercel.workers.control.contract import State
@@ -40,8 +41,44 @@ def test_the_bottleneck_is_named_with_what_waits_for_it():
     [hurt] = health.hurts
     assert hurt.component == "split"
     assert "bottleneck" in hurt.says
-    assert "97%" in hurt.says
+    assert "its task works 97% of the time" in hurt.says
     assert "1,005 tuples wait for it, the oldest for 13.0 s" in hurt.says
+
+
+def waiting(ready, busy=0.02):
+    """A bolt that executes 30 tuples per second, in which each is for 567 ms, works for 0.4 ms."""
+    counts = {"executed": 9_000, "acked": 9_000, "execute_ns": 3_600_000_000}
+    seen = running(
+        counted=Counted(
+            counts={"split": {2: counts | {"process_ns": 9_000 * 567_000_000}}}, seconds=300
+        ),
+        rates={
+            "lines": {1: {"acked": 30_000}},
+            "split": {2: bolt_counts(executed=30_000, busy=busy)},
+        },
+    )
+    queue = QueueDepth(name="q", ready=ready, unacked=0, consumers=1, dead_lettered=0)
+    return health_of(replace(seen, queues=(queue,)))
+
+
+def test_a_bottleneck_that_waits_for_others_is_named_although_it_is_idle():
+    health = waiting(ready=4_809)
+    assert health.grade is Grade.STRAINED
+    [hurt] = health.hurts
+    assert hurt.component == "split"
+    assert hurt.says == (
+        "is the bottleneck: a tuple is in it for 567 ms, and works for 0.4 ms of that; "
+        "4,809 messages wait in the broker"
+    )
+
+
+def test_what_waits_in_the_broker_for_a_moment_is_no_backlog():
+    assert waiting(ready=299).grade is Grade.WELL
+
+
+def test_a_busy_bolt_is_the_only_bottleneck():
+    [hurt] = waiting(ready=4_809, busy=0.97).hurts
+    assert "works 97% of the time" in hurt.says
 
 
 @pytest.mark.parametrize(
@@ -78,6 +115,7 @@ def test_a_spout_without_a_worker_is_trouble():
         ({"rates": {"split": {2: {"failed": 2100}}}}, "fails 2.1 tuples per second"),
         ({"inboxes": {2: inbox(doing_s=45.0)}}, "has been in one call for 45.0 s in task 2"),
         ({"inboxes": {2: inbox(tuples=7, oldest_s=3.0)}}, "is behind; 7 tuples wait for it"),
+        ({"inboxes": {2: inbox(tuples=1, oldest_s=3.0)}}, "is behind; 1 tuple waits for it"),
     ],
 )
 def test_what_wants_to_be_looked_at_strains_it(changed, says):

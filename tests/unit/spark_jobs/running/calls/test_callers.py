@@ -215,3 +215,13 @@ def test_a_thread_that_goes_on_is_told_and_left(
     assert "bolt: 1 calls go on in their threads" in caplog.text
     free.set()
     wait_until(lambda: ended == [hanging])
+
+
+def test_calls_in_threads_are_under_way_at_once(coroutines: Coroutines) -> None:
+    together = threading.Barrier(100)
+
+    async def blocks(tup: Any, collector: Any) -> None:
+        await asyncio.to_thread(together.wait, 30)
+
+    ended = ended_of(coroutines, blocks, *(call() for _ in range(100)))
+    assert [each.error for each in ended] == [None] * 100
