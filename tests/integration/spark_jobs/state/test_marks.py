@@ -15,8 +15,10 @@ from tests.support.marks import key_of, marks_of
 from tests.support.states import begin, break_off, commit_turn
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
+from tiercel.spark_jobs.running.emissions import pack_emissions
 from tiercel.spark_jobs.state import recalling, redis_marks, redis_shard
 from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.state.store import Writes
 
@@ -209,6 +211,24 @@ def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
         commit_turn(begin(store, "count", 0, step), applying(f"b-{step}"), "d")
     assert recalled(store, *NAMES[:20], step=20) == {}
     assert len(recalled(store, "a-2", "b-14", step=21)) == 2
+    store.close()
+
+
+def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis, monkeypatch):
+    """With a word and a number that it emitted, and buckets as full as with a million marks."""
+    monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
+    spec = make_spec()
+    store = RedisStateStore(spec, 1)
+    count = 128 * (1_000_000 >> 13)
+    for step, start in enumerate(range(0, count, 1_000), start=1):
+        marks = {
+            key_of(f"{number}"): bytes(4) + pack_emissions([("default", ("falcon", 1_234), None)])
+            for number in range(start, min(start + 1_000, count))
+        }
+        commit_turn(begin(store, "count", 0, step), Writes(marks=marks, retention_s=DAY), "d")
+    buckets = StateKeys(spec.topology, 0, "count").buckets(128)
+    assert sum(redis.hlen(bucket) for bucket in buckets) == count
+    assert sum(redis.memory_usage(bucket) for bucket in buckets) / count <= 40
     store.close()
 
 
