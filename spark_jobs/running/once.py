@@ -114,7 +114,7 @@ class OnceStep:
         self._state = state
         self._record = record
         state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
-        keys = dict.fromkeys(tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes)
+        keys = dict.fromkeys([tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes])
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - state.retention_s
         # Where no bolt receives anything, there is nothing to emit again.

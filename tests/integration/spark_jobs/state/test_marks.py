@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.marks import key_of, marks_of
 from tests.support.states import begin, break_off, commit_turn
+from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
 from tiercel.spark_jobs.running.emissions import pack_emissions
@@ -214,7 +215,7 @@ def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
     store.close()
 
 
-def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis, monkeypatch):
+def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis_url, monkeypatch):
     """With a word and a number that it emitted, and buckets as full as with a million marks."""
     monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
     spec = make_spec()
@@ -226,10 +227,11 @@ def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis, monkeypatch):
             for number in range(start, min(start + 1_000, count))
         }
         commit_turn(begin(store, "count", 0, step), Writes(marks=marks, retention_s=DAY), "d")
-    buckets = StateKeys(spec.topology, 0, "count").buckets(128)
-    assert sum(redis.hlen(bucket) for bucket in buckets) == count
-    assert sum(redis.memory_usage(bucket) for bucket in buckets) / count <= 40
     store.close()
+    buckets = StateKeys(spec.topology, 0, "count").buckets(128)
+    with connect(redis_url) as client:
+        assert sum(client.hlen(bucket) for bucket in buckets) == count
+        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= 40
 
 
 # -- any number of tasks, deaths anywhere ------------------------------------------------------
