@@ -25,7 +25,7 @@ help:
 	@echo '  make test-rest   60 min    what make test leaves out'
 	@echo '  make test-newest 15 min    the integration tests on the newest servers, in containers; in test-rest too'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
-	@echo '  make soak        12 min    random faults for ten minutes; ARGS="--soak-seed=1234": those of an earlier soak'
+	@echo '  make soak        25 min    random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
@@ -107,7 +107,7 @@ test-matrix: check
 	done
 
 soak: check
-	@$(PYTEST) -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) tests/faults/test_soak.py
+	@$(PYTEST) -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) -k soak tests/faults/test_soak.py tests/faults/test_booked.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

@@ -1,5 +1,5 @@
 """The price of effects that take place once: sentences per second with ``once`` and without, bytes
-per remembered tuple, rows per second into PostgreSQL.
+per remembered tuple, rows per second into PostgreSQL, by one connection and through a topology.
 
     python bench/once.py [--sentences N] [--rounds N] [--marks N] [--rows N]
 
@@ -23,10 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sqlalchemy import text
 
+from bench.probe import environment
 from bench.properties import fill_whole
-from bench.rig import running, servers
+from bench.rig import WORDS, running, servers
 from bench.server import redis_server
 from bench.throughput import drain
+from bench.topologies import DATABASE
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import LedgerSpec
@@ -37,6 +39,7 @@ from tiercel.spark_jobs.database.writer import Writer
 from tiercel.spark_jobs.running.emissions import pack_emissions
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
+from tiercel.workers.config import Settings
 
 KINDS = ("repeatedly", "once")
 _DAY_S = 86_400
@@ -91,6 +94,28 @@ def rows_per_s(count: int) -> float:
         return count / took
 
 
+def rows_through_a_topology(settings: Settings, sentences: int, rounds: int) -> float:
+    """Measure rows per second of a whole topology: each word of a sentence is a row."""
+    with EmbeddedPostgres() as server, environment({DATABASE: server.url}):
+        engine = engine_of(server.url)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE words (word text)"))
+
+        def counted() -> int:
+            with engine.begin() as connection:
+                return int(connection.execute(text("SELECT count(*) FROM words")).scalar_one())
+
+        found = []
+        with running("stored", settings) as topology:
+            topology.warm_up()
+            for _ in range(rounds):
+                drained = drain(topology, "stored", sentences, fill_whole, counted)
+                print(drained.line(), flush=True)
+                found.append(WORDS * drained.whole_per_s)
+        engine.dispose()
+        return statistics.median(found)
+
+
 def _memory(client: object) -> int:
     found: dict[str, int] = client.info("memory")  # type: ignore[attr-defined]
     return found["used_memory"]
@@ -110,6 +135,8 @@ def main() -> None:
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with ExitStack() as exits:
         settings = exits.enter_context(servers())
+        stored = rows_through_a_topology(settings, arguments.sentences, arguments.rounds)
+        print(f"{stored:,.0f} rows per second through a topology, each once", flush=True)
         topologies = {kind: exits.enter_context(running(kind, settings)) for kind in KINDS}
         for topology in topologies.values():
             topology.warm_up()
@@ -120,7 +147,8 @@ def main() -> None:
                 found[kind].append(drained.whole_per_s)
     plain, once = (statistics.median(found[kind]) for kind in KINDS)
     figures = {"repeatedly_per_s": plain, "once_per_s": once, "ratio": once / plain}
-    print(json.dumps({**figures, "bytes_per_mark": size, "rows_per_s": rate}))
+    figures |= {"bytes_per_mark": size, "rows_per_s": rate, "stored_per_s": stored}
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tiercel import (
     BatchBolt,
     BatchCollector,
     Config,
+    DatabaseSink,
     QueueSpout,
     SpoutContext,
     Topology,
@@ -38,6 +39,8 @@ from tiercel.examples.word_count import SplitSentence, WordCount
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
+# The variable that tells each process where the database of what is stored in one is.
+DATABASE = "BENCH_DATABASE"
 
 
 class ObservedSpout(QueueSpout):
@@ -135,6 +138,12 @@ def repeatedly() -> Topology:
 def once() -> Topology:
     """Each word counts once, by the id of its message."""
     return word_count("once", SplitSentence(), WordCountOnce(), Config(), identity="message_id")
+
+
+def stored() -> Topology:
+    """Each word becomes a row in PostgreSQL, once, by the id of its message."""
+    sink = DatabaseSink(os.environ[DATABASE], "words")
+    return word_count("stored", SplitSentence(), sink, Config(), identity="message_id")
 
 
 # The variable that tells each process the shape of ``shaped``, as JSON.
@@ -318,8 +327,6 @@ def slow() -> Topology:
     return builder.build()
 
 
-# The variable that tells each process where the database of ``rows`` and ``batches`` is.
-DATABASE = "BENCH_DATABASE"
 _CREATE = "CREATE TABLE IF NOT EXISTS sentences (number INTEGER PRIMARY KEY, sentence TEXT)"
 _INSERT = "INSERT OR REPLACE INTO sentences VALUES (?, ?)"
 

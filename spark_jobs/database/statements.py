@@ -5,21 +5,54 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, LargeBinary, Table, bindparam, delete, func, select, text
+from sqlalchemy import (
+    BigInteger,
+    LargeBinary,
+    Table,
+    bindparam,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Select
 
-# Seconds since the epoch.
-NOW = {
-    "postgresql": "(CAST(extract(epoch FROM now()) AS bigint))",
-    "sqlite": "(CAST(strftime('%s', 'now') AS integer))",
+# Seconds since the epoch, and the greater and the lesser of two numbers.
+_NOW = {
+    "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
+    "sqlite": "CAST(strftime('%s', 'now') AS integer)",
 }
+_GREATER = {"postgresql": func.greatest, "sqlite": func.max}
+_LESSER = {"postgresql": func.least, "sqlite": func.min}
+# The row of a table of keys that is its clock: no key is as short.
+_CLOCK = b""
+# From one tick to the next the clock runs so many seconds at most.
+_LONGEST_S = 120
 # Both have the same methods for conflicts.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
-def claim(kind: str, keys: Table, some: Mapping[bytes, int]) -> tuple[Any, Any]:
-    """Insert keys, each with what its message says; returns those that were not there.
+def tick(kind: str, keys: Table) -> Any:
+    """Let the clock of a table of keys run on; returns the seconds that it has run.
+
+    Those between ticks, by the database's clock, and two minutes at most each time: a clock that
+    jumps makes no key older, nor does a topology that stands.
+    """
+    now = text(_NOW[kind])
+    since = literal_column(_NOW[kind], BigInteger) - keys.c.written_at
+    passed = _GREATER[kind](0, _LESSER[kind](_LONGEST_S, since))
+    statement = _INSERT[kind](keys).values(key=_CLOCK, content=0, written_at=now)
+    return statement.on_conflict_do_update(
+        index_elements=["key"], set_={"content": keys.c.content + passed, "written_at": now}
+    ).returning(keys.c.content)
+
+
+def claim(kind: str, keys: Table, some: Mapping[bytes, int], ran_s: int) -> tuple[Any, Any]:
+    """Insert keys, each with what its message says, when the clock of their table has run so long;
+    returns those that were not there.
 
     Waits for transactions that insert one too: it is there if theirs is committed. In order, so
     that two transactions with the same keys wait for each other one way only. A statement, and what
@@ -28,7 +61,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, int]) -> tuple[Any, Any]:
     ordered = sorted(some.items())
     statement = _INSERT[kind](keys)
     if kind != "postgresql":
-        rows = [{"key": key, "content": content} for key, content in ordered]
+        rows = [{"key": key, "content": content, "written_at": ran_s} for key, content in ordered]
         return statement.on_conflict_do_nothing().returning(keys.c.key), rows
     # As two arrays: a third of the time that a row of values for each takes.
     arrays = (
@@ -39,8 +72,8 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, int]) -> tuple[Any, Any]:
         .table_valued("key", "content", name="claimed")
         .render_derived()
     )
-    found = select(arrays.c.key, arrays.c.content)
-    statement = statement.from_select(["key", "content"], found)
+    found = select(arrays.c.key, arrays.c.content, literal(ran_s, BigInteger))
+    statement = statement.from_select(["key", "content", "written_at"], found)
     values = {"keys": [key for key, _ in ordered], "contents": [one for _, one in ordered]}
     return statement.on_conflict_do_nothing().returning(keys.c.key), values
 
@@ -61,7 +94,9 @@ def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
     return select(keys.c.key, keys.c.content).where(keys.c.key.in_(some))
 
 
-def forget(kind: str, keys: Table, retention_s: int, most: int) -> Delete:
-    """Delete old keys, ``most`` at most."""
-    old = keys.c.written_at < text(f"{NOW[kind]} - {int(retention_s)}")
+def forget(keys: Table, before_s: int, most: int) -> Delete:
+    """Delete keys that were written before the clock of their table had run so long, ``most`` at
+    most.
+    """
+    old = keys.c.written_at < before_s
     return delete(keys).where(keys.c.key.in_(select(keys.c.key).where(old).limit(most)))

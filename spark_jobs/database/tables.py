@@ -17,8 +17,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import NoSuchTableError
 
-from tiercel.spark_jobs.database.statements import NOW
-
 _SUFFIX = "_tiercel_keys"
 # PostgreSQL cuts longer names off.
 _LONGEST_NAME = 63
@@ -69,8 +67,8 @@ def keys_table(connection: Connection, table: Table) -> Table:
         Column("key", LargeBinary(16), primary_key=True),
         # A digest of what the message says.
         Column("content", BigInteger, nullable=False),
-        # Seconds since the epoch, by the database's clock.
-        Column("written_at", BigInteger, nullable=False, server_default=text(NOW[kind])),
+        # By the clock of this table, see ``statements.tick``.
+        Column("written_at", BigInteger, nullable=False),
         Index(f"{name[: _LONGEST_NAME - 3]}_at", "written_at"),
         schema=table.schema,
     )

@@ -25,7 +25,7 @@ from tiercel.spark_jobs.database.rows import (
     Row,
     WriterSettings,
 )
-from tiercel.spark_jobs.database.statements import claim, forget, known, put
+from tiercel.spark_jobs.database.statements import claim, forget, known, put, tick
 from tiercel.spark_jobs.database.tables import TableError, key_columns, keys_table, user_table
 
 # Keys that one look for old ones deletes at most, more than a step writes; and the time between two
@@ -44,7 +44,9 @@ class Writer:
         self._keys: Table | None = None
         # Columns to the statement that writes them.
         self._puts: dict[tuple[str, ...], Any] = {}
-        self._look_at = time.monotonic() + _LOOK_S
+        # Of the table of keys: when to look at its clock, and what that showed, in seconds.
+        self._look_at = 0.0
+        self._ran_s = 0
         # SQLAlchemy forgets one that breaks while it is made.
         self._connections: list[Any] = []
         event.listen(engine, "connect", self._connected, insert=True)
@@ -78,8 +80,8 @@ class Writer:
             if row.key is None or first.setdefault(row.key, at) == at
         ]
         self._look_at_tables({tuple(row.values) for row in rows} - self._puts.keys())
+        self._look_at_clock()
         found = dict(zip(alone, self._written([rows[at] for at in alone]), strict=True))
-        self._forget_old()
         outcomes = []
         for at, row in enumerate(rows):
             before = at if row.key is None else first[row.key]
@@ -101,6 +103,7 @@ class Writer:
         """Connect anew, and look at the tables, which may have been changed."""
         self._puts.clear()
         self._keys = None
+        self._look_at = 0.0
         self.close()
 
     def _look_at_tables(self, unseen: Collection[tuple[str, ...]]) -> None:
@@ -167,7 +170,7 @@ class Writer:
         keyed = {row.key: row.content for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
-        claimed = connection.execute(*claim(self._kind, keys, keyed)).scalars()
+        claimed = connection.execute(*claim(self._kind, keys, keyed, self._ran_s)).scalars()
         fresh = {bytes(key) for key in claimed}
         then: dict[bytes, int] = {}
         before = sorted(keyed.keys() - fresh)
@@ -180,13 +183,15 @@ class Writer:
             for row in rows
         ]
 
-    def _forget_old(self) -> None:
+    def _look_at_clock(self) -> None:
+        """Look how long the keys have been there, and forget old ones; once in a while."""
         keys = self._keys
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
             return
         with self._engine.begin() as connection:
-            gone = connection.execute(forget(self._kind, keys, retention_s, _FORGOTTEN)).rowcount
+            self._ran_s = connection.execute(tick(self._kind, keys)).scalar_one()
+            gone = connection.execute(forget(keys, self._ran_s - retention_s, _FORGOTTEN)).rowcount
         # Where there were as many as that, there are more: after the next write.
         self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
 

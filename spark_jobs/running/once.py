@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.acker.keys import KEY_BYTES, said_by
+from tiercel.acker.keys import KEY_BYTES, NO_KEY, said_by
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
@@ -42,19 +42,21 @@ _PLAIN = {
 
 
 class NotingRecorder(BasicRecorder, BasicCollector):
-    """Notes what the tuple in ``execute`` emits."""
+    """Notes what the tuple in ``execute`` emits on streams that a bolt receives."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
         # As a ``PastEmission``, and plain: there are so many.
         self.noted: list[Noted] = []
+        self._received = _received_streams(record)
         # Of each stream, the types of values that leave no doubt but for the size of whole numbers,
         # and where these are.
         self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         tasks = super().emit(values, stream)
-        self.noted.append((stream, self._kept(stream, values), None))
+        if stream in self._received:
+            self.noted.append((stream, self._kept(stream, values), None))
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
@@ -66,6 +68,8 @@ class NotingRecorder(BasicRecorder, BasicCollector):
         found later, it would be remembered.
         """
         noted = self.noted
+        if not noted:
+            return b""
         if self._fits(noted):
             try:
                 return pack_emissions(noted)
@@ -110,49 +114,56 @@ class OnceStep:
         self._state = state
         self._record = record
         state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
-        keys = dict.fromkeys(tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes)
+        keys = dict.fromkeys([tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes])
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - state.retention_s
-        self._collector = NotingRecorder(record)
+        # Where no bolt receives anything, there is nothing to emit again.
+        self._noting = NotingRecorder(record) if _received_streams(record) else None
 
     @property
     def counts(self) -> Counter[str]:
         return self._counts
 
-    def collector(self) -> NotingRecorder:
-        return self._collector
+    def collector(self) -> BasicRecorder:
+        return self._noting or BasicRecorder(self._record)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
-        marks = self._state.marks
+        state = self._state
+        journal = state.journal
+        marks = state.marks
         known = self._known
+        noting = self._noting
 
-        def once(tup: Tuple, collector: NotingRecorder) -> None:
+        def once(tup: Tuple, collector: BasicRecorder) -> None:
             """Execute, and remember it: if one of the two raises, neither has taken place."""
             lanes = tup.lanes
-            if lanes is None:
-                self._counts[ONCE_UNKEYED] += not tup.is_tick
+            key = None if lanes is None else lanes[:KEY_BYTES]
+            if key in known:
+                self._repeat(tup, collector)
+                return
+            if lanes is None or lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY:
+                self._look_at(tup)
+            journal.clear()
+            if noting is not None:
+                noting.noted.clear()
+            try:
                 execute(tup, collector)
-                return
-            key = lanes[:KEY_BYTES]
-            before = known.get(key)
-            if before is not None:
-                self._repeat(lanes[_CONTENT], collector, before)
-                return
-            if lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY and said_by(lanes)[1] < self._oldest:
-                self._doubt()
-            noted: list[Noted] = []
-            collector.noted = noted
-            execute(tup, collector)
-            # The digest of what the message says, as it stands in the lanes.
-            record = lanes[_CONTENT]
-            marks[key] = known[key] = record + collector.packed() if noted else record
+                emitted = b"" if noting is None or lanes is None else noting.packed()
+            except BaseException:
+                state.take_back()
+                raise
+            if key is not None and lanes is not None:
+                # The digest of what the message says, as it stands in the lanes.
+                marks[key] = known[key] = lanes[_CONTENT] + emitted
 
-        return self._state.guarded(once)
+        return once
 
-    def _repeat(self, content: bytes, collector: NotingRecorder, record: bytes) -> None:
+    def _repeat(self, tup: Tuple, collector: BasicRecorder) -> None:
         """Emit what the tuple emitted when it was applied."""
+        lanes = tup.lanes or NO_KEY
+        record = self._known[lanes[:KEY_BYTES]]
         then = record[:_CONTENT_BYTES]
-        if content != then and _UNKNOWN not in (content, then):
+        if lanes[_CONTENT] != then and _UNKNOWN not in (lanes[_CONTENT], then):
             raise OtherMessageError(
                 "another message with the same identity, which says something else, was processed "
                 "before: give each message an identity of its own"
@@ -164,13 +175,23 @@ class OnceStep:
             else:
                 collector.emit_direct(task, values, stream)
 
-    def _doubt(self) -> None:
-        if not self._counts[ONCE_UNSURE]:
-            self._record.report(
-                "a message that is older than what is remembered (once_retention = "
-                f"{self._state.retention_s} s) was processed: it may have been processed before"
-            )
-        self._counts[ONCE_UNSURE] += 1
+    def _look_at(self, tup: Tuple) -> None:
+        """Count a tuple of which it is not known that it is applied for the first time."""
+        if tup.lanes is None:
+            self._counts[ONCE_UNKEYED] += not tup.is_tick
+        elif said_by(tup.lanes)[1] < self._oldest:
+            if not self._counts[ONCE_UNSURE]:
+                self._record.report(
+                    "a message that is older than what is remembered (once_retention = "
+                    f"{self._state.retention_s} s) was processed: it may have been processed before"
+                )
+            self._counts[ONCE_UNSURE] += 1
+
+
+def _received_streams(record: Record) -> frozenset[str]:
+    """The streams of which a bolt receives what is emitted: nothing else needs to come again."""
+    streams = record.outputs.streams.items()
+    return frozenset(name for name, one in streams if one.subscribers or one.direct)
 
 
 def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:

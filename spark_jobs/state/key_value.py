@@ -55,7 +55,8 @@ class KeyValueState:
         self._fields: dict[str, bytes] = {}
         self._base: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, _Write] = {}
-        self._journal: list[tuple[bytes, _Write | None]] = []
+        # Each write with the one before it, for ``take_back``.
+        self.journal: list[tuple[bytes, _Write | None]] = []
         self._error: AckerError | None = None
         # Keys of the tuples that were applied in this turn, to their records; see ``Writes``.
         self.marks: dict[bytes, bytes] = {}
@@ -149,21 +150,26 @@ class KeyValueState:
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         """``execute``, after which nothing is left of what it wrote if it raises."""
+        journal = self.journal
 
         @wraps(execute)
         def guarded(*args: object) -> None:
-            self._journal.clear()
+            journal.clear()
             try:
                 execute(*args)
             except BaseException:
-                for field, earlier in reversed(self._journal):
-                    if earlier is None:
-                        self._writes.pop(field, None)
-                    else:
-                        self._writes[field] = earlier
+                self.take_back()
                 raise
 
         return guarded
+
+    def take_back(self) -> None:
+        """Undo what is in the journal: what was written since it was cleared."""
+        for field, earlier in reversed(self.journal):
+            if earlier is None:
+                self._writes.pop(field, None)
+            else:
+                self._writes[field] = earlier
 
     def forget(self) -> None:
         """Drop everything that was written."""
@@ -175,8 +181,7 @@ class KeyValueState:
 
         Raises TurnAgainError, AckerError.
         """
-        found = self._opened().recall(keys, self._parallelism)
-        return {key: record for key, record in zip(keys, found, strict=True) if record is not None}
+        return self._opened().recall(keys, self._parallelism)
 
     @property
     def committed_digest(self) -> str | None:
@@ -224,7 +229,7 @@ class KeyValueState:
     def _write(self, field: bytes, earlier: _Write | None, write: _Write) -> None:
         if self._turn is None:
             self._opened()
-        self._journal.append((field, earlier))
+        self.journal.append((field, earlier))
         self._writes[field] = write
 
     def _current(self, field: bytes) -> bytes | None:

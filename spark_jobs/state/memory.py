@@ -136,9 +136,9 @@ class MemoryStateTurn:
             if value is not None:
                 yield one, value
 
-    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:  # noqa: ARG002 - every commit is complete
+    def recall(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, bytes]:  # noqa: ARG002 - every commit is complete
         marks = self._component.marks
-        return [None if key in self._marked or key not in marks else marks[key][1] for key in keys]
+        return {key: marks[key][1] for key in keys if key in marks and key not in self._marked}
 
     def writing(self, writes: Writes, digest: str) -> list[Effect[bool]]:
         if self.committed_digest is not None or not writes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tiercel.acker.connection.server import RedisEffect
 from tiercel.acker.effects import perform_all
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.state.redis_marks import Recalled, mark_shard
@@ -34,8 +35,8 @@ class MarkReader:
         self._tasks = tasks
         self._through = through
 
-    def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The records, in order; raises TurnAgainError."""
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The records of the marks that there are; raises TurnAgainError."""
         found = self._read(keys)
         wait_s = _SHORTEST_WAIT_S
         until = time.monotonic() + _PATIENCE_S
@@ -44,46 +45,46 @@ class MarkReader:
                 raise TurnAgainError("another task is applying one of the tuples")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            for key in unsure:
+                del found[key]
             found |= self._read(unsure)
-        return [one if isinstance(one, bytes) else None for one in map(found.get, keys)]
+        return {key: one for key, one in found.items() if isinstance(one, bytes)}
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, Recalled]:
-        parts: dict[int, list[bytes]] = {}
-        if len(self._shards) == 1:
-            parts[0] = list(keys)
-        else:
-            for key in keys:
-                parts.setdefault(mark_shard(key, len(self._shards)), []).append(key)
-        effects = [
-            effect
-            for shard, part in parts.items()
-            for effect in self._shards[shard].marks.recall(part, self._tasks, through=self._through)
-        ]
-        replies = [one for some in perform_all(effects) for one in some]
-        asked = [key for part in parts.values() for key in part]
-        found: dict[bytes, Recalled] = dict(zip(asked, replies, strict=True))
-        if any(isinstance(one, tuple) for one in replies):
-            self._ask_home(found)
+        found: dict[bytes, Recalled] = {}
+        for some in perform_all(self._recalling(keys, self._tasks)):
+            found |= some
+        unsure = {key: one for key, one in found.items() if isinstance(one, tuple)}
+        if unsure:
+            self._ask_home(unsure, found)
         return found
 
-    def _ask_home(self, found: dict[bytes, Recalled]) -> None:
+    def _recalling(
+        self, keys: Sequence[bytes], tasks: int
+    ) -> list[RedisEffect[dict[bytes, Recalled]]]:
+        parts: dict[int, Sequence[bytes]] = {0: keys}
+        if len(self._shards) > 1:
+            in_shards: dict[int, list[bytes]] = {}
+            for key in keys:
+                in_shards.setdefault(mark_shard(key, len(self._shards)), []).append(key)
+            parts = dict(in_shards)
+        return [
+            effect
+            for shard, part in parts.items()
+            for effect in self._shards[shard].marks.recall(part, tasks, through=self._through)
+        ]
+
+    def _ask_home(
+        self, unsure: Mapping[bytes, tuple[int, str]], found: dict[bytes, Recalled]
+    ) -> None:
         """Ask the home shards of the tasks that made a mark whether its commit is final."""
-        unsure: Mapping[bytes, tuple[int, str]] = {
-            key: one for key, one in found.items() if isinstance(one, tuple)
-        }
-        tasks = {task for task, _ in unsure.values()}
-        final = {task: self._committed(task) for task in tasks}
+        final = {task: self._committed(task) for task in {task for task, _ in unsure.values()}}
         sure = [key for key, (task, place) in unsure.items() if final[task] == place]
-        if sure:
-            # Read anew, as it is now: it was final before, so it stays.
-            effects = [
-                effect
-                for key in sure
-                for effect in self._shards[mark_shard(key, len(self._shards))].marks.recall(
-                    [key], 0, through=self._through
-                )
-            ]
-            found.update(zip(sure, [one for [one] in perform_all(effects)], strict=True))
+        for key in sure:
+            del found[key]
+        # Read anew, as it is now: it was final before, so it stays.
+        for some in perform_all(self._recalling(sure, 0)):
+            found |= some
 
     def _committed(self, task: int) -> str:
         shards = self._shards_of(task)

@@ -26,6 +26,7 @@ commit over several shards final.
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from urllib.parse import quote
 
 from tiercel.acker.ids import mix
@@ -48,12 +49,19 @@ class StateKeys:
     def undo(self, task: int) -> str:
         return f"{self._undo}:{task}"
 
-    def bucket(self, number: int) -> str:
-        return f"{self._once}:{number:x}"
+    def buckets(self, count: int) -> list[str]:
+        """Return the buckets of marks, by number."""
+        return _numbered(self._once, count)
 
     def of(self, task: int) -> list[str]:
         """Return what the scripts are given."""
         return [self.entries, self.run, f"{self._turn}:{task}", self.undo(task)]
+
+
+@lru_cache(maxsize=64)
+def _numbered(prefix: str, count: int) -> list[str]:
+    """Names that a step needs by the thousand: made once per process."""
+    return [f"{prefix}:{number:x}" for number in range(count)]
 
 
 def shard_of(field: bytes, shards: int) -> int:

@@ -10,6 +10,7 @@ tuple emitted. Of a key's 16 bytes the last five choose shard and bucket, the ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tiercel.acker.connection.script_sources import script_source
@@ -29,9 +30,9 @@ _BEFORE_KEYS = 4
 _MARKS_PER_SWEEP = 16
 _SWEEPS = 8
 
-# The record of a mark; None if there is none; or, of one that may be taken back, the number of the
-# task that made it and its "run step".
-Recalled = bytes | None | tuple[int, str]
+# The record of a mark; or, of one that may be taken back, the number of the task that made it and
+# its "run step".
+Recalled = bytes | tuple[int, str]
 
 
 def mark_shard(key: bytes, shards: int) -> int:
@@ -69,31 +70,35 @@ class MarkShard:
         old = [bucket % _BUCKETS for bucket in range(self._sweep, self._sweep + sweeps)]
         self._sweep = (self._sweep + sweeps) % _BUCKETS
         keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
-        keys += [self._keys.bucket(bucket) for bucket in old]
+        keys += map(self._keys.buckets(_BUCKETS).__getitem__, old)
         args = [*turn, number, *last, retention_s, b"".join(marks), *marks.values()]
         return self._remember(keys, args, _remembered, "remember what was applied")
 
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
-    ) -> list[RedisEffect[list[Recalled]]]:
-        """Read marks, ``through`` the undo log of this task or as they are; the component has so
-        many tasks.
+    ) -> list[RedisEffect[dict[bytes, Recalled]]]:
+        """Read the marks that there are, ``through`` the undo log of this task or as they are; the
+        component has so many tasks.
         """
         others = [task for task in range(tasks) if task != self._task]
         logs = [key for task in others for key in self._keys.of(task)[2:]]
 
-        def read(reply: Any) -> list[Recalled]:
-            return [
-                (others[one[0] - 1], one[1].decode()) if isinstance(one, list) else one
-                for one in reply
-            ]
+        def read(part: Sequence[bytes], reply: Any) -> dict[bytes, Recalled]:
+            return {
+                part[number - 1]: (others[one[0] - 1], one[1].decode())
+                if isinstance(one, list)
+                else one
+                for number, one in zip(reply[::2], reply[1::2], strict=True)
+            }
 
         effects = []
         for start in range(0, len(keys), _RECALLED_AT_ONCE):
             part = keys[start : start + _RECALLED_AT_ONCE]
             words = [self._keys.undo(self._task), *logs, *self._buckets(part)]
-            args = [len(others), "1" if through else "", *part]
-            effects.append(self._recall(words, args, read, "recall what was applied"))
+            args = [len(others), "1" if through else "", b"".join(part)]
+            effects.append(
+                self._recall(words, args, partial(read, part), "recall what was applied")
+            )
         return effects
 
     def take_back(self, turn: str, logged: bytes, record: bytes) -> RedisEffect[bool]:
@@ -108,8 +113,8 @@ class MarkShard:
         return self._take_back(keys, args, _remembered, "take back what was applied")
 
     def _buckets(self, marks: Iterable[bytes]) -> list[str]:
-        bucket = self._keys.bucket
-        return [bucket(int.from_bytes(key[_FIELD + 2 :]) % _BUCKETS) for key in marks]
+        names = self._keys.buckets(_BUCKETS)
+        return [names[(key[14] << 8 | key[15]) % _BUCKETS] for key in marks]
 
 
 def _remembered(verdict: int) -> bool:

@@ -173,7 +173,7 @@ class RedisStateTurn:
         for shard in self._shards:
             yield from shard.scan(through=self.committed_digest is not None)
 
-    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:
+    def recall(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, bytes]:
         through = self.committed_digest is not None
         return MarkReader(self._shards, self._where.of, tasks, through=through).read(keys)
 

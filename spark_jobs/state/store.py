@@ -93,9 +93,9 @@ class StateTurn(Protocol):
         """
         ...
 
-    def recall(self, keys: Sequence[bytes], tasks: int) -> list[bytes | None]:
-        """The records of the tuples with these keys that were applied before this step, None of
-        one that was not; the component has so many tasks.
+    def recall(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, bytes]:
+        """The records of those of the tuples with these keys that were applied before this step;
+        the component has so many tasks.
 
         In bulk: one call per shard. Only what is final: raises TurnAgainError if another task has
         made one of the marks in a commit that is not complete after some seconds.

@@ -6,7 +6,19 @@ PGHOST and its like say where that is.
 
 from __future__ import annotations
 
-from tiercel import BasicBolt, Config, DatabaseSink, QueueSpout, StatefulBolt, TopologyBuilder
+import os
+from pathlib import Path
+
+from tests.faults.executions import EFFECTS
+from tiercel import (
+    BasicBolt,
+    Config,
+    DatabaseSink,
+    QueueSpout,
+    Reject,
+    StatefulBolt,
+    TopologyBuilder,
+)
 
 NAME = "booked"
 QUEUE = "booked"
@@ -14,6 +26,11 @@ ACCOUNTS = 23
 PARALLELISM = 4
 # Without a primary key: nothing but the keys keeps doubles out.
 TABLE = "CREATE TABLE booked (number bigint, account bigint NOT NULL, balance bigint NOT NULL)"
+
+
+# Some numbers are rejected when they are booked, as long as a file of this name stands.
+REJECT = "reject"
+_REJECTED = 101
 
 
 class Assign(BasicBolt):
@@ -36,6 +53,14 @@ class Book(StatefulBolt):
         collector.emit([tup["number"], tup["account"], balance])
 
 
+class Doubt(BasicBolt):
+    """Has messages die whose effects took place."""
+
+    def execute(self, tup, collector):
+        if tup["number"] % _REJECTED == 0 and (Path(os.environ[EFFECTS]) / REJECT).exists():
+            raise Reject("put it back")
+
+
 def topology():
     builder = TopologyBuilder(
         NAME, Config(ackers=2, message_timeout_secs=15, shutdown_grace_secs=2)
@@ -46,4 +71,5 @@ def topology():
     builder.set_bolt("book", Book(), PARALLELISM).shuffle_grouping("assign")
     sink = DatabaseSink("postgresql://", NAME, patience_secs=120)
     builder.set_bolt("database", sink, PARALLELISM).shuffle_grouping("book")
+    builder.set_bolt("doubt", Doubt()).shuffle_grouping("book")
     return builder.build()

@@ -137,6 +137,34 @@ def test_a_dead_letter_that_is_put_back_has_the_keys_that_it_had(amqp_url, queue
     assert len({key for _, key in emitted}) == 1
 
 
+@pytest.mark.parametrize(
+    ("identity", "body", "headers"),
+    [
+        ("body", b"x" * (1 << 20), {}),
+        # As large as a header can be: it must fit into one frame of 128 KiB.
+        ("header:order", b"a", {"order": "x" * 120_000}),
+        ("header:order", b"a", {"order": {"nested": ["x" * 60_000, "y" * 60_000]}}),
+    ],
+)
+def test_a_message_that_is_known_by_something_huge_counts_once(
+    amqp_url, queue, identity, body, headers
+):
+    builder = TopologyBuilder("huge")
+    builder.set_spout("in", QueueSpout(queue, identity=identity))
+    builder.set_bolt("count", Count()).shuffle_grouping("in")
+    another = dict.fromkeys(headers, "another")
+    with LocalCluster(builder.build(), Config(extra={"amqp_url": amqp_url})) as cluster:
+        message = (body, {"headers": headers})
+        published(amqp_url, queue, message, message, (body[1:], {"headers": another}))
+
+        def ran():
+            cluster.run_until_idle()
+            return len(cluster.acked("in")) == 3
+
+        wait_until(ran, 30, "all to be acked")
+        assert sorted(cluster.state("count").values()) == [1, 1]
+
+
 class Later(BasicBolt):
     """Wants each message later, the first time."""
 

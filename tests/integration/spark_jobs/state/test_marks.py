@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from tests.support.marks import key_of, marks_of
 from tests.support.states import begin, break_off, commit_turn
+from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
+from tiercel.spark_jobs.running.emissions import pack_emissions
 from tiercel.spark_jobs.state import recalling, redis_marks, redis_shard
 from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.state.store import Writes
 
@@ -32,7 +35,7 @@ def applying(*names, **entries):
 
 def recalled(store, *names, task=0, step=99):
     found = begin(store, "count", task, step).recall([key_of(name) for name in names], TASKS)
-    return {name: one for name, one in zip(names, found, strict=True) if one is not None}
+    return {name: found[key_of(name)] for name in names if key_of(name) in found}
 
 
 def now(store):
@@ -48,7 +51,7 @@ def small_slices(monkeypatch):
 
 def test_what_was_applied_is_recalled_by_every_task_with_its_record(store):
     turn = begin(store, "count", 0, 1)
-    assert turn.recall([key_of("a")], TASKS) == [None]
+    assert turn.recall([key_of("a")], TASKS) == {}
     assert commit_turn(turn, applying(*NAMES, n=3), "d") is Applied.FRESH
     for task in range(TASKS):
         found = recalled(store, "other", *NAMES, task=task)
@@ -65,7 +68,7 @@ def test_marks_alone_are_a_commit(store):
 def test_a_tuple_that_another_task_has_applied_is_refused_and_nothing_stays(store, small_slices):
     mine = begin(store, "count", 0, 1)
     other = begin(store, "count", 1, 1)
-    assert mine.recall([key_of("a")], TASKS) == other.recall([key_of("a")], TASKS) == [None]
+    assert mine.recall([key_of("a")], TASKS) == other.recall([key_of("a")], TASKS) == {}
     commit_turn(other, applying("a", n=1), "d")
     with pytest.raises(TurnAgainError):
         commit_turn(mine, applying("b", "c", "d", "e", "a", n=1, m=1), "d")
@@ -73,7 +76,7 @@ def test_a_tuple_that_another_task_has_applied_is_refused_and_nothing_stays(stor
     assert again.committed_digest is None
     assert now(store) == {"n": 1}
     found = again.recall([key_of(name) for name in "abcde"], TASKS)
-    assert [one is not None for one in found] == [True, False, False, False, False]
+    assert list(found) == [key_of("a")]
     assert commit_turn(again, applying("b", "c", "d", "e", m=1), "d") is Applied.FRESH
     assert now(store) == {"n": 1, "m": 1}
 
@@ -84,7 +87,7 @@ def test_a_repeated_step_recalls_what_was_before_it(store, small_slices):
     again = begin(store, "count", 0, 2)
     assert again.committed_digest == "d"
     found = again.recall([key_of(name) for name in ("early", *NAMES)], TASKS)
-    assert [one is not None for one in found] == [True] + [False] * len(NAMES)
+    assert list(found) == [key_of("early")]
     assert commit_turn(again, applying(*NAMES, n=1), "d") is Applied.REPEATED
     assert now(store) == {"n": 1}
     assert len(recalled(store, *NAMES, step=3)) == len(NAMES)
@@ -106,7 +109,7 @@ def test_marks_of_a_commit_that_broke_off_are_taken_back_with_its_entries(
     assert again.committed_digest is None
     assert now(store) == {"n": 1}
     keys = [key_of(name) for name in ("early", *NAMES[:10])]
-    assert [one is not None for one in again.recall(keys, TASKS)] == [True] + [False] * 10
+    assert list(again.recall(keys, TASKS)) == keys[:1]
     assert commit_turn(again, writes, "d") is Applied.FRESH
     assert now(store) == {"n": 2, "a": 1, "b": 1, "c": 1}
     assert len(recalled(store, *NAMES[:10], step=3)) == 10
@@ -122,11 +125,11 @@ def test_a_mark_that_may_be_taken_back_is_not_trusted_by_another_task(store, sma
     turn = begin(store, "count", 1, 1)
     keys = [key_of(name) for name in NAMES[:10]]
     if calls >= whole:
-        assert None not in turn.recall(keys, TASKS)
+        assert turn.recall(keys, TASKS).keys() == set(keys)
         return
     with pytest.raises(TurnAgainError):
         turn.recall(keys, TASKS)
-    assert turn.recall([key_of("another")], TASKS) == [None]
+    assert turn.recall([key_of("another")], TASKS) == {}
 
 
 def test_a_mark_that_becomes_final_meanwhile_is_waited_for(store, small_slices, monkeypatch):
@@ -142,7 +145,7 @@ def test_a_mark_that_becomes_final_meanwhile_is_waited_for(store, small_slices, 
     found = turn.recall([key_of(name) for name in NAMES[:10]], TASKS)
     rest.join()
     if len(effects) > 1:
-        assert None not in found
+        assert len(found) == 10
 
 
 def test_what_an_older_run_left_half_done_is_taken_back(run, small_slices):
@@ -210,6 +213,25 @@ def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
     assert recalled(store, *NAMES[:20], step=20) == {}
     assert len(recalled(store, "a-2", "b-14", step=21)) == 2
     store.close()
+
+
+def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis_url, monkeypatch):
+    """With a word and a number that it emitted, and buckets as full as with a million marks."""
+    monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
+    spec = make_spec()
+    store = RedisStateStore(spec, 1)
+    count = 128 * (1_000_000 >> 13)
+    for step, start in enumerate(range(0, count, 1_000), start=1):
+        marks = {
+            key_of(f"{number}"): bytes(4) + pack_emissions([("default", ("falcon", 1_234), None)])
+            for number in range(start, min(start + 1_000, count))
+        }
+        commit_turn(begin(store, "count", 0, step), Writes(marks=marks, retention_s=DAY), "d")
+    store.close()
+    buckets = StateKeys(spec.topology, 0, "count").buckets(128)
+    with connect(redis_url) as client:
+        assert sum(client.hlen(bucket) for bucket in buckets) == count
+        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= 40
 
 
 # -- any number of tasks, deaths anywhere ------------------------------------------------------
@@ -294,7 +316,7 @@ class World:
         keys = [key_of(name) for name in names]
         found = turn.recall(keys, TASKS)
         yield
-        fresh = [name for name, one in zip(names, found, strict=True) if one is None]
+        fresh = [name for name in names if key_of(name) not in found]
         digest = " ".join(sorted(fresh))
         if turn.committed_digest is not None:
             return  # whatever this attempt did: the effects of the first stay

@@ -117,6 +117,20 @@ def test_a_message_that_failed_below_is_counted_once() -> None:
     assert len(pump.acked) == 1
 
 
+def test_what_no_bolt_receives_is_not_kept() -> None:
+    builder = TopologyBuilder("last")
+    builder.set_spout("lines", Source("line string"))
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("count", Count()).fields_grouping("split", "word")
+    pump = Pump(builder.build())
+    for _ in range(2):
+        send(pump, ("1", "a b a bad"))
+    assert counts(pump) == {"a": 2, "b": 1}
+    assert counted(pump)[ONCE_REPEATED] == 3
+    marks = pump.state._components["count"].marks
+    assert [len(record) for _, record in marks.values()] == [4] * 3
+
+
 def test_two_copies_of_a_message_in_one_step_count_once() -> None:
     pump = Pump(topology())
     send(pump, ("1", "a b"), ("1", "a b"), ("2", "a"), ("1", "a b"))
