@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-newest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-newest test-oldest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 
 # Times are of two cores, once set up. Set-up itself: five to ten minutes, most of it the download of Spark.
@@ -24,6 +24,7 @@ help:
 	@echo '  make test-all    70 min    make test and all that it leaves out; what CI runs'
 	@echo '  make test-rest   60 min    what make test leaves out'
 	@echo '  make test-newest 15 min    the integration tests on the newest servers, in containers; in test-rest too'
+	@echo '  make test-oldest  8 min    data frames on the oldest PySpark that has them, and on Spark Connect'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make soak        25 min    random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
@@ -96,6 +97,23 @@ ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*
 test-newest: $(STAMP)
 	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 tests/integration
 	@$(PYTEST) --servers=redis:8.0 $(ON_REDIS)
+
+# Data frames on the oldest PySpark that has them, and on Spark Connect. Its environment is that of the tests, but for Spark.
+OLDEST := .cache/oldest
+SITE_OF := -c 'import site; print(site.getsitepackages()[0])'
+test-oldest: $(OLDEST)/.complete
+	@$(OLDEST)/bin/python -m pytest $(or $(ARGS),tests/unit/frames tests/integration/frames \
+		tests/acceptance/test_data_frame_source.py tests/acceptance/test_data_frame_sink.py \
+		tests/acceptance/test_data_frame_connect.py)
+
+$(OLDEST)/.complete: tests/oldest.txt $(STAMP)
+	@echo 'tiercel: installing the oldest PySpark, and Spark Connect, into $(OLDEST)'
+	@rm -rf $(OLDEST)
+	@$(BIN)/python -m venv $(OLDEST)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_OF))')" > $$($(OLDEST)/bin/python $(SITE_OF))/tests.pth
+	@$(PYTHON) -B .ci/install.py $(OLDEST)/install.log $(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input \
+		install --no-deps --use-pep517 --no-build-isolation --ignore-installed --require-hashes -r tests/oldest.txt
+	@touch $@
 
 # The faults write their tables there, to be read or put into docs/guarantees.md; the other options of both: pytest --help.
 FAULTS := artifacts/faults.md

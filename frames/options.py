@@ -20,7 +20,7 @@ from tiercel.queues.retry import DELIVERY_LIMIT
 _BATCH_BYTES = 64 * 1024 * 1024
 _BATCH_MESSAGES = 30_000
 # AMQP knows no larger one.
-LARGEST_PREFETCH = 65_535
+_LARGEST_PREFETCH = 65_535
 _MOST_PARTITIONS = 1_000
 
 _SOURCE = (
@@ -90,7 +90,7 @@ class SourceOptions:
         """Messages that a consumer holds at most: those of a batch, and those of the next, which
         come while the batch is processed.
         """
-        return min(LARGEST_PREFETCH, 2 * self.max_messages)
+        return min(_LARGEST_PREFETCH, 2 * self.max_messages)
 
     @property
     def bytes_held(self) -> int:

@@ -18,11 +18,11 @@ def register_rabbitmq(spark: SparkSession) -> None:
     """Make ``format("rabbitmq")`` known to this session, for reading and writing. Idempotent.
 
     It also adds a listener for streaming queries, by which messages are acked at once when the
-    triggers of a query are far apart. With Spark Connect there is none, for the client may be on
-    another host: such messages are acked at the next trigger.
+    triggers of a query are far apart, or when it is stopped. A listener of Spark Connect is in the
+    client: on another host than the server's it finds no reader, and such messages are acked at the
+    next trigger.
     """
     spark.dataSource.register(RabbitMQDataSource)
-    is_classic = hasattr(spark, "_jsparkSession")
-    if is_classic and spark not in _listened_to:
+    if spark not in _listened_to:
         spark.streams.addListener(CommitListener())
         _listened_to.add(spark)

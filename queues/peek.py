@@ -24,7 +24,7 @@ from tiercel.queues.message.header_text import header_texts, near_text
 from tiercel.queues.message.preview import BODY_BYTES, preview_of
 from tiercel.queues.retry import delivered_before
 
-# Of all bodies of a look: no message is got once those before it have so many.
+# Of all bodies of a look: no message is shown once those before it have so many.
 _MOST_BYTES = 64 << 20
 _PROPERTIES = (
     "message_id",
@@ -120,15 +120,10 @@ def _refuse_near_limit(queue: str, arguments: Mapping[str, Any], version: tuple[
 
 
 def _first(open_queue: OpenQueue, limit: int) -> tuple[QueuedMessage, ...]:
-    found: list[QueuedMessage] = []
-    got_bytes = 0
-    for method, properties, body in open_queue.got(limit):
-        open_queue.hold()
-        found.append(_message(len(found) + 1, method, properties, body))
-        got_bytes += len(body)
-        if got_bytes >= _MOST_BYTES:
-            break
-    return tuple(found)
+    return tuple(
+        _message(position, *message)
+        for position, message in enumerate(open_queue.shown(limit, _MOST_BYTES), 1)
+    )
 
 
 def _message(position: int, method: Any, properties: Any, body: bytes) -> QueuedMessage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,18 +11,13 @@ from pyspark.sql.types import StructType
 
 from tiercel.frames.columns import MessageColumns, Source
 from tiercel.frames.errors import FramesError
-from tiercel.frames.options import LARGEST_PREFETCH, SourceOptions
+from tiercel.frames.options import SourceOptions
 from tiercel.frames.reading.slices import Slice, cut, rows_of
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
+from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.retry import BrokerLimit, delivered_before
-
-# What is ready comes without such a pause.
-_QUIET_S = 0.5
-_BACK_S = 2.0
-# From here on a nack does not count as a return.
-_FREE_NACK_SINCE = (4, 3)
 
 
 class QueueLook(DataSourceReader):
@@ -51,17 +45,15 @@ class QueueLook(DataSourceReader):
         return rows_of(partition) if isinstance(partition, Slice) else iter(())
 
     def _look(self, connection: Any, queue: str) -> list[bytes]:
+        address = self._options.address
         work_queue = WorkQueue(name=queue, declare=False)
-        limit = declare_work_queue(connection, self._options.address, work_queue).limit
-        channel = connection.channel()
-        count = channel.queue_declare(queue, passive=True).method.message_count
+        limit = declare_work_queue(connection, address, work_queue).limit
+        nack_counts = check_server(connection, address) < FREE_NACK_SINCE
+        open_queue = OpenQueue(connection, queue, nack_counts=nack_counts)
         try:
-            found = self._oldest(channel, queue, count, limit)
+            found = self._oldest(open_queue, limit)
         finally:
-            if check_server(connection, self._options.address) >= _FREE_NACK_SINCE:
-                channel.basic_nack(0, multiple=True, requeue=True)
-            channel.close()
-            _wait_until_back(connection, queue, count)
+            open_queue.give_back(0)
         columned = self._columns.of(Source("", 0, queue), found)
         if columned.bad:
             raise FramesError(
@@ -71,39 +63,25 @@ class QueueLook(DataSourceReader):
             )
         return cut(columned.rows, self._options.partitions)
 
-    def _oldest(self, channel: Any, queue: str, count: int, limit: BrokerLimit) -> list[Delivery]:
+    def _oldest(self, open_queue: OpenQueue, limit: BrokerLimit) -> list[Delivery]:
         """Return what is ready, within the bounds."""
-        most = min(self._options.max_messages, LARGEST_PREFETCH)
-        if count > most and not self._options.is_bounded:
-            raise FramesError(_too_many(queue, f"{count:,} messages", f"{most:,}"))
-        wanted = min(count, most)
+        most, most_bytes = self._options.max_messages, self._options.max_bytes
         found: list[Delivery] = []
         size = 0
-        if not wanted:
-            return found
-        channel.basic_qos(prefetch_count=wanted)
-        try:
-            for method, properties, body in channel.consume(queue, inactivity_timeout=_QUIET_S):
-                if method is None:
-                    break  # other consumers took the rest
-                again = delivered_before(properties.headers, redelivered=method.redelivered)
-                if limit.returns is not None and again is not None and again >= limit.returns - 1:
-                    raise FramesError(
-                        f"a message of queue {queue!r} came back {again} times, and RabbitMQ would "
-                        "dead-letter it after one more look; read it with readStream"
-                    )
-                size += len(body)
-                if size > self._options.max_bytes and found:
-                    if self._options.is_bounded:
-                        break
-                    bound = f"{self._options.max_bytes:,} bytes"
-                    raise FramesError(_too_many(queue, "more bytes", bound))
-                found.append(_delivery(method, properties, body, again))
-                if len(found) == wanted:
-                    break
-        finally:
-            # It gives back what came and was not looked at, which closing would do too late.
-            channel.cancel()
+        for method, properties, body in open_queue.shown(most, most_bytes):
+            if open_queue.count > most and not self._options.is_bounded:
+                there = f"{open_queue.count:,} messages"
+                raise FramesError(_too_many(open_queue.name, there, f"{most:,}"))
+            again = delivered_before(properties.headers, redelivered=method.redelivered)
+            if limit.returns is not None and again is not None and again >= limit.returns - 1:
+                raise FramesError(
+                    f"a message of queue {open_queue.name!r} came back {again} times, and RabbitMQ "
+                    "would dead-letter it after one more look; read it with readStream"
+                )
+            found.append(_delivery(method, properties, body, again))
+            size += len(body)
+        if size >= most_bytes and len(found) < open_queue.count and not self._options.is_bounded:
+            raise FramesError(_too_many(open_queue.name, "more bytes", f"{most_bytes:,} bytes"))
         return found
 
 
@@ -126,13 +104,3 @@ def _too_many(queue: str, there: str, bound: str) -> str:
         "maxMessagesPerTrigger or maxBytesPerTrigger for the oldest of them, or read it with "
         "readStream and trigger(availableNow=True)"
     )
-
-
-def _wait_until_back(connection: Any, queue: str, count: int) -> None:
-    """Wait a moment, so that the next look shows them too; another consumer may have them."""
-    channel = connection.channel()
-    until = time.monotonic() + _BACK_S
-    while time.monotonic() < until:
-        if channel.queue_declare(queue, passive=True).method.message_count >= count:
-            return
-        connection.sleep(0.02)

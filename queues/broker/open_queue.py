@@ -13,6 +13,10 @@ from typing import Any
 # are concerned.
 FREE_NACK_SINCE = (4, 3)
 _RETURNED_S = 2.0
+# What waits comes without such a pause.
+_QUIET_S = 0.5
+# A prefetch has 16 bits.
+_LONGEST_STRETCH = 1 << 15
 
 
 class OpenQueue:
@@ -27,9 +31,61 @@ class OpenQueue:
         self._connection = connection
         self._nack_counts = nack_counts
         self._held = 0
+        self._stretches = 0
+
+    def shown(self, most: int, most_bytes: int) -> Iterator[tuple[Any, Any, bytes]]:
+        """Get those that waited at the first, and keep all of them until ``give_back``.
+
+        As ``got``, but many at a time. None is shown once those before it have so many bytes.
+
+        They come in stretches, each twice as long as the one before where the bytes allow that, and
+        each by a consumer that ends when it is full: pika rejects what arrives at a consumer that
+        ends earlier, and a rejected message counts as a delivery and goes behind the others. Where
+        the end of a channel gives them back, it does so consumer by consumer, in the order of their
+        names; to a quorum queue each ``basic.get`` is a consumer too, named by its number, so that
+        the tenth would be in front of the second.
+        """
+        size = 0
+        number = 0
+        for message in self.got(1):
+            self.hold()
+            yield message
+            size = len(message[2])
+            number = 1
+        while 0 < number < min(most, self.count) and size < most_bytes:
+            room = -((size - most_bytes) * number // max(size, 1))
+            wanted = min(number, self.count - number, most - number, room, _LONGEST_STRETCH)
+            came = self._stretch(wanted)
+            for message in came:
+                if size < most_bytes:
+                    yield message
+                    size += len(message[2])
+            number += len(came)
+            if len(came) < wanted:
+                return  # other consumers have the rest
+
+    def _stretch(self, wanted: int) -> list[tuple[Any, Any, bytes]]:
+        """Return the next so many messages, fewer if no more come."""
+        came: list[tuple[Any, Any, bytes]] = []
+        self._stretches += 1
+        self.channel.basic_qos(prefetch_count=wanted)
+        name = self.channel.basic_consume(
+            self.name,
+            lambda _, *message: came.append(message),
+            consumer_tag=f"look {self._stretches:02}",
+        )
+        until = time.monotonic() + _QUIET_S
+        while len(came) < wanted and (left := until - time.monotonic()) > 0:
+            before = len(came)
+            self._connection.process_data_events(time_limit=left)
+            if len(came) > before:
+                until = time.monotonic() + _QUIET_S
+        self.channel.basic_cancel(name)
+        self._held += len(came)
+        return came
 
     def got(self, most: int | None) -> Iterator[tuple[Any, Any, bytes]]:
-        """Get those that waited at the first, one by one.
+        """Get those that waited at the first, one by one, to hold or to settle each.
 
         As (method, properties, body) of pika.
 

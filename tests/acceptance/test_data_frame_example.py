@@ -1,9 +1,8 @@
-"""The notebook-like example runs as its user types it."""
+"""The notebook-like example runs as its user types it, where no client of Redis is installed."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.broker import ready
 from tests.support.waiting import wait_until
+from tests.support.without import Without
 from tiercel.examples.dataframes.orders import QUEUE, some_orders
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,9 +24,10 @@ ROOT = Path(__file__).parents[2]
 def test_orders_are_counted_in_sql_and_plotted(rabbitmq, tmp_path):
     broker = rabbitmq()
     plot = tmp_path / "orders.svg"
+    without_redis = Without(tmp_path, "redis", "hiredis")
     done = subprocess.run(
         [sys.executable, "-m", "tiercel.examples.dataframes.orders", broker.url, str(plot)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**without_redis.environment, "PYSPARK_PYTHON": sys.executable},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -41,3 +42,18 @@ def test_orders_are_counted_in_sql_and_plotted(rabbitmq, tmp_path):
     lines = ET.parse(plot).getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 3
     wait_until(lambda: ready(broker.url, QUEUE) == 0, 10)
+    ran = "\n".join(without_redis.command_lines)
+    for process in ("examples.dataframes.orders", "streaming_source_runner", "pyspark.daemon"):
+        assert process in ran
+
+
+def test_an_import_of_redis_fails_there(tmp_path):
+    without_redis = Without(tmp_path, "redis", "hiredis")
+    done = subprocess.run(
+        [sys.executable, "-c", "import tiercel.dataframe, redis"],
+        env=without_redis.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "redis is not installed here" in done.stderr

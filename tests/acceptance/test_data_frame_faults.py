@@ -74,17 +74,6 @@ def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committe
     assert running.written().total() - count <= 2 * 2 * running.batch
 
 
-def test_it_works_where_no_redis_is_installed(amqp_url, driver):
-    queue = new_queue(amqp_url, unique(), b"1", b"2")
-    running = driver(queue)
-    running.start(
-        end="query.processAllAvailable(); print('redis' in sys.modules)", without_redis=True
-    )
-    assert running.wait(90) == 0, running.log[-2000:]
-    wait_until(lambda: ready(amqp_url, queue) == 0, 10)
-    assert "False" in running.log.splitlines()
-
-
 def test_a_python_worker_that_is_killed_repeats_its_task_with_the_same_messages(
     amqp_url, rows, tmp_path
 ):

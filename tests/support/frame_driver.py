@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 _SCRIPT = """
 import sys
-{guard}
+
 from pyspark.sql import SparkSession
 from tiercel.dataframe import register_rabbitmq
 
@@ -40,16 +40,7 @@ query = (
     .option("checkpointLocation", folder + "/checkpoint")
     .start()
 )
-{end}
-"""
-
-_NO_REDIS = """
-class NoRedis:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"redis", "hiredis", "pydantic", "typer"}:
-            raise ImportError(name + " is not installed here")
-
-sys.meta_path.insert(0, NoRedis())
+query.awaitTermination()
 """
 
 
@@ -71,11 +62,9 @@ class FrameDriver:
         self._arguments = [amqp_url, queue, str(folder), master, str(batch)]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, end: str = "query.awaitTermination()", without_redis: bool = False) -> None:
-        """Start it; ``end`` is what it does once its query runs."""
-        guard = _NO_REDIS if without_redis else ""
+    def start(self) -> None:
         script = self.folder / "driver.py"
-        script.write_text(_SCRIPT.format(end=end, guard=guard))
+        script.write_text(_SCRIPT)
         with (self.folder / "driver.log").open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(script), *self._arguments],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.broker import plain_channel, put, ready, unique, version, wait_ready
+from tests.support.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
 from tests.support.data_frames import new_queue
 from tiercel.frames.columns import available, struct
 from tiercel.frames.errors import FramesError
 from tiercel.frames.options import SourceOptions
 from tiercel.frames.reading.look import QueueLook
-from tiercel.queues.errors import QueueMissingError
+from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 
 
 @pytest.fixture
@@ -54,6 +54,22 @@ def test_a_bound_shows_the_oldest(amqp_url, queue, look):
     assert [row["body"] for row in look(maxMessagesPerTrigger="3")] == [b"0", b"1", b"2"]
     assert len(look(maxBytesPerTrigger="5")) == 5
     wait_ready(amqp_url, queue, 30)
+
+
+def test_what_a_bounded_look_did_not_show_stays_behind_what_it_did(amqp_url, queue, look):
+    fill(amqp_url, queue, 300)
+    for bound in ({"maxBytesPerTrigger": "100"}, {"maxMessagesPerTrigger": "200"}, {}):
+        shown = [int(row["body"]) for row in look(**bound)]
+        assert shown == list(range(len(shown)))
+    assert [int(body) for body, _ in take_all(amqp_url, queue)] == list(range(300))
+
+
+def test_a_stream_is_refused(amqp_url, look):
+    name = unique("stream")
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+    with pytest.raises(BrokerRefusedError):
+        look(queue=name)
 
 
 def test_more_than_can_be_held_is_an_error_that_says_what_to_do(amqp_url, queue, look):

@@ -79,6 +79,18 @@ def test_it_shows_the_first_messages_and_all_stay_in_their_order(amqp_url, queue
     assert bodies(amqp_url, queue) == BODIES
 
 
+@pytest.mark.parametrize("limit", [12, 20, 30])
+def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
+    """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
+    put(amqp_url, queue, *BODIES)
+    wait_ready(amqp_url, queue, 20)
+    for _ in range(3):
+        found = peek(amqp_url, queue, limit)
+        assert [message.body for message in found.messages] == BODIES[:limit]
+    wait_ready(amqp_url, queue, 20)
+    assert bodies(amqp_url, queue) == BODIES
+
+
 def test_a_classic_queue_is_left_in_its_order_too(amqp_url):
     with declared(amqp_url) as queue:
         put(amqp_url, queue, *BODIES)
