@@ -25,8 +25,8 @@ _NOW = {
     "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
     "sqlite": "CAST(strftime('%s', 'now') AS integer)",
 }
-_GREATER = {"postgresql": func.greatest, "sqlite": func.max}
-_LESSER = {"postgresql": func.least, "sqlite": func.min}
+_GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
+_LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
 # The row of a table of keys that is its clock: no key is as short.
 _CLOCK = b""
 # From one tick to the next the clock runs so many seconds at most.
