@@ -425,6 +425,26 @@ def test_a_connection_that_is_lost_anywhere_in_a_commit_writes_each_row_once(
     assert database.rows() == [(0, "first")] + [(n, f"name {n}") for n in range(1, 30)]
 
 
+def test_a_server_that_ends_a_connection_amid_its_rows_is_told_in_one_line(postgres_url, errors):
+    database = Database(postgres_url)
+    # Unlike a row, what a sequence has given out stays.
+    database.run(f"CREATE SEQUENCE {database.table}_n")
+    database.run(
+        f"CREATE FUNCTION {database.table}_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('{database.table}_n') = 10 THEN "
+        "PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$"
+    )
+    database.run(
+        f"CREATE TRIGGER ending BEFORE INSERT ON {database.table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {database.table}_end()"
+    )
+    with Running(database.sink()) as running:
+        running.send(*([n, "a"] for n in range(200)))
+        assert running.acked == list(range(200))
+    assert database.rows() == [(n, "a") for n in range(200)]
+    assert [one[:25] for one in errors] == ["waiting for the database:"]
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
