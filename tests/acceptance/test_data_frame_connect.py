@@ -1,4 +1,4 @@
-"""Queues by way of Spark Connect, whose client has no JVM: `make test-oldest` has what it needs."""
+"""Queues by way of Spark Connect, whose client has no JVM; skipped where it is not installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker import ready, unique
 from tests.support.data_frames import new_queue
 
-pytest.importorskip("grpc", reason="Spark Connect is not installed here; run make test-oldest")
+pytest.importorskip("grpc", reason="needs pip install 'pyspark[connect]'")
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -234,22 +234,6 @@ def test_several_queues_are_one_stream(amqp_url, queue, stream, start):
     assert sorted(rows.all) == sorted([queue, other])
 
 
-def test_a_queue_that_is_loaded_twice_is_read_by_two_readers(
-    amqp_url, queue, stream, start, checkpoint
-):
-    put(amqp_url, queue, *bodies(200))
-    first = Rows()
-    query = start(stream().union(stream()), first, **LONG)
-    wait_until(lambda: len(first.all) > 0 and len(committed(checkpoint)) == 1, 60)
-    assert len(reader_pids()) == 2
-    query.stop()
-    put(amqp_url, queue, *bodies(100, first=200))
-    second = Rows()
-    start(stream().union(stream()), second)
-    wait_until(lambda: len(set(first.all) | set(second.all)) == 300, 60)
-    assert sorted(first.all + second.all) == texts(300)
-
-
 def test_a_batch_has_as_many_partitions_as_asked_for(amqp_url, queue, stream, start):
     put(amqp_url, queue, *bodies(100))
     wait_until(lambda: ready(amqp_url, queue) == 100)

@@ -18,7 +18,7 @@ from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 
-# Slow: it lasts as long as the soak of the topologies, and has not passed on a busy machine yet.
+# Slow: it lasts as long as the soak of the topologies.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 _RATE = 300
