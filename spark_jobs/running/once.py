@@ -128,33 +128,32 @@ class OnceStep:
         return self._noting or BasicRecorder(self._record)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
-        state = self._state
-        journal = state.journal
-        marks = state.marks
+        marks = self._state.marks
         known = self._known
         noting = self._noting
 
-        def once(tup: Tuple, collector: BasicRecorder) -> None:
+        def apply(tup: Tuple, collector: BasicRecorder) -> None:
             """Execute, and remember it: if one of the two raises, neither has taken place."""
+            if noting is not None:
+                noting.noted.clear()
+            execute(tup, collector)
             lanes = tup.lanes
-            key = None if lanes is None else lanes[:KEY_BYTES]
-            if key in known:
+            if lanes is not None:
+                emitted = b"" if noting is None else noting.packed()
+                # The digest of what the message says, as it stands in the lanes.
+                key = lanes[:KEY_BYTES]
+                marks[key] = known[key] = lanes[_CONTENT] + emitted
+
+        guarded = self._state.guarded(apply)
+
+        def once(tup: Tuple, collector: BasicRecorder) -> None:
+            lanes = tup.lanes
+            if lanes is not None and lanes[:KEY_BYTES] in known:
                 self._repeat(tup, collector)
                 return
             if lanes is None or lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY:
                 self._look_at(tup)
-            journal.clear()
-            if noting is not None:
-                noting.noted.clear()
-            try:
-                execute(tup, collector)
-                emitted = b"" if noting is None or lanes is None else noting.packed()
-            except BaseException:
-                state.take_back()
-                raise
-            if key is not None and lanes is not None:
-                # The digest of what the message says, as it stands in the lanes.
-                marks[key] = known[key] = lanes[_CONTENT] + emitted
+            guarded(tup, collector)
 
         return once
 

@@ -55,8 +55,8 @@ class KeyValueState:
         self._fields: dict[str, bytes] = {}
         self._base: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, _Write] = {}
-        # Each write with the one before it, for ``take_back``.
-        self.journal: list[tuple[bytes, _Write | None]] = []
+        # Each write with the one before it, for ``_take_back``.
+        self._journal: list[tuple[bytes, _Write | None]] = []
         self._error: AckerError | None = None
         # Keys of the tuples that were applied in this turn, to their records; see ``Writes``.
         self.marks: dict[bytes, bytes] = {}
@@ -150,7 +150,7 @@ class KeyValueState:
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         """``execute``, after which nothing is left of what it wrote if it raises."""
-        journal = self.journal
+        journal = self._journal
 
         @wraps(execute)
         def guarded(*args: object) -> None:
@@ -158,14 +158,14 @@ class KeyValueState:
             try:
                 execute(*args)
             except BaseException:
-                self.take_back()
+                self._take_back()
                 raise
 
         return guarded
 
-    def take_back(self) -> None:
+    def _take_back(self) -> None:
         """Undo what is in the journal: what was written since it was cleared."""
-        for field, earlier in reversed(self.journal):
+        for field, earlier in reversed(self._journal):
             if earlier is None:
                 self._writes.pop(field, None)
             else:
@@ -229,7 +229,7 @@ class KeyValueState:
     def _write(self, field: bytes, earlier: _Write | None, write: _Write) -> None:
         if self._turn is None:
             self._opened()
-        self.journal.append((field, earlier))
+        self._journal.append((field, earlier))
         self._writes[field] = write
 
     def _current(self, field: bytes) -> bytes | None:

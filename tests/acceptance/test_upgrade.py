@@ -37,7 +37,7 @@ from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 
 
 class Label(BasicBolt):
-    """What the second version has between the spout and the last bolt."""
+    """Stands in the second version between the spout and the last bolt."""
 
     output_fields = "label string, number long"
 
