@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -127,15 +128,17 @@ def _is_sparks_runner() -> bool:
 
 
 def _end_on_sigterm(stop: Callable[[], None]) -> None:
-    """End the process in good order: Spark sends SIGTERM, perhaps twice, and does not wait."""
-    asked = threading.Event()
+    """End the process in good order: Spark sends SIGTERM, mostly twice, and does not wait."""
+    # The second signal may come while the handler is at work on the first: an Event would wait for
+    # its own lock for ever. A SimpleQueue may be put into from there.
+    signals: SimpleQueue[int] = SimpleQueue()
 
     def end() -> None:
-        asked.wait()
+        signals.get()
         stop()
         # Spark has closed the socket, to which its runner would write a traceback.
         os._exit(0)
 
     # In a thread: what the main thread is in the middle of may hold locks.
     threading.Thread(target=end, name="tiercel end", daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))

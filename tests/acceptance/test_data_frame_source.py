@@ -143,6 +143,23 @@ def test_a_query_that_is_started_again_repeats_nothing_that_was_committed(
     assert sorted(first.all + second.all) == texts(10)
 
 
+def test_a_queue_that_is_loaded_twice_is_read_by_two_readers(
+    amqp_url, queue, stream, start, checkpoint
+):
+    put(amqp_url, queue, *bodies(200))
+    first = Rows()
+    query = start(stream().union(stream()), first, **LONG)
+    wait_until(lambda: len(first.all) > 0 and len(committed(checkpoint)) == 1, 60)
+    assert len(reader_pids()) == 2
+    query.stop()
+    wait_until(lambda: not reader_pids(), 10)
+    put(amqp_url, queue, *bodies(100, first=200))
+    second = Rows()
+    start(stream().union(stream()), second)
+    wait_until(lambda: len(set(first.all) | set(second.all)) == 300, 60)
+    assert sorted(first.all + second.all) == texts(300)
+
+
 def test_a_batch_that_fails_comes_again_in_a_batch_of_its_own(
     amqp_url, queue, stream, start, checkpoint
 ):
