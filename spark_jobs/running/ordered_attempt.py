@@ -37,7 +37,7 @@ class Ordered(Attempt):
         self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None
     ) -> None:
         if sealed is not None:
-            # Of what it covers it had given some back, which is not to be executed now.
+            # Of what it covers it had given some back, or was about to: not to be executed now.
             shares, given_back = self._order.parted(shares)
             self._release(given_back)
         super()._commit(shares, ticks, sealed)
@@ -58,12 +58,12 @@ class Ordered(Attempt):
             if not self._patiently(self._inbox.seal(covered).perform):
                 raise StaleAttemptError("a newer attempt or run has taken the inbox over")
 
-    def _give_up(self, shares: Sequence[Share]) -> None:
-        """Give these tuples back to their spout, without blame; the next step covers them."""
-        self._release(shares)
-        self._backlog.give_up(shares)
-
     def _release(self, shares: Sequence[Share]) -> None:
+        """Give these tuples back to their spout, without blame.
+
+        Only when a step that covers them is sealed: a successor would find them in its inbox, and
+        beside them those that came again.
+        """
         ledger = self._around.ledger
         roots = [
             root
@@ -87,8 +87,9 @@ class OrderedAttempt(Ordered):
             self._waiting.refresh()
         shares = self._order.too_long_in(self._waiting)
         if shares:
-            self._give_up(shares)
+            self._backlog.give_up(shares)
             self._commit((), (), None)
+            self._release(shares)
         if wait_s and self.next_at is not None:
             wait_s = min(wait_s, max(0.0, self.next_at - self._around.loop.time()))
         return super().turn(wait_s) or bool(shares)

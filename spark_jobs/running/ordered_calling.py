@@ -22,9 +22,10 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
             gone = {(one.entry.position, row) for one in shares for row in one.rows.tolist()}
             for waiting in (self._line, self._flight):
                 waiting.withdraw(lambda call: (call.position, call.tup.row) in gone)
-            self._give_up(shares)
+            self._backlog.give_up(shares)
             self._copy.load((), together=False)
             self._commit_calls((), (), together=True)
+            self._release(shares)
         return super().turn(wait_s) or bool(shares)
 
     def _comes_first(self, call: Call) -> bool:

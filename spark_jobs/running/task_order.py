@@ -184,7 +184,8 @@ class TaskOrder:
         for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
             if done.lineage.counts[done.record.held + at]:
                 self._note(entry, row, comes_again=True)
-        self._keep()
+        # The step is sealed again, which takes the place of its first seal.
+        self.part = self._kept = self._awaited.dump()
 
     def _keep(self) -> None:
         dumped = self._awaited.dump() if self._awaited else b""

@@ -16,24 +16,37 @@ from dataclasses import dataclass, field
 
 from tiercel.spark_jobs.running.order.keys import IDENTITY_BYTES, KEY_BYTES
 
-# Key, when its first one began to be awaited, number of identities.
+# Key, when its first place began to be awaited, number of places.
 _HEAD = struct.Struct(f">{KEY_BYTES}sdI")
+# Identity, when a tuple that has it was here last.
+_PLACE = struct.Struct(f">{IDENTITY_BYTES}sd")
+
+
+@dataclass(slots=True)
+class Place:
+    """Of one tuple in a line. Two may have the same identity: tuples with the same values, or
+    copies of one message, of which only one comes again.
+    """
+
+    identity: bytes
+    # When its tuple was here last.
+    seen: float
+    # The same by the clock that outlives the process.
+    seen_wall: float
 
 
 @dataclass(slots=True)
 class AwaitedLine:
     """Tuples that are awaited of one key; never empty."""
 
-    # The first one comes next. Two tuples may have the same values.
-    identities: deque[bytes] = field(default_factory=deque)
+    # The first one comes next.
+    places: deque[Place] = field(default_factory=deque)
     # Since when the first one is awaited.
     since: float = 0.0
     # The same by the clock that outlives the process.
     since_wall: float = 0.0
     # When its successors were given back last.
     cleared: float = 0.0
-    # When each was here last.
-    seen: dict[bytes, float] = field(default_factory=dict)
 
 
 class Awaited:
@@ -75,21 +88,24 @@ class Awaited:
     def first(self, key: bytes) -> bytes | None:
         """Return the identity of what comes next of a key; None: anything may."""
         line = self._lines.get(key)
-        return None if line is None else line.identities[0]
+        return None if line is None else line.places[0].identity
 
     def failed(self, key: bytes, identity: bytes) -> None:
         """A tuple was executed and failed: it keeps its place, or has one before all others."""
         line = self._lines.setdefault(key, AwaitedLine())
-        if identity not in line.identities:
-            line.identities.appendleft(identity)
+        place = _place_of(identity, line)
+        if place is None:
+            place = self._place(identity)
+            line.places.appendleft(place)
         self._begin(line)
-        line.seen[identity] = line.since
+        self._see(place)
 
     def done(self, key: bytes, identity: bytes) -> None:
         """A tuple was executed and is not to come again."""
         line = self._lines.get(key)
-        if line is not None and identity in line.identities:
-            line.identities.remove(identity)
+        place = None if line is None else _place_of(identity, line)
+        if line is not None and place is not None:
+            line.places.remove(place)
             self._next(key, line)
 
     def given_back(self, key: bytes, identities: Sequence[bytes]) -> None:
@@ -98,14 +114,19 @@ class Awaited:
         Those that had a place in its line keep it.
         """
         line = self._lines[key]
-        known = Counter(line.identities)
         line.cleared = self._clock()
-        for identity in identities:
-            line.seen[identity] = line.cleared
-            if known[identity]:
-                known[identity] -= 1
-            else:
-                line.identities.append(identity)
+        here = Counter(identities)
+        for place in line.places:
+            if here[place.identity]:
+                here[place.identity] -= 1
+                self._see(place)
+        # What is left has no place yet: of several with the same values the last ones.
+        new = []
+        for identity in reversed(identities):
+            if here[identity]:
+                here[identity] -= 1
+                new.append(self._place(identity))
+        line.places.extend(reversed(new))
 
     def overdue(self) -> Iterator[bytes]:
         """The keys whose successors have waited for so long that they are to be given back, unless
@@ -123,9 +144,8 @@ class Awaited:
         late = [key for key, line in self._lines.items() if now >= line.since + self._patience_s]
         for key in late:
             line = self._lines[key]
-            line.identities.popleft()
-            while line.identities and now >= line.seen[line.identities[0]] + self._patience_s:
-                line.identities.popleft()
+            line.places.popleft()
+            line.places = deque(one for one in line.places if now < one.seen + self._patience_s)
             self._next(key, line)
         return late
 
@@ -141,35 +161,46 @@ class Awaited:
     def dump(self) -> bytes:
         """Return the lines as bytes; empty if there are none."""
         return b"".join(
-            _HEAD.pack(key, line.since_wall, len(line.identities)) + b"".join(line.identities)
+            _HEAD.pack(key, line.since_wall, len(line.places))
+            + b"".join(_PLACE.pack(one.identity, one.seen_wall) for one in line.places)
             for key, line in self._lines.items()
         )
 
     def load(self, dumped: bytes) -> None:
         """Take over what an earlier process awaited. Raises ValueError for what is no dump."""
+        now, wall = self._clock(), self._wall()
         at = 0
         while at < len(dumped):
             if len(dumped) - at < _HEAD.size:
                 raise ValueError("not an order: it ends too early")
             key, since_wall, count = _HEAD.unpack_from(dumped, at)
             at += _HEAD.size
-            end = at + count * IDENTITY_BYTES
+            end = at + count * _PLACE.size
             if not count or end > len(dumped):
                 raise ValueError("not an order: it ends too early")
-            identities = deque(
-                dumped[place : place + IDENTITY_BYTES] for place in range(at, end, IDENTITY_BYTES)
+            places = deque(
+                Place(identity, now - max(0.0, wall - seen_wall), seen_wall)
+                for identity, seen_wall in _PLACE.iter_unpack(dumped[at:end])
             )
-            now = self._clock()
-            since = now - max(0.0, self._wall() - since_wall)
-            seen = dict.fromkeys(identities, now)
-            self._lines[key] = AwaitedLine(identities, since, since_wall, now, seen)
+            since = now - max(0.0, wall - since_wall)
+            self._lines[key] = AwaitedLine(places, since, since_wall, now)
             at = end
 
     def _next(self, key: bytes, line: AwaitedLine) -> None:
-        if not line.identities:
+        if not line.places:
             del self._lines[key]
         self._begin(line)
 
     def _begin(self, line: AwaitedLine) -> None:
         line.since = line.cleared = self._clock()
         line.since_wall = self._wall()
+
+    def _place(self, identity: bytes) -> Place:
+        return Place(identity, self._clock(), self._wall())
+
+    def _see(self, place: Place) -> None:
+        place.seen, place.seen_wall = self._clock(), self._wall()
+
+
+def _place_of(identity: bytes, line: AwaitedLine) -> Place | None:
+    return next((place for place in line.places if place.identity == identity), None)

@@ -93,10 +93,23 @@ def test_what_never_came_again_either_is_given_up_with_it(awaited: Awaited, cloc
     assert awaited.lapse() == [KEY]
     assert awaited.first(KEY) == identity(4)
     awaited.done(KEY, identity(4))
-    # What was behind one that came is awaited as the first one from now on.
-    clock.now += 29.9
-    assert awaited.lapse() == []
-    assert awaited.first(KEY) == identity(5)
+    assert not awaited
+
+
+def test_of_copies_only_those_that_come_again_are_awaited_for_long(
+    awaited: Awaited, clock: Clock
+) -> None:
+    awaited.failed(KEY, identity(1))
+    # Two of them are of a spout worker that has died.
+    awaited.given_back(KEY, [identity(each) for each in (2, 3, 2, 3)])
+    clock.now += 10
+    awaited.given_back(KEY, [identity(2), identity(3)])
+    clock.now += 20
+    assert awaited.lapse() == [KEY]
+    for number in (2, 3):
+        assert awaited.first(KEY) == identity(number)
+        awaited.done(KEY, identity(number))
+    assert not awaited
 
 
 def test_its_successors_are_given_back_when_they_have_waited(
@@ -133,10 +146,10 @@ def test_another_process_goes_on_and_time_goes_on_meanwhile(
     other = Awaited(elsewhere, wall, 30.0, 2.0)
     other.load(awaited.dump())
     assert (other.first(KEY), other.first(OTHER)) == (identity(1), identity(9))
+    other.given_back(KEY, [identity(3)])
     elsewhere.now += 10
     assert set(other.lapse()) == {KEY, OTHER}
-    assert other.first(KEY) == identity(2)
-    other.done(KEY, identity(2))
+    # The second was not here again.
     assert other.first(KEY) == identity(3)
 
 
