@@ -3,8 +3,10 @@ per remembered tuple, rows per second into PostgreSQL, by one connection and thr
 
     python bench/once.py [--sentences N] [--rounds N] [--marks N] [--rows N]
 
-The messages are the same for both, each with an id. Both topologies run and are warm at the same
-time, and take turns, so that both meet the same machine. The last line is one JSON object.
+Of one kind each message becomes ten tuples of the stateful bolt (the words of a sentence), of the
+other one tuple (an order). The messages are the same with ``once`` and without, each with an id.
+Both topologies run and are warm at the same time, and take turns, so that both meet the same
+machine. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import secrets
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -41,9 +44,12 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.config import Settings
 
-KINDS = ("repeatedly", "once")
+SENTENCES = ("repeatedly", "once")
+ORDERS = ("ordered", "ordered_once")
 _DAY_S = 86_400
 _AT_ONCE = 1_000
+# They take less time.
+ORDERS_PER_SENTENCE = 2
 
 
 def bytes_per_mark(count: int) -> float:
@@ -132,23 +138,43 @@ def main() -> None:
     print(f"{size:.1f} bytes per remembered tuple, {arguments.marks:,} of them", flush=True)
     rate = rows_per_s(arguments.rows)
     print(f"{rate:,.0f} rows per second into PostgreSQL, each once", flush=True)
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with ExitStack() as exits:
-        settings = exits.enter_context(servers())
+    with servers() as settings:
         stored = rows_through_a_topology(settings, arguments.sentences, arguments.rounds)
         print(f"{stored:,.0f} rows per second through a topology, each once", flush=True)
-        topologies = {kind: exits.enter_context(running(kind, settings)) for kind in KINDS}
-        for topology in topologies.values():
-            topology.warm_up()
-        for _ in range(arguments.rounds):
-            for kind, topology in topologies.items():
-                drained = drain(topology, kind, arguments.sentences, fill_whole)
-                print(drained.line(), flush=True)
-                found[kind].append(drained.whole_per_s)
-    plain, once = (statistics.median(found[kind]) for kind in KINDS)
-    figures = {"repeatedly_per_s": plain, "once_per_s": once, "ratio": once / plain}
+        rounds = range(arguments.rounds)
+        sentences = in_turns(settings, SENTENCES, arguments.sentences, rounds)
+        orders = in_turns(settings, ORDERS, ORDERS_PER_SENTENCE * arguments.sentences, rounds)
+    figures = {"repeatedly_per_s": sentences[0], "once_per_s": sentences[1]}
+    figures |= {"ratio": sentences[1] / sentences[0], "ratio_orders": orders[1] / orders[0]}
+    figures |= {"ordered_per_s": orders[0], "ordered_once_per_s": orders[1]}
     figures |= {"bytes_per_mark": size, "rows_per_s": rate, "stored_per_s": stored}
     print(json.dumps(figures))
+
+
+def in_turns(settings: Settings, kinds: Sequence[str], count: int, rounds: range) -> list[float]:
+    """Measure two topologies that run side by side; returns the messages per second of each."""
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with ExitStack() as exits:
+        topologies = {}
+        for kind in kinds:
+            module = "bench.orders" if kind in ORDERS else "bench.topologies"
+            topologies[kind] = exits.enter_context(running(kind, settings, module=module))
+            if kind in ORDERS:
+                topologies[kind].words = 1
+        for topology in topologies.values():
+            topology.warm_up()
+        for _ in rounds:
+            for kind, topology in topologies.items():
+                publish = fill_orders if kind in ORDERS else fill_whole
+                drained = drain(topology, kind, count, publish)
+                print(drained.line(), flush=True)
+                found[kind].append(drained.whole_per_s)
+    return [statistics.median(found[kind]) for kind in kinds]
+
+
+def fill_orders(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
+    """Publish the first word of each body: the customer of an order."""
+    return fill_whole(settings, queue, (body.split()[0] for body in bodies))
 
 
 if __name__ == "__main__":

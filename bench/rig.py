@@ -97,6 +97,8 @@ class Running:
         self.reading = reading
         # Messages that may be given back: those that a bolt raises on, where that is measured.
         self.tolerated = 0
+        # Tuples of the bolt that counts, per message.
+        self.words = WORDS
         self._local = local
         self._tasks = bolt_tasks(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
@@ -112,7 +114,7 @@ class Running:
             fill(self.settings, self.queue, sentences(WARM_UP // 2, seed=part))
             done = part * WARM_UP // 2
             self.wait_for_acks(done, _START_S)
-            self.wait_for_words(done * WORDS, _START_S)
+            self.wait_for_words(done * self.words, _START_S)
 
     def wait_until_ready(self) -> None:
         """The topology has started: its spouts answer, and each bolt task has a process."""

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.processes import cpu_seconds, spent
-from bench.rig import WORDS, BenchError, Running, fill, running, sentences, servers
+from bench.rig import BenchError, Running, fill, running, sentences, servers
 from bench.topologies import KINDS
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
@@ -103,23 +103,26 @@ def drain(
                 f"{kind}: only {executed[-1][1]:,.0f} of {count:,} sentences were counted"
             )
         time.sleep(_LOOK_S)
-        executed.append((time.monotonic(), (topology.executed() - words_before) / WORDS))
+        done = (topology.executed() - words_before) / topology.words
+        executed.append((time.monotonic(), done))
     # Counters are told once per second; empty inboxes say at once that the last word is done.
     executed.append((time.monotonic(), float(count)))
     used = spent(cpu_before, cpu_seconds())
-    if (found := counted() - counted_before) != count * WORDS:
-        raise BenchError(f"{kind}: {found:,} words were counted instead of {count * WORDS:,}")
+    if (found := counted() - counted_before) != count * topology.words:
+        raise BenchError(
+            f"{kind}: {found:,} words were counted instead of {count * topology.words:,}"
+        )
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > acked_before)
     acks = [
         (sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first
     ]
-    done = executed if kind == "untracked" else acks
+    progress = executed if kind == "untracked" else acks
     return Drained(
         what=kind,
         sentences=count,
-        whole_per_s=count / (moment(done, count) - first),
-        steady_per_s=rate_between(done, 0.1 * count, 0.9 * count),
+        whole_per_s=count / (moment(progress, count) - first),
+        steady_per_s=rate_between(progress, 0.1 * count, 0.9 * count),
         cpu_s=used,
     )
 

@@ -1,0 +1,29 @@
+"""Topologies of one tuple per message: orders, counted by customer.
+
+``once.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.topologies import ObservedSpout, WordCount, WordCountOnce
+from tiercel import Config, StatefulBolt, Topology, TopologyBuilder
+
+
+def ordered() -> Topology:
+    """Each order counts each time that its message is delivered."""
+    return _counted("ordered", WordCount())
+
+
+def ordered_once() -> Topology:
+    """Each order counts once, by the id of its message."""
+    return _counted("ordered_once", WordCountOnce(), identity="message_id")
+
+
+def _counted(kind: str, count: StatefulBolt, **settings: Any) -> Topology:
+    """``settings`` are more of the spout's."""
+    builder = TopologyBuilder(f"bench-{kind}", Config())
+    builder.set_spout("orders", ObservedSpout(f"bench-{kind}", fields="word string", **settings))
+    builder.set_bolt("count", count, parallelism=2).fields_grouping("orders", "word")
+    return builder.build()
