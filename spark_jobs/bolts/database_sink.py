@@ -128,6 +128,8 @@ class DatabaseSink(Bolt):
         # The fields of a stream to columns and their fields.
         self._columns: dict[Sequence[str], dict[str, str]] = {}
         self._writer: Writer | None = None
+        # Sessions at the server of one that was given up.
+        self._left: list[int] = []
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         """Keep it until ``flush``; a tuple that lacks a field fails here. A tick writes nothing."""
@@ -211,13 +213,13 @@ class DatabaseSink(Bolt):
         that stands.
         """
         if self._writer is None:
-            self._writer = writer_at(self._address, self._settings())
+            self._writer = writer_at(self._address, self._settings(), self._left)
         began = time.monotonic()
         writing = _begun(partial(self._writer.write, rows))
         while not wait([writing], _LOOK_S).done:
             if time.monotonic() > min(until, began + _SILENCE_S):
                 # It may still commit; the keys then say so.
-                self._writer.is_abandoned = True
+                self._left = self._writer.abandon()
                 self._writer = None
                 raise DatabaseAwayError("it does not answer")
             _hold(held, collector)

@@ -12,8 +12,12 @@ from tiercel.spark_jobs.errors import TopologyError
 _CONNECT_S = 10
 # Longer than this a transaction waits for no other: then the sink says why it waits.
 _LOCK_S = 10
-# A client that died in a transaction holds its keys no longer.
+# A client that died in a transaction holds its keys no longer. Its host may have died with it: the
+# server asks it then, if it has nothing to tell it.
 _IDLE_S = 60
+_ASKED_S = 20
+_UNHEARD_MS = 30_000
+NAME = "tiercel"
 # Of PostgreSQL: what passes. Serialization failures and deadlocks, locks that are not to be had,
 # a server that starts, stops or has no room, a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "08", "25P03", "57014")
@@ -90,10 +94,17 @@ def words_of(error: DBAPIError) -> str:
 def _postgresql_settings() -> dict[str, Any]:
     return {
         "connect_timeout": _CONNECT_S,
-        "application_name": "tiercel",
-        "keepalives_idle": 20,
-        "tcp_user_timeout": 30_000,
-        "options": f"-c lock_timeout={_LOCK_S}s -c idle_in_transaction_session_timeout={_IDLE_S}s",
+        "application_name": NAME,
+        "keepalives_idle": _ASKED_S,
+        "tcp_user_timeout": _UNHEARD_MS,
+        "options": " ".join(
+            [
+                f"-c lock_timeout={_LOCK_S}s",
+                f"-c idle_in_transaction_session_timeout={_IDLE_S}s",
+                f"-c tcp_keepalives_idle={_ASKED_S}",
+                f"-c tcp_user_timeout={_UNHEARD_MS}",
+            ]
+        ),
     }
 
 

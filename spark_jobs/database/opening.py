@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tiercel.spark_jobs.database.rows import WriterSettings
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.database.writer import Writer
 
 
-def writer_at(url: str, settings: WriterSettings) -> Writer:
-    """Return a writer, which connects when it writes.
+def writer_at(url: str, settings: WriterSettings, left: Sequence[int] = ()) -> Writer:
+    """Return a writer, which connects when it writes, and ends what others ``left`` then.
 
     Raises TopologyError as ``engine_of`` does, and where SQLAlchemy is missing.
     """
@@ -23,4 +24,4 @@ def writer_at(url: str, settings: WriterSettings) -> Writer:
         raise TopologyError(
             f"DatabaseSink needs {error.name}: pip install 'tiercel[sql]'"
         ) from error
-    return Writer(engine_of(url), settings)
+    return Writer(engine_of(url), settings, left)

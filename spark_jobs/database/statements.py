@@ -20,6 +20,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Select
 
+from tiercel.spark_jobs.database.engine import NAME
+
 # Seconds since the epoch, and the greater and the lesser of two numbers.
 _NOW = {
     "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
@@ -48,6 +50,15 @@ def tick(kind: str, keys: Table) -> Any:
     return statement.on_conflict_do_update(
         index_elements=["key"], set_={"content": keys.c.content + passed, "written_at": now}
     ).returning(keys.c.content)
+
+
+def end(sessions: Sequence[int]) -> Any:
+    """End sessions of this user, of PostgreSQL, that are ours: their numbers are given out anew."""
+    statement = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid = ANY(:sessions) AND application_name = :name AND usename = current_user"
+    )
+    return statement.bindparams(sessions=list(sessions), name=NAME)
 
 
 def claim(kind: str, keys: Table, some: Mapping[bytes, int], ran_s: int) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ from tiercel.spark_jobs.database.rows import (
     Row,
     WriterSettings,
 )
-from tiercel.spark_jobs.database.statements import claim, forget, known, put, tick
+from tiercel.spark_jobs.database.statements import claim, end, forget, known, put, tick
 from tiercel.spark_jobs.database.tables import TableError, key_columns, keys_table, user_table
 
 # Keys that one look for old ones deletes at most, more than a step writes; and the time between two
@@ -37,7 +37,8 @@ _LOOK_S = 60.0
 class Writer:
     """One thread only."""
 
-    def __init__(self, engine: Engine, settings: WriterSettings) -> None:
+    def __init__(self, engine: Engine, settings: WriterSettings, left: Sequence[int] = ()) -> None:
+        """``left`` are sessions of a writer that was abandoned: they are ended first."""
         self._engine = engine
         self._settings = settings
         self._kind = engine.dialect.name
@@ -50,8 +51,8 @@ class Writer:
         # SQLAlchemy forgets one that breaks while it is made.
         self._connections: list[Any] = []
         event.listen(engine, "connect", self._connected, insert=True)
-        # No caller waits for it any more.
-        self.is_abandoned = False
+        self._abandoned = False
+        self._left = list(left)
 
     def write(self, rows: Sequence[Row]) -> list[Outcome]:
         """Write the rows, and return what became of each when all of it is committed.
@@ -69,8 +70,17 @@ class Writer:
             self._begin_anew()
             raise
         finally:
-            if self.is_abandoned:
+            if self._abandoned:
                 self.close()
+
+    def abandon(self) -> list[int]:
+        """No caller waits for it any more, in whichever call it is. Returns its sessions at the
+        server, which hold the keys of a transaction that they may wait to hear the rest of: to the
+        server a connection that is half open is one whose client has nothing to say.
+        """
+        self._abandoned = True
+        found = (getattr(connection, "info", None) for connection in list(self._connections))
+        return [*self._left, *(info.backend_pid for info in found if info is not None)]
 
     def _write(self, rows: Sequence[Row]) -> list[Outcome]:
         first: dict[bytes, int] = {}
@@ -79,6 +89,7 @@ class Writer:
             for at, row in enumerate(rows)
             if row.key is None or first.setdefault(row.key, at) == at
         ]
+        self._end_what_was_left()
         self._look_at_tables({tuple(row.values) for row in rows} - self._puts.keys())
         self._look_at_clock()
         found = dict(zip(alone, self._written([rows[at] for at in alone]), strict=True))
@@ -105,6 +116,12 @@ class Writer:
         self._keys = None
         self._look_at = 0.0
         self.close()
+
+    def _end_what_was_left(self) -> None:
+        if self._left:
+            with self._engine.begin() as connection:
+                connection.execute(end(self._left))
+            self._left.clear()
 
     def _look_at_tables(self, unseen: Collection[tuple[str, ...]]) -> None:
         """Look at the tables before the first rows with these columns."""

@@ -16,6 +16,7 @@ from sqlalchemy import inspect, text
 from tests.support.proxy import Proxy
 from tests.support.pump import Pump
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
+from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings
@@ -423,6 +424,33 @@ def test_a_connection_that_is_lost_anywhere_in_a_commit_writes_each_row_once(
             assert running.acked == list(range(30))
             lost.append(proxy.lost)
     assert database.rows() == [(0, "first")] + [(n, f"name {n}") for n in range(1, 30)]
+
+
+def test_a_connection_that_falls_silent_amid_its_rows_holds_their_keys_no_longer(
+    postgres_url, monkeypatch
+):
+    monkeypatch.setattr(database_sink, "_SILENCE_S", 6.0)
+    database = Database(postgres_url)
+    # So slow, and of so many bytes, that the server still waits for some of them.
+    database.run(f"ALTER TABLE {database.table} ALTER COLUMN name TYPE text")
+    database.run(
+        f"CREATE FUNCTION {database.table}_slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$"
+    )
+    database.run(
+        f"CREATE TRIGGER slow BEFORE INSERT ON {database.table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {database.table}_slow()"
+    )
+    long = "a" * 100_000
+    proxy = Proxy(postgres_url)
+    with proxy, Running(DatabaseSink(proxy.url, database.table, patience_secs=60)) as running:
+        running.send([0, long])
+        silent = threading.Timer(0.4, proxy.mute)
+        silent.start()
+        running.send(*([n, long] for n in range(1, 40)))
+        silent.join()
+        assert running.acked == list(range(40))
+    assert database.rows() == [(n, long) for n in range(40)]
 
 
 def test_a_server_that_ends_a_connection_amid_its_rows_is_told_in_one_line(postgres_url, errors):
