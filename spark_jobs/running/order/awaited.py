@@ -23,7 +23,7 @@ _PLACE = struct.Struct(f">{IDENTITY_BYTES}sd")
 
 
 @dataclass(slots=True)
-class Place:
+class AwaitedPlace:
     """Of one tuple in a line. Two may have the same identity: tuples with the same values, or
     copies of one message, of which only one comes again.
     """
@@ -40,7 +40,7 @@ class AwaitedLine:
     """Tuples that are awaited of one key; never empty."""
 
     # The first one comes next.
-    places: deque[Place] = field(default_factory=deque)
+    places: deque[AwaitedPlace] = field(default_factory=deque)
     # Since when the first one is awaited.
     since: float = 0.0
     # The same by the clock that outlives the process.
@@ -179,7 +179,7 @@ class Awaited:
             if not count or end > len(dumped):
                 raise ValueError("not an order: it ends too early")
             places = deque(
-                Place(identity, now - max(0.0, wall - seen_wall), seen_wall)
+                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall)
                 for identity, seen_wall in _PLACE.iter_unpack(dumped[at:end])
             )
             since = now - max(0.0, wall - since_wall)
@@ -195,12 +195,12 @@ class Awaited:
         line.since = line.cleared = self._clock()
         line.since_wall = self._wall()
 
-    def _place(self, identity: bytes) -> Place:
-        return Place(identity, self._clock(), self._wall())
+    def _place(self, identity: bytes) -> AwaitedPlace:
+        return AwaitedPlace(identity, self._clock(), self._wall())
 
-    def _see(self, place: Place) -> None:
+    def _see(self, place: AwaitedPlace) -> None:
         place.seen, place.seen_wall = self._clock(), self._wall()
 
 
-def _place_of(identity: bytes, line: AwaitedLine) -> Place | None:
+def _place_of(identity: bytes, line: AwaitedLine) -> AwaitedPlace | None:
     return next((place for place in line.places if place.identity == identity), None)
