@@ -5,6 +5,7 @@ RabbitMQ shows no message where it lies: to look is to have it delivered, and no
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ _RETURNED_S = 2.0
 _QUIET_S = 0.5
 # A prefetch has 16 bits.
 _LONGEST_STRETCH = 1 << 15
+_STRETCH_BYTES = 64 << 20
 
 
 class OpenQueue:
@@ -30,37 +32,49 @@ class OpenQueue:
         self.count = 0
         self._connection = connection
         self._nack_counts = nack_counts
-        self._held = 0
+        self._holds = False
         self._stretches = 0
 
     def shown(self, most: int, most_bytes: int) -> Iterator[tuple[Any, Any, bytes]]:
         """Get those that waited at the first, and keep all of them until ``give_back``.
 
-        As ``got``, but many at a time. None is shown once those before it have so many bytes.
-
-        They come in stretches, each twice as long as the one before where the bytes allow that, and
-        each by a consumer that ends when it is full: pika rejects what arrives at a consumer that
-        ends earlier, and a rejected message counts as a delivery and goes behind the others. Where
-        the end of a channel gives them back, it does so consumer by consumer, in the order of their
-        names; to a quorum queue each ``basic.get`` is a consumer too, named by its number, so that
-        the tenth would be in front of the second.
+        None is shown once those before it have so many bytes.
         """
         size = 0
-        number = 0
-        for message in self.got(1):
-            self.hold()
-            yield message
-            size = len(message[2])
-            number = 1
-        while 0 < number < min(most, self.count) and size < most_bytes:
-            room = -((size - most_bytes) * number // max(size, 1))
-            wanted = min(number, self.count - number, most - number, room, _LONGEST_STRETCH)
-            came = self._stretch(wanted)
+        for came in self.stretches(most, most_bytes, _LONGEST_STRETCH):
             for message in came:
                 if size < most_bytes:
                     yield message
                     size += len(message[2])
+
+    def stretches(
+        self, most: int, most_bytes: float = math.inf, longest: int = _LONGEST_STRETCH
+    ) -> Iterator[list[tuple[Any, Any, bytes]]]:
+        """Get those that waited at the first, and keep all of them until ``give_back``.
+
+        As ``got``, but many at a time, and about so many bytes. Each stretch is twice as long as
+        the one before where the bounds allow that, and comes by a consumer that ends when it is
+        full: pika rejects what arrives at a consumer that ends earlier, and a rejected message
+        counts as a delivery and goes behind the others. Where the end of a channel gives them
+        back, it does so consumer by consumer, in the order of their names; to a quorum queue each
+        ``basic.get`` is a consumer too, named by its number, so that the tenth would be in front
+        of the second.
+        """
+        size = 0
+        number = 0
+        for message in self.got(min(most, 1)):
+            self.hold()
+            size = len(message[2])
+            number = 1
+            yield [message]
+        while 0 < number < min(most, self.count) and size < most_bytes:
+            left = min(most_bytes - size, _STRETCH_BYTES)
+            room = math.ceil(left * number / max(size, 1))
+            wanted = min(number, self.count - number, most - number, room, longest)
+            came = self._stretch(wanted)
+            size += sum(len(body) for _, _, body in came)
             number += len(came)
+            yield came
             if len(came) < wanted:
                 return  # other consumers have the rest
 
@@ -72,7 +86,7 @@ class OpenQueue:
         name = self.channel.basic_consume(
             self.name,
             lambda _, *message: came.append(message),
-            consumer_tag=f"look {self._stretches:02}",
+            consumer_tag=f"look {self._stretches:04}",
         )
         until = time.monotonic() + _QUIET_S
         while len(came) < wanted and (left := until - time.monotonic()) > 0:
@@ -81,7 +95,7 @@ class OpenQueue:
             if len(came) > before:
                 until = time.monotonic() + _QUIET_S
         self.channel.basic_cancel(name)
-        self._held += len(came)
+        self._holds = self._holds or bool(came)
         return came
 
     def got(self, most: int | None) -> Iterator[tuple[Any, Any, bytes]]:
@@ -97,15 +111,15 @@ class OpenQueue:
             method, properties, body = self.channel.basic_get(self.name)
             if method is None:
                 return
-            if number == 0:
+            if not self.count:
                 self.count = method.message_count + 1
-                most = self.count if most is None else min(most, self.count)
+            most = self.count if most is None else min(most, self.count)
             number += 1
             yield method, properties, body
 
     def hold(self) -> None:
         """Keep the message that was got last until ``give_back``."""
-        self._held += 1
+        self._holds = True
 
     def give_back(self, gone: int) -> None:
         """Give back what is held; ``gone`` messages that were got are not.
@@ -116,7 +130,7 @@ class OpenQueue:
         They are there a moment later, so this waits for them; not for long, for another
         process may take them at once.
         """
-        if not self._held:
+        if not self._holds:
             return
         if not self._nack_counts:
             self.channel.basic_nack(0, multiple=True, requeue=True)

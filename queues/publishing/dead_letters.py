@@ -110,7 +110,7 @@ def requeue(
     """
     moved = 0
     with dead_letters_of(amqp_url, queue) as box:
-        for tag, properties, body in box.oldest(limit):
+        for tag, properties, body in box.one_by_one(limit):
             _move(box, queue, (tag, properties, body), moved)
             moved += 1
             on_moved(1)

@@ -12,6 +12,7 @@ that is looked at.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,9 @@ from tiercel.queues.publishing.dead_letter_copy import clean_headers, copy_prope
 
 RETURNS = 3
 _PATIENCE_S = 15.0
+# Letters that come at once. Few: until one that came back often is replaced, the death of this
+# process counts for it.
+_AT_ONCE = 64
 # A queue that does not take a message is asked again, so often and for so long.
 _AGAIN_S = 0.25
 
@@ -56,11 +60,32 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
 class LetterBox(OpenQueue):
     """A dead-letter queue that is there."""
 
-    # A channel to publish over.
-    _outlet: Any = None
+    def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
+        super().__init__(connection, name, nack_counts=nack_counts)
+        # A channel to publish over.
+        self._outlet: Any = None
+        # Letters that came, and that the caller has not seen yet.
+        self._unseen: deque[tuple[Any, Any, bytes]] = deque()
 
-    def oldest(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """As ``got``, as (delivery tag, properties, body)."""
+    def oldest(self, most: int) -> Iterator[tuple[int, Any, bytes]]:
+        """As ``stretches``, one by one, as (delivery tag, properties, body).
+
+        The caller leaves each or acks it; and may stop before the last, for ``give_back`` leaves
+        those that came beyond it.
+        """
+        number = 0
+        for came in self.stretches(most, longest=_AT_ONCE):
+            number += len(came)
+            self._unseen.extend(came)
+            while self._unseen:
+                method, properties, body = self._unseen.popleft()
+                yield method.delivery_tag, properties, body
+        # Other readers have the rest, or the queue's leader was silent: a get waits for its answer.
+        for method, properties, body in self.got(min(most, self.count) - number):
+            yield method.delivery_tag, properties, body
+
+    def one_by_one(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
+        """As ``got``, as (delivery tag, properties, body): for letters that do not stay."""
         for method, properties, body in self.got(most):
             yield method.delivery_tag, properties, body
 
@@ -95,6 +120,13 @@ class LetterBox(OpenQueue):
             return
         self.put(self.name, copy_properties(properties, clean_headers(properties.headers)), body, 0)
         self.channel.basic_ack(tag)
+
+    def give_back(self, gone: int) -> None:
+        """Give back what is held, and what came that the caller has not seen."""
+        while self._unseen:
+            method, properties, body = self._unseen.popleft()
+            self.leave(method.delivery_tag, properties, body)
+        super().give_back(gone)
 
     def _offer(self, queue: str, properties: Any, body: bytes) -> NackError | None:
         if self._outlet is None:

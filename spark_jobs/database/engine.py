@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url
@@ -25,6 +26,8 @@ _PASSING = ("40", "55P03", "57P", "53", "08", "25P03", "57014")
 _LACKING = ("42P01", "42703", "42501", "3F000")
 # Of SQLite, which has no numbers for them.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
+# What SQLAlchemy's log calls the pools of these engines: those of users stay as they are.
+_POOLS = "tiercel"
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -39,12 +42,15 @@ def engine_of(url: str) -> Engine:
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         kind = parsed.get_backend_name()
         if kind == "postgresql":
-            return create_engine(
-                parsed,
-                pool_size=1,
-                max_overflow=1,
-                hide_parameters=True,
-                connect_args=_postgresql_settings(),
+            return _quiet(
+                create_engine(
+                    parsed,
+                    pool_size=1,
+                    max_overflow=1,
+                    pool_logging_name=_POOLS,
+                    hide_parameters=True,
+                    connect_args=_postgresql_settings(),
+                )
             )
         if kind == "sqlite":
             return _sqlite(parsed)
@@ -89,6 +95,21 @@ def words_of(error: DBAPIError) -> str:
     said = [getattr(diagnosis, name, None) for name in ("message_primary", "message_detail")]
     text = ": ".join(one for one in said if one) or str(error.orig)
     return " ".join(text.split())[:400]
+
+
+def _quiet(engine: Engine) -> Engine:
+    """Log no traceback for a connection that ends amid a transaction.
+
+    The pool's rollback fails then, and it closes the connection; the call that had it raises, and
+    its caller says what is the matter.
+    """
+    pool = type(engine.pool)
+    logging.getLogger(f"{pool.__module__}.{pool.__name__}.{_POOLS}").addFilter(_is_no_reset)
+    return engine
+
+
+def _is_no_reset(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception during reset or similar"
 
 
 def _postgresql_settings() -> dict[str, Any]:

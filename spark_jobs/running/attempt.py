@@ -100,11 +100,14 @@ class Attempt:
             while not self._stop.is_set():
                 self.turn(self._longest_wait())
             self._patiently(self._committer.finish)
-        except (RedisUnavailableError, TurnAgainError) as error:
+        except RedisUnavailableError as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
-            self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
-            return False
-        return True
+        except TurnAgainError as error:
+            log.info("task %d begins again: %s", self.task, error, extra={"event": "step_again"})
+        else:
+            return True
+        self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
+        return False
 
     def recover(self) -> None:
         """Repeat the step that an earlier attempt had sealed, if there is one.

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import urllib.error
 import urllib.request
 from collections import Counter
-from contextlib import closing
 from itertools import repeat
 
 import pytest
 
-from tests.images.engine import engine
 from tests.images.server_images import image_of, server_named
 from tests.support.block_thief import stolen_from
 from tests.support.broker import ready
+from tests.support.docker_engine import docker_engine
 from tests.support.stack_image import build_image, prometheus_image
 from tests.support.stacks import CREDENTIALS, Stack, readable_folder
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.acker.connection.client import connect
 from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.compose.errors import ServiceMissingError
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 
 pytestmark = pytest.mark.timeout(1800)
@@ -93,14 +90,8 @@ def parts_of(line):
 
 @pytest.fixture(scope="module")
 def client():
-    try:
-        made = engine()
-    except ServiceMissingError as error:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-    with closing(made):
-        yield made
+    with docker_engine() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.images.engine import engine
 from tests.images.server_images import image_of, server_named
 from tests.support.broker import ready, take_all
 from tests.support.docker_cli import compose_command, docker_environment, run
+from tests.support.docker_engine import docker_engine
 from tests.support.stack_image import build_image
 from tests.support.stacks import Stack
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
-from tiercel.compose.errors import ServiceMissingError
 from tiercel.workers.project.writer import write_project
 
 pytestmark = pytest.mark.timeout(1800)
@@ -38,14 +35,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client() -> Iterator:
-    try:
-        made = engine()
-    except ServiceMissingError as error:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-    with closing(made):
-        yield made
+    with docker_engine() as client:
+        yield client
 
 
 def test_a_strict_type_checker_has_nothing_against_its_topology(project):

@@ -21,6 +21,7 @@ saying         a Redis that answers every command with one error
 stacks         the stack of the compose file
 stack_image    its image
 docker_cli     the commands of Docker, fetched where they are missing
+docker_engine  the engine: without one a test is left out, and in CI it fails
 pip_settings   this machine's pip settings, for builds in containers
 
 RabbitMQ:

@@ -23,7 +23,7 @@ FOLDERS = (
 )
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
-_OPENING = re.compile(r"(What|Whether|Who|Whose|Whom|Where|How)\b")
+_OPENING = re.compile(r"(What|Whether|Who|Whose|Whom|Where|When|How)\b")
 _RATE = re.compile(
     r"\b(?:one|once|call|copy|edge|entry|key|map|stream|trip|tuple|val|worker|xor) an? "
     r"(?:anchor|component|core|direction|file|host|key|line|message|root|row|server|shard|slot"

@@ -144,7 +144,7 @@ class Pending:
         return max(0.0, now - self.first_at(now))
 
     def first_at(self, now: float) -> float:
-        """When the oldest of them was emitted; now if nothing is in flight."""
+        """Time at which the oldest of them was emitted; now if nothing is in flight."""
         first = next(iter(self._entries.values()), None)
         return now if first is None else min([first[1], *self._reset.values()])
 

@@ -63,7 +63,7 @@ class Trees:
         return self._pending.oldest_s(now)
 
     def first_at(self, now: float) -> float:
-        """When the oldest was emitted; now if nothing is in flight."""
+        """Time at which the oldest was emitted; now if nothing is in flight."""
         return self._pending.first_at(now)
 
     @property

@@ -73,6 +73,19 @@ def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_
     assert bodies(amqp_url, queue.dead) == [b"a", b"c", b"new", b"newer"]
 
 
+def test_those_that_stay_keep_their_order_however_many_they_are(amqp_url, queue):
+    letters = [b"%d" % number for number in range(30)]
+    put(amqp_url, queue.dead, *letters)
+    wait_ready(amqp_url, queue.dead, 30)
+    chosen = [ids(amqp_url, queue)[number] for number in (3, 17)]
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, chosen) == chosen
+    wait_ready(amqp_url, queue.dead, 28)
+    assert bodies(amqp_url, queue.name) == [b"3", b"17"]
+    assert bodies(amqp_url, queue.dead) == [
+        letter for letter in letters if letter not in {b"3", b"17"}
+    ]
+
+
 def test_of_equal_letters_as_many_go_as_were_chosen(amqp_url, queue):
     put(amqp_url, queue.dead, b"same", b"same", b"other", b"same")
     same = ids(amqp_url, queue)[0]

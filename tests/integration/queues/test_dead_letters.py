@@ -1,7 +1,7 @@
 """Looking at dead letters, putting them back, throwing them away; and depths."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -35,6 +35,9 @@ DEATH = {
     "trace": "kept",
     "x-death": [{"reason": "rejected"}],
 }
+
+
+BODIES = [b"%d" % number for number in range(20)]
 
 
 @pytest.fixture
@@ -88,6 +91,36 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
     assert [body for body, _ in take_all(amqp_url, queue.name)] == [b"a"], (
         "the oldest is the oldest, however often one looked"
     )
+
+
+@pytest.mark.parametrize("limit", [12, 20])
+def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
+    """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
+    put(amqp_url, queue.dead, *BODIES)
+    wait_ready(amqp_url, queue.dead, 20)
+    for _ in range(2):
+        letters = dead_letters.show(amqp_url, queue.name, limit)
+        assert [letter.body for letter in letters] == BODIES[:limit]
+    last = dead_letters.look_for(amqp_url, queue.name, letters[-1].id)
+    assert last.body == BODIES[limit - 1]
+    wait_ready(amqp_url, queue.dead, 20)
+    assert [body for body, _ in take_all(amqp_url, queue.dead)] == BODIES
+
+
+def test_a_look_that_ends_early_deletes_none_of_those_that_came_with_the_last(amqp_url):
+    name = unique()
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": letter_box.RETURNS}
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
+        channel.queue_declare(name, durable=True)
+    put(amqp_url, f"{name}.dead", *BODIES)
+    wait_ready(amqp_url, f"{name}.dead", 20)
+    third = dead_letters.show(amqp_url, name, limit=4)[2].id
+    for _ in range(10):  # the fourth comes with it, and is not looked at
+        assert dead_letters.look_for(amqp_url, name, third) is not None
+    assert dead_letters.requeue_chosen(amqp_url, name, [third]) == [third]
+    wait_ready(amqp_url, f"{name}.dead", 19)
+    assert len(dead_letters.show(amqp_url, name)) == 19
 
 
 def test_what_the_broker_dead_lettered_has_the_brokers_reason(amqp_url):
@@ -224,6 +257,26 @@ def test_letters_whose_queue_is_slow_to_answer_are_not_taken_for_none(shared_rab
         resumed.start()
         assert dead_letters.requeue(url, queue.name) == 2
         resumed.join()
+
+
+def test_letters_whose_queue_falls_silent_amid_a_look_are_found(shared_rabbitmq, queue):
+    url = shared_rabbitmq.url
+    put(url, queue.dead, *BODIES)
+    wait_ready(url, queue.dead, 20)
+    chosen = [letter.id for letter in dead_letters.show(url, queue.name)][::5]
+    wait_ready(url, queue.dead, 20)
+    with ExitStack() as stack:
+
+        def fall_silent(_):
+            if not silent:
+                resume = stack.enter_context(standing_still(shared_rabbitmq, queue.dead))
+                silent.append(threading.Timer(1.5, resume))
+                silent[0].start()
+
+        silent = []
+        assert dead_letters.requeue_chosen(url, queue.name, chosen, fall_silent) == chosen
+        silent[0].join()
+    wait_ready(url, queue.dead, 16)
 
 
 def test_purge_says_how_many_it_deleted(amqp_url, queue):

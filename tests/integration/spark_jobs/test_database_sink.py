@@ -11,10 +11,11 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
 
 from tests.support.proxy import Proxy
 from tests.support.pump import Pump
+from tests.support.waiting import wait_until
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
 from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
@@ -471,6 +472,33 @@ def test_a_server_that_ends_a_connection_amid_its_rows_is_told_in_one_line(postg
         assert running.acked == list(range(200))
     assert database.rows() == [(n, "a") for n in range(200)]
     assert [one[:25] for one in errors] == ["waiting for the database:"]
+
+
+def ends_amid_a_transaction(engine, database):
+    """Return a connection to the pool, which the server has ended."""
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_backend_pid()")
+        [pid] = cursor.fetchone()
+        database.run(f"SELECT pg_terminate_backend({pid})")
+        wait_until(lambda: not database.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))
+    finally:
+        connection.close()
+        engine.dispose()
+
+
+def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_log(
+    postgres_url, caplog
+):
+    database = Database(postgres_url)
+    ends_amid_a_transaction(engine_of(postgres_url), database)
+    assert caplog.records == []
+    # A user's own engine in the same process logs as ever.
+    theirs = create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    ends_amid_a_transaction(theirs, database)
+    [record] = caplog.records
+    assert record.exc_info
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.pump import Pump, Source, killed_after
+from tests.support.waiting import wait_until
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
 from tiercel.queues.message.identity import Identity
 from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 
 
@@ -280,6 +283,43 @@ def test_what_is_forgotten_counts_again_and_time_runs_with_the_commits() -> None
         send(pump, (f"late-{n}", "x"))
     send(pump, ("1", "a"))
     assert counts(pump)["a"] == 2
+
+
+class Together(Count):
+    """Two tasks have their first tuple at the same time."""
+
+    both: ClassVar[threading.Barrier]
+    entered = False
+
+    def execute(self, tup, collector):
+        if not self.entered:
+            self.entered = True
+            self.both.wait(30)
+        super().execute(tup, collector)
+
+
+def test_of_two_tasks_at_one_tuple_the_second_begins_its_step_again(caplog) -> None:
+    caplog.set_level("INFO")
+    builder = TopologyBuilder("together")
+    builder.set_spout("words", Source("word string"))
+    builder.set_bolt("count", Together(), 2).shuffle_grouping("words")
+    pump = Pump(builder.build())
+    Together.both = threading.Barrier(2)
+    pump.feed(["a"], ["a"], identities=["1", "1"])
+    pump.send()
+    bolt_tasks = [BoltTask(pump.around, task) for task in pump.tasks]
+    threads = [threading.Thread(target=bolt_task.run) for bolt_task in bolt_tasks]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: pump.read() or len(pump.acked) == 2)
+    finally:
+        for bolt_task, thread in zip(bolt_tasks, threads, strict=True):
+            bolt_task.stop()
+            thread.join()
+    assert counts(pump) == {"a": 1}
+    [said] = [record for record in caplog.records if "begins again" in record.message]
+    assert (said.levelname, said.event) == ("INFO", "step_again")
 
 
 @settings(max_examples=60)
