@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.topologies import ObservedSpout, WordCount, WordCountOnce
+from bench.topologies import ObservedSpout, WordCountOnce
 from tiercel import Config, StatefulBolt, Topology, TopologyBuilder
+from tiercel.examples.word_count import WordCount
 
 
 def ordered() -> Topology:
