@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -24,5 +26,30 @@ def register_rabbitmq(spark: SparkSession) -> None:
     """
     spark.dataSource.register(RabbitMQDataSource)
     if spark not in _listened_to:
-        spark.streams.addListener(CommitListener())
+        _listen(spark)
         _listened_to.add(spark)
+
+
+def _listen(spark: SparkSession) -> None:
+    """Add the listener in such a way that the user's program still ends by itself."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        spark.streams.addListener(CommitListener())
+        return
+    # Spark Connect starts a thread for its listeners, and at its end Python waits for all threads
+    # but daemons: for this one for ever, unless the session is stopped. A thread is a daemon if the
+    # one that starts it is.
+    listener = CommitListener()
+    adding = threading.Thread(target=spark.streams.addListener, args=[listener], daemon=True)
+    adding.start()
+    adding.join()
+
+
+@atexit.register
+def _forget_listeners() -> None:
+    """Keep sessions of Spark Connect from waiting for that thread.
+
+    They remove their listeners when they are collected, at the latest while Python ends. Daemons
+    stand still then, and so would the session when it joins one.
+    """
+    for spark in _listened_to:
+        vars(spark).pop("_sqm", None)

@@ -1,4 +1,4 @@
-"""Queues by way of Spark Connect, whose client has no JVM; skipped where it is not installed."""
+"""Queues by way of Spark Connect, whose client has no JVM."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from tests.support.broker import ready, unique
+from tests.support.connect import ConnectServer
 from tests.support.data_frames import new_queue
-
-pytest.importorskip("grpc", reason="needs pip install 'pyspark[connect]'")
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -63,3 +62,46 @@ def test_a_client_of_spark_connect_reads_fails_and_writes(amqp_url, tmp_path):
     assert "looked at 3" in done.stdout
     # The listener's word of the commit came too, though the next trigger is an hour away.
     assert [ready(amqp_url, name) for name in (queue, f"{queue}.dead", copies)] == [0, 1, 2]
+
+
+# The query goes on if the program does not stop it: it is the server's.
+_PROGRAM = """
+import sys
+
+from pyspark.sql import SparkSession
+from tests.support.broker import ready
+from tests.support.waiting import wait_until
+from tiercel.dataframe import register_rabbitmq
+
+server, url, queue, folder, end = sys.argv[1:]
+spark = SparkSession.builder.remote(server).getOrCreate()
+register_rabbitmq(spark)
+rows = spark.readStream.format("rabbitmq").options(url=url, queue=queue).load()
+writer = rows.writeStream.format("noop").option("checkpointLocation", folder)
+query = writer.trigger(processingTime="1 hour").start()
+wait_until(lambda: query.lastProgress or not query.isActive, 60)
+exec(end)
+print("the end of the program", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("end", ["", "query.stop()", "spark.stop()", "query.stop(); spark.stop()"])
+def test_the_program_of_a_client_ends_by_itself(amqp_url, server, tmp_path, end):
+    queue = new_queue(amqp_url, unique(), b"one", b"two")
+    program = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, server.url, amqp_url, queue, str(tmp_path), end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said, errors = program.communicate(timeout=100)
+    finally:
+        program.kill()
+    assert (said, errors, program.returncode) == ("the end of the program\n", "", 0)

@@ -66,6 +66,7 @@ Data frames:
 data_frames    plain Spark with the format "rabbitmq", and what its queries leave behind
 frame_driver   a Spark driver with a query over a queue, which a test may kill
 standalone     a cluster of Spark whose workers are hosts of their own
+connect        a server of Spark Connect
 without        processes of Python where a package is not installed
 
 The monitor, and strangers:
