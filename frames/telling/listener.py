@@ -7,6 +7,7 @@ and when a query is stopped it is the only way.
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -43,8 +44,14 @@ class CommitListener(StreamingQueryListener):
 
 
 def _offset(text: str | None) -> ReadOffset | None:
-    try:
-        offset = json.loads(text or "null")
-    except ValueError:
-        return None
-    return ReadOffset.parse(offset) if isinstance(offset, dict) else None
+    """Return the offset of a source, if it is one of ours.
+
+    It is JSON, but in a client of Spark Connect of PySpark 4.1 Python's notation of a dictionary.
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            offset = read(text or "null")
+        except (ValueError, SyntaxError, TypeError):
+            continue
+        return ReadOffset.parse(offset) if isinstance(offset, dict) else None
+    return None

@@ -12,7 +12,7 @@ from tests.support.broker import ready, unique
 from tests.support.connect import ConnectServer
 from tests.support.data_frames import new_queue
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(300)
 
 # A process of its own: a server with a classic session cannot have sessions of Connect too.
 _CLIENT = """
@@ -41,7 +41,7 @@ def batch(rows, number):
 rows = spark.readStream.format("rabbitmq").options(url=url, queue=queue).load()
 writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", folder)
 query = writer.trigger(processingTime="1 hour").start()
-wait_until(lambda: ready(url, queue + ".dead") == 1 or not query.isActive, 60)
+wait_until(lambda: ready(url, queue + ".dead") == 1 or not query.isActive, 150)
 query.stop()
 spark.stop()
 """
@@ -55,7 +55,7 @@ def test_a_client_of_spark_connect_reads_fails_and_writes(amqp_url, tmp_path):
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -79,7 +79,7 @@ register_rabbitmq(spark)
 rows = spark.readStream.format("rabbitmq").options(url=url, queue=queue).load()
 writer = rows.writeStream.format("noop").option("checkpointLocation", folder)
 query = writer.trigger(processingTime="1 hour").start()
-wait_until(lambda: query.lastProgress or not query.isActive, 60)
+wait_until(lambda: query.lastProgress or not query.isActive, 150)
 exec(end)
 print("the end of the program", flush=True)
 """
@@ -101,7 +101,7 @@ def test_the_program_of_a_client_ends_by_itself(amqp_url, server, tmp_path, end)
         text=True,
     )
     try:
-        said, errors = program.communicate(timeout=100)
+        said, errors = program.communicate(timeout=240)
     finally:
         program.kill()
     assert (said, errors, program.returncode) == ("the end of the program\n", "", 0)

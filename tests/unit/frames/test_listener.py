@@ -1,0 +1,49 @@
+"""The listener finds the readers of a query in its progress, in each version's notation."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tiercel.frames.telling.listener import CommitListener
+from tiercel.frames.telling.post import Post
+
+READER = "0123456789abcdef"
+
+
+@pytest.fixture
+def heard():
+    words = []
+    post = Post(READER, lambda word: words.append(dict(word)) or {})
+    yield words
+    post.close()
+
+
+def progress(*ends):
+    sources = [SimpleNamespace(endOffset=end) for end in ends]
+    return SimpleNamespace(progress=SimpleNamespace(runId="run", sources=sources))
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        f'{{"reader":"{READER}","messages":7}}',
+        # As a client of Spark Connect has it with PySpark 4.1.
+        f"{{'reader': '{READER}', 'messages': 7}}",
+    ],
+    ids=["JSON", "Python"],
+)
+def test_a_reader_is_told_of_its_commit_and_of_the_end(heard, offset):
+    listener = CommitListener()
+    listener.onQueryProgress(progress("None", offset))
+    listener.onQueryTerminated(SimpleNamespace(runId="run"))
+    wait_until(lambda: len(heard) == 2)
+    assert heard == [{"committed": 7}, {"ended": True}]
+
+
+@pytest.mark.parametrize("offset", [None, "None", "null", "12", "[1]", "{'a'", '{"a": {"0": 3}}'])
+def test_offsets_of_other_sources_are_passed_over(heard, offset):
+    listener = CommitListener()
+    listener.onQueryProgress(progress(offset))
+    listener.onQueryTerminated(SimpleNamespace(runId="run"))
+    assert heard == []
