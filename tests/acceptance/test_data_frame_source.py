@@ -5,8 +5,10 @@ the batch that read it is committed, and else is delivered again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
+import pika
 import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -24,11 +26,16 @@ from tests.support.data_frames import (
     settled_within,
 )
 from tests.support.waiting import wait_until
+from tiercel import Publisher
 from tiercel.dataframe import FramesError, ReaderGoneError, fail_messages
+from tiercel.examples import word_count
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.testing import complete_topology
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 LONG = {"processingTime": "1 hour"}
+NEW_YEAR = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
 
 @pytest.fixture(scope="module")
@@ -376,43 +383,73 @@ def test_a_field_named_delivery_names_no_message(spark):
         fail_messages(spark.sql("select 'by ship' delivery"), "too late")
 
 
+def sentences_said(count):
+    """Sentences for the topology that counts words, each with the second in which it was said;
+    they come up to nine seconds late.
+    """
+    said = [
+        (number * 7919 % 60, f"the falcon {number % 5} and a tiercel") for number in range(count)
+    ]
+    return sorted(said, key=lambda each: each[0] + each[0] * 7 % 10)
+
+
+def send_sentences(amqp_url, queue, said):
+    messages = [
+        OutgoingMessage(
+            routing_key=queue,
+            body=sentence.encode(),
+            properties=pika.BasicProperties(timestamp=NEW_YEAR + at, delivery_mode=2),
+        )
+        for at, sentence in said
+    ]
+    with Publisher(amqp_url) as publisher:
+        publisher.publish_all(messages)
+
+
 def test_windows_of_sql_equal_a_batch_computation(amqp_url, queue, stream, spark, tmp_path):
-    """Event time, windows and a watermark, over a stream that is read in many batches."""
-    made = [(number * 7919 % 60, f"word{number % 5}") for number in range(600)]
-    put(
-        amqp_url,
-        queue,
-        *[
-            b'{"at": "2026-01-01T00:00:%02d", "word": "%s"}' % (at, word.encode())
-            for at, word in sorted(made)
-        ],
-        b'{"at": "2026-01-01T01:00:00", "word": "end"}',
+    """The words of a topology by event time, with a watermark, over a stream that is read in many
+    batches: each window is as it is in the batch, and together they are what the topology emits.
+    """
+    said = sentences_said(600)
+    send_sentences(amqp_url, queue, [*said, (3600, "end")])
+    sentences = stream(
+        "timestamp timestamp, sentence string",
+        fields="sentence string",
+        maxMessagesPerTrigger="150",
     )
-    wait_until(lambda: ready(amqp_url, queue) == 601)
-    rows = stream(
-        "at timestamp, word string", fields="at timestamp, word string", maxMessagesPerTrigger="50"
-    )
+    words = sentences.selectExpr("timestamp", "explode(split(sentence, ' ')) as word")
     windows = (
-        rows.withWatermark("at", "5 seconds").groupBy(f.window("at", "10 seconds"), "word").count()
+        words.withWatermark("timestamp", "10 seconds")
+        .groupBy(f.window("timestamp", "10 seconds"), "word")
+        .count()
     )
     query = (
         windows.writeStream.format("parquet")
         .option("path", str(tmp_path / "windows"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .outputMode("append")
-        .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
-    streamed = {
-        (row.window.start.second, row.word): row["count"]
-        for row in spark.read.parquet(str(tmp_path / "windows")).collect()
-    }
-    batch = {}
-    for at, word in made:
-        key = (at - at % 10, word)
-        batch[key] = batch.get(key, 0) + 1
+    # Not availableNow, which before PySpark 4.2 is one batch.
+    wait_until(lambda: rows_read(query) == 601 or query.exception(), 200)
+    query.processAllAvailable()
+    assert sum(each.numInputRows > 0 for each in query.recentProgress) > 3
+    query.stop()
+    streamed = Counter()
+    for row in spark.read.parquet(str(tmp_path / "windows")).collect():
+        streamed[row.window.start.second, row.word] += row["count"]
+    batch = Counter((at - at % 10, word) for at, sentence in said for word in sentence.split(" "))
     assert streamed == batch
+    fed = {"sentences": [[sentence] for _, sentence in said]}
+    emitted = complete_topology(word_count.topology(), mock_sources=fed)
+    totals = Counter()
+    for (_, word), count in streamed.items():
+        totals[word] += count
+    assert totals == Counter(word for [word] in emitted["split"])
+
+
+def rows_read(query):
+    return sum(each.numInputRows for each in query.recentProgress)
 
 
 def test_a_look_shows_what_is_there_and_leaves_it(spark, amqp_url, queue):
