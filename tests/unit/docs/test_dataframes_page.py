@@ -37,6 +37,14 @@ def test_every_property_that_can_be_written_is_named():
     assert set(re.findall(r"`(\w+)`", part("Writing"))) >= set(WRITTEN)
 
 
+def test_users_of_kafka_are_sent_to_options_and_columns_that_there_are():
+    rows = [line.split("|") for line in part("If you know Spark's Kafka source").splitlines()]
+    there = {name for row in rows if len(row) > 3 for name in re.findall(r"`(\w+)`", row[2])}
+    columns = available(options.SourceOptions.read({"url": "amqp://localhost", "queue": "q"})).names
+    assert there <= {*options._SOURCE, *options._SINK, *columns}
+    assert there >= {"url", "queue", "maxMessagesPerTrigger", "partitions", "body", "headers"}
+
+
 def test_the_code_on_the_page_is_python():
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         ast.parse(block)
