@@ -9,6 +9,9 @@ A message that is there as a whole, as small ones are, is read in one go and not
 pika takes 12 µs for these, which was a third of what a spout worker spends on a message when a
 queue is drained, and this takes 3.
 
+Messages that are published one after the other leave together: pika hands each of a message's three
+frames to the system by itself, which was a quarter of what publishing costs.
+
 ``tests/unit/queues/broker/test_frames.py`` fails if a pika no longer reads frames by the methods
 overridden here.
 """
@@ -16,6 +19,8 @@ overridden here.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -43,6 +48,8 @@ _DELIVERY = struct.Struct(">QB")
 _REDELIVERED = 1
 # Most messages of a queue have the same few properties; longer ones are hardly the same twice.
 _SHARED_BYTES = 64
+# Handed to the system at once. What it does not take at once is copied, so this is not larger.
+_TOGETHER_BYTES = 64 * 1024
 
 
 class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
@@ -76,6 +83,35 @@ class Message(Frame):  # type: ignore[misc] # pika is not typed
 
 class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
     """A ``SelectConnection`` on which each message has ``Properties``, whatever came."""
+
+    # Frames that wait for those behind them; None: each is sent by itself.
+    _gathered: list[bytes] | None = None
+    _gathered_bytes = 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is published inside with fewer calls of the system; in the same order."""
+        self._gathered = []
+        try:
+            yield
+        finally:
+            self._send_gathered()
+            self._gathered = None
+
+    def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
+        if self._gathered is None:
+            super()._output_marshaled_frames(marshaled_frames)
+            return
+        self._gathered += marshaled_frames
+        self._gathered_bytes += sum(map(len, marshaled_frames))
+        if self._gathered_bytes >= _TOGETHER_BYTES:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            super()._output_marshaled_frames([b"".join(self._gathered)])
+            self._gathered.clear()
+            self._gathered_bytes = 0
 
     def _read_frame(self) -> tuple[int, Any]:
         found = _message(self._frame_buffer) or _content_header(self._frame_buffer)

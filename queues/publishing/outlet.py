@@ -155,17 +155,17 @@ class Outlet:
         self._asked = False
         window = 1 if self._suspects else _WINDOW
         channel = None if self._stale else self._channel
-        while (
-            channel is not None
-            and channel.is_open
-            and len(self._unconfirmed) < window
-            and self._bytes < _WINDOW_BYTES
-        ):
-            try:
-                message = self._waiting.popleft()
-            except IndexError:
-                return
-            self._send(message)
+        if channel is None:
+            return
+        with channel.connection.together():
+            while (
+                channel.is_open and len(self._unconfirmed) < window and self._bytes < _WINDOW_BYTES
+            ):
+                try:
+                    message = self._waiting.popleft()
+                except IndexError:
+                    return
+                self._send(message)
 
     def _send(self, message: Publication) -> None:
         try:

@@ -1,9 +1,10 @@
 """pika's reading of frames, where it is replaced: these fail if a pika reads them elsewhere."""
 
 import struct
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pika import BasicProperties, URLParameters
 from pika.adapters.select_connection import IOLoop
@@ -199,3 +200,50 @@ def test_a_body_in_two_frames_is_pikas(consume):
 def test_a_message_that_does_not_end_where_it_says_is_refused(arrive):
     with pytest.raises(InvalidFrameError):
         arrive(delivered(b"hello")[:-1] + b"x")
+
+
+@pytest.fixture
+def publish():
+    """``publish(body)`` writes a message to a connection; ``publish.sent`` is what left."""
+    loop = IOLoop()
+    connection = Connection(
+        URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False
+    )
+
+    def publish(body):
+        content = (BasicProperties(message_id="m"), body)
+        connection._send_message(1, Basic.Publish(routing_key="q"), content)
+
+    connection._body_max_length = 131_064
+    publish.sent = []
+    connection._adapter_emit_data = publish.sent.append
+    publish.together = connection.together
+    yield publish
+    loop.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.sampled_from([0, 1, 100, 40_000, 70_000, 200_000]), max_size=12))
+def test_messages_published_together_are_the_same_bytes_in_fewer_pieces(publish, sizes):
+    publish.sent.clear()
+    for size in sizes:
+        publish(b"x" * size)
+    alone = list(publish.sent)
+    publish.sent.clear()
+    with publish.together():
+        for size in sizes:
+            publish(b"x" * size)
+    assert b"".join(publish.sent) == b"".join(alone)
+    # A piece is handed over as soon as it has so many bytes.
+    assert len(publish.sent) <= 1 + sum(map(len, alone)) // 65_536
+
+
+def test_what_was_published_before_an_error_leaves(publish):
+    with suppress(KeyError), publish.together():
+        publish(b"one")
+        raise KeyError
+    together = list(publish.sent)
+    publish.sent.clear()
+    publish(b"one")
+    assert together == [b"".join(publish.sent)]
+    assert len(publish.sent) == 3
