@@ -24,7 +24,7 @@ help:
 	@echo '  make test-all    70 min    make test and all that it leaves out; what CI runs'
 	@echo '  make test-rest   60 min    what make test leaves out'
 	@echo '  make test-newest 15 min    the integration tests on the newest servers, in containers; in test-rest too'
-	@echo '  make test-oldest  8 min    data frames on the oldest PySpark that has them'
+	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make soak        25 min    random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
@@ -100,10 +100,13 @@ test-newest: $(STAMP)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
 OLDEST := .cache/oldest
+# A new driver goes on from the checkpoint of one that was killed.
+RESTART := tests/acceptance/test_data_frame_faults.py::test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committed
 SITE_OF := -c 'import site; print(site.getsitepackages()[0])'
 test-oldest: $(OLDEST)/.complete
 	@$(OLDEST)/bin/python -m pytest $(or $(ARGS),tests/unit/frames tests/integration/frames \
-		tests/acceptance/test_data_frame_source.py tests/acceptance/test_data_frame_sink.py)
+		tests/acceptance/test_data_frame_source.py tests/acceptance/test_data_frame_sink.py \
+		tests/acceptance/test_data_frame_connect.py $(RESTART))
 
 $(OLDEST)/.complete: tests/oldest.txt $(STAMP)
 	@echo 'tiercel: installing the oldest PySpark into $(OLDEST)'
