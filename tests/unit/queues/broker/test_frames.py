@@ -6,10 +6,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pika import BasicProperties, URLParameters
+from pika import BasicProperties, SelectConnection, URLParameters
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
-from pika.exceptions import InvalidFrameError
+from pika.exceptions import AMQPError, InvalidFrameError
 from pika.frame import Body, Header, Method
 from pika.spec import Basic
 
@@ -210,16 +210,44 @@ def publish():
         URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False
     )
 
-    def publish(body):
+    def publish(body, routing_key="q"):
         content = (BasicProperties(message_id="m"), body)
-        connection._send_message(1, Basic.Publish(routing_key="q"), content)
+        connection._send_message(1, Basic.Publish(routing_key=routing_key), content)
 
     connection._body_max_length = 131_064
     publish.sent = []
     connection._adapter_emit_data = publish.sent.append
     publish.together = connection.together
+    publish.connection = connection
     yield publish
     loop.close()
+
+
+@given(
+    size=st.sampled_from([0, 1, 100, 131_063, 131_064, 131_065, 300_000]),
+    exchange=st.text(max_size=20),
+    routing_key=st.text(max_size=20),
+    mandatory=st.booleans(),
+    headers=st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_message_is_written_as_pika_writes_it(publish, size, headers, **method):
+    message = (
+        Basic.Publish(**method),
+        (BasicProperties(headers=headers, priority=3), b"x" * size),
+    )
+    written = []
+    for cls in (Connection, SelectConnection):
+        publish.sent.clear()
+        cls._send_message(publish.connection, 7, *message)
+        written.append(b"".join(publish.sent))
+    assert written[0] == written[1]
+
+
+def test_a_routing_key_that_is_too_long_is_refused_before_anything_is_sent(publish):
+    with pytest.raises(AMQPError):
+        publish(b"one", routing_key="k" * 256)
+    assert publish.sent == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -245,5 +273,4 @@ def test_what_was_published_before_an_error_leaves(publish):
     together = list(publish.sent)
     publish.sent.clear()
     publish(b"one")
-    assert together == [b"".join(publish.sent)]
-    assert len(publish.sent) == 3
+    assert together == publish.sent
