@@ -84,7 +84,7 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench.topologies`` on this machine.
+    """A topology of ``bench/topologies`` on this machine.
 
     Driver and spout workers are the processes of ``tiercel run``.
     """
@@ -212,7 +212,7 @@ class Running:
 
 @contextmanager
 def running(
-    kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies"
+    kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies.words"
 ) -> Iterator[Running]:
     """Start the topology of a module, and end it in order with the block.
 
