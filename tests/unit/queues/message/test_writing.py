@@ -20,10 +20,8 @@ from tiercel.queues.message.header_text import (
     SINCE_HEADER,
     header_texts,
 )
-from tiercel.queues.message.writing import WRITTEN, write_headers, write_properties
+from tiercel.queues.message.writing import TEXTS, WRITTEN, write_headers, write_properties
 from tiercel.queues.retry import FAILURES_HEADER
-
-TEXTS = [name for name in WRITTEN if name not in ("headers", "priority", "timestamp", "expiration")]
 
 
 def written(**values):
