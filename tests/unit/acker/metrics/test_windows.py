@@ -1,4 +1,4 @@
-"""What the tasks of a component have counted, together."""
+"""The counts of the tasks of a component, together."""
 
 from tiercel.acker.metrics.windows import total_of
 
