@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.figures import HEADLINES, REFERENCE_PER_S, Headline, headline, headlines, slower
 from bench.machine import load, machine
-from bench.page import write
+from bench.page.blocks import write
 from bench.parts import FULL, PARTS, QUICK, Scale
 from bench.rig import BenchError
 from tiercel.compose.errors import ServiceError

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.growth import seconds_to_drain
 from bench.probe import environment
 from bench.rig import BenchError, running, sentences, servers
-from bench.topologies import DATABASE
+from bench.topologies.rows import DATABASE
 from tiercel.workers.config import Settings
 
 # Messages that a topology has had before it is measured: its bound on what is in flight has
@@ -55,7 +55,10 @@ def measure(settings: Settings, kind: str, rows: int) -> Inserted:
     """Empty a queue of so many messages into a new database."""
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         path = Path(folder) / "rows.db"
-        with environment({DATABASE: str(path)}), running(kind, settings) as topology:
+        with (
+            environment({DATABASE: str(path)}),
+            running(kind, settings, module="bench.topologies.rows") as topology,
+        ):
             seconds_to_drain(topology, _bodies(0, _WARM_UP), _WITHIN_S)
             wall_s = seconds_to_drain(topology, _bodies(_WARM_UP, rows), _WITHIN_S)
             with closing(sqlite3.connect(path)) as database:

@@ -31,7 +31,7 @@ from aiohttp import web
 from bench.growth import seconds_to_drain
 from bench.probe import environment
 from bench.rig import running, servers
-from bench.topologies import ObservedSpout
+from bench.topologies.observed import ObservedSpout
 from tiercel import (
     AsyncBolt,
     AsyncCollector,

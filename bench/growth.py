@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.probe import environment
 from bench.rig import Running, fill, running, servers
 from bench.throughput import moment
-from bench.topologies import Shape
+from bench.topologies.chains import Shape
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
@@ -96,7 +96,10 @@ def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, 
     count = curve.messages(value)
     size = curve.size(value)
     rates = []
-    with environment(shape.environment()), running("shaped", settings) as topology:
+    with (
+        environment(shape.environment()),
+        running("shaped", settings, module="bench.topologies.chains") as topology,
+    ):
         for run in range(runs + 1):
             rate = _drain(topology, count, size)
             if run:

@@ -82,7 +82,7 @@ class Beside:
 
 def measure_rate(settings: Settings, seconds: float) -> Rated:
     """Count the acks of a bolt that is limited over all its tasks."""
-    with running("limited", settings) as topology:
+    with running("limited", settings, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
         count = _WARM_UP + round(LIMIT_PER_S * (seconds + 10))
         fill(settings, topology.queue, repeat(b"one", count))
@@ -95,7 +95,7 @@ def measure_rate(settings: Settings, seconds: float) -> Rated:
 
 def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) -> Beside:
     """Offer messages of many tenants behind those of a limited one."""
-    with running("tenants", settings, timed=True) as topology:
+    with running("tenants", settings, timed=True, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
         began = time.monotonic()
         fill(settings, topology.queue, repeat(b"big", waiting))

@@ -31,7 +31,7 @@ from bench.properties import fill_whole
 from bench.rig import WORDS, running, servers
 from bench.server import redis_server
 from bench.throughput import drain
-from bench.topologies import DATABASE
+from bench.topologies.rows import DATABASE
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import LedgerSpec
@@ -112,7 +112,7 @@ def rows_through_a_topology(settings: Settings, sentences: int, rounds: int) -> 
                 return int(connection.execute(text("SELECT count(*) FROM words")).scalar_one())
 
         found = []
-        with running("stored", settings) as topology:
+        with running("stored", settings, module="bench.topologies.rows") as topology:
             topology.warm_up()
             for _ in range(rounds):
                 drained = drain(topology, "stored", sentences, fill_whole, counted)
@@ -157,7 +157,7 @@ def in_turns(settings: Settings, kinds: Sequence[str], count: int, rounds: range
     with ExitStack() as exits:
         topologies = {}
         for kind in kinds:
-            module = "bench.orders" if kind in ORDERS else "bench.topologies"
+            module = "bench.topologies.orders" if kind in ORDERS else "bench.topologies.words"
             topologies[kind] = exits.enter_context(running(kind, settings, module=module))
             if kind in ORDERS:
                 topologies[kind].words = 1

@@ -6,21 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench import (
-    contest,
-    growth,
-    inbox,
-    latency,
-    ledger,
-    scaling,
-    slow,
-    standby,
-    throughput,
-    tuples,
-)
+from bench import contest, growth, inbox, latency, ledger, scaling, standby, throughput
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
+from bench.slow.amount import RAISING, Slow
+from bench.slow.beside import Beside, beside
+from bench.slow.curve import curve
+from bench.slow.drain import SlowDrained, drain
 from bench.throughput import Drained
+from bench.tuples import price
+from bench.tuples.hot_spots import hot_spots
 from tiercel.workers.config import Settings
 
 Say = Callable[[str], None]
@@ -38,7 +33,7 @@ class Scale:
     latency_s: float
     # Of the bare consumer, at each rate.
     bare_s: float
-    slow: slow.Slow
+    slow: Slow
     inbox: inbox.Amount
     pending: tuple[int, ...]
     trees: tuple[int, ...]
@@ -53,7 +48,7 @@ FULL = Scale(
     rates=latency.RATES,
     latency_s=25,
     bare_s=10,
-    slow=slow.Slow(),
+    slow=Slow(),
     inbox=inbox.Amount(),
     pending=ledger.PENDING,
     trees=ledger.TREES,
@@ -68,7 +63,7 @@ QUICK = Scale(
     latency_s=8,
     bare_s=4,
     # As many messages as in full, so that the dice of shuffling weigh as much.
-    slow=slow.Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0),
+    slow=Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0),
     inbox=inbox.Amount(calls=300, steps=300, hop_s=2.0, idle_s=2.0),
     pending=(ledger.HEADLINE,),
     trees=(),
@@ -86,9 +81,9 @@ def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
     for number in range(scale.rounds):
         with servers() as settings:
             of_round: dict[str, Any] = {}
-            for what, drain in contestants(settings, scale, peers).items():
+            for what, run in contestants(settings, scale, peers).items():
                 try:
-                    drained = drain()
+                    drained = run()
                 except BenchError as error:
                     say(f"round {number + 1}: {what}: {error}")
                     of_round[what] = {"error": str(error)}
@@ -141,10 +136,10 @@ def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
                     row = latency.measure(topology, rate, scale.latency_s)
                     say(f"round {number + 1}: {row.line()}")
                     say(f"round {number + 1}: bare consumer {bare[rate].line().strip()}")
-                    beside = {
+                    bare_row = {
                         f"bare_{name}": getattr(bare[rate], name) for name in ("p50_ms", "p99_ms")
                     }
-                    rows.append({**asdict(row), **beside})
+                    rows.append({**asdict(row), **bare_row})
         found.append(rows)
     return found
 
@@ -165,20 +160,20 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
                     say(f"round {number + 1}: {row.line()}")
                     found[what].append(asdict(row))
     with servers() as settings:
-        found["curve"] = slow.curve(settings, how, say)
+        found["curve"] = curve(settings, how, say)
     return found
 
 
 def slow_runs(
-    settings: Settings, how: slow.Slow, *, first: bool
-) -> dict[str, Callable[[], slow.SlowDrained | slow.Beside]]:
+    settings: Settings, how: Slow, *, first: bool
+) -> dict[str, Callable[[], SlowDrained | Beside]]:
     """Those of one round: what raises takes as long as what does not, and is measured once."""
-    runs: dict[str, Callable[[], slow.SlowDrained | slow.Beside]] = {
-        "drain": lambda: slow.drain(settings, how),
-        "beside": lambda: slow.beside(settings, how),
+    runs: dict[str, Callable[[], SlowDrained | Beside]] = {
+        "drain": lambda: drain(settings, how),
+        "beside": lambda: beside(settings, how),
     }
     if first:
-        runs["raising"] = lambda: slow.drain(settings, how, slow.RAISING)
+        runs["raising"] = lambda: drain(settings, how, RAISING)
     return runs
 
 
@@ -207,11 +202,11 @@ def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
     """Measure what a tuple costs, a median over rounds; in a full run also where the time goes."""
-    found: dict[str, Any] = {"price": tuples.figures()}
-    for line in tuples.lines(found["price"]):
+    found: dict[str, Any] = {"price": price.figures()}
+    for line in price.lines(found["price"]):
         say(line)
     if scale.rounds > 1:
-        found["profile"] = {kind: tuples.hot_spots(kind) for kind in ("BasicBolt", "ArrowBolt")}
+        found["profile"] = {kind: hot_spots(kind) for kind in ("BasicBolt", "ArrowBolt")}
     return found
 
 

@@ -17,6 +17,7 @@ from pika import BlockingConnection, URLParameters
 from bench.probe import ProbeResults, environment
 from tiercel import Publisher
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.windows import total_of
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -84,7 +85,7 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench.topologies`` on this machine.
+    """A topology of ``bench/topologies`` on this machine.
 
     Driver and spout workers are the processes of ``tiercel run``.
     """
@@ -139,10 +140,7 @@ class Running:
 
     def totals(self, component: str) -> Counter[str]:
         """Return what all tasks of a component had counted some tenths of a second ago."""
-        found: Counter[str] = Counter()
-        for counts in self._metrics.totals().get(component, {}).values():
-            found.update(counts)
-        return found
+        return total_of(self._metrics.totals(), component)
 
     def executed_by_task(self, component: str) -> dict[int, int]:
         """Return how many tuples each task of a component has executed."""
@@ -212,7 +210,7 @@ class Running:
 
 @contextmanager
 def running(
-    kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies"
+    kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies.words"
 ) -> Iterator[Running]:
     """Start the topology of a module, and end it in order with the block.
 

@@ -60,7 +60,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
             **python_path(ROOT),
             **reading.environment(timed=False),
         }
-        argv = (sys.executable, "-m", "tiercel", "run", "bench.topologies:basic")
+        argv = (sys.executable, "-m", "tiercel", "run", "bench.topologies.words:basic")
         began = time.monotonic()
         process = GuardedProcess(Launch(argv=argv, env=child_environment(environment), cwd=ROOT))
         try:

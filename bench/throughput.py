@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, fill, running, sentences, servers
-from bench.topologies import KINDS
+from bench.topologies.words import KINDS
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 

@@ -18,10 +18,10 @@ from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadBodyError, BadPropertyError, SchemaError
-from tiercel.queues.formats import Decoder, decoder_for
 from tiercel.queues.message.properties import PROPERTIES
 from tiercel.queues.nouns import with_article
-from tiercel.queues.schema import Field, Schema
+from tiercel.queues.values.formats import Decoder, decoder_for
+from tiercel.queues.values.schema import Field, Schema
 
 BODY = "body"
 # Names one message, for ``fail_messages``.

@@ -12,9 +12,9 @@ from typing import cast, get_args
 from tiercel.frames.errors import OptionError
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.formats import Format
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import DELIVERY_LIMIT
+from tiercel.queues.values.formats import Format
 
 # A batch is in memory several times on its way: in the reader, in the driver's JVM, in the tasks.
 _BATCH_BYTES = 64 * 1024 * 1024

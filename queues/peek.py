@@ -22,23 +22,12 @@ from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.errors import BadPropertyError, BrokerRefusedError
 from tiercel.queues.message.header_text import header_texts, near_text
 from tiercel.queues.message.preview import BODY_BYTES, preview_of
+from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import delivered_before
 
 # Of all bodies of a look: no message is shown once those before it have so many.
 _MOST_BYTES = 64 << 20
-_PROPERTIES = (
-    "message_id",
-    "correlation_id",
-    "reply_to",
-    "content_type",
-    "content_encoding",
-    "type",
-    "app_id",
-    "user_id",
-    "priority",
-    "expiration",
-    "timestamp",
-)
+_PROPERTIES = (*TEXTS, "priority", "expiration", "timestamp")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

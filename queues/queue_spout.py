@@ -14,15 +14,15 @@ from tiercel.queues.consuming.consumer import Consumer
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
-from tiercel.queues.formats import Decoder, Format, decoder_for
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
-from tiercel.queues.models import body_fields, model_decoder
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
-from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 from tiercel.queues.spout_checks import check_settings, refusal_of
+from tiercel.queues.values.formats import Decoder, Format, decoder_for
+from tiercel.queues.values.models import body_fields, model_decoder
+from tiercel.queues.values.schema import Schema
 
 # The counter of messages that have no identity, where one was asked for.
 NO_IDENTITY = "no_identity"

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tiercel.acker.ids import mix
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.schema import UNFIT, Field, Schema
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 
 # A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
     from tiercel.queues.retry import RetryPolicy
-    from tiercel.queues.schema import Field, Schema
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
+    from tiercel.queues.values.schema import Field, Schema
     from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
     from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
     from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
@@ -197,16 +197,16 @@ _PLACES = {
         "QueueSpout",
     ),
     "tiercel.queues.retry": ("RetryPolicy",),
-    "tiercel.queues.schema": (
-        "Field",
-        "Schema",
-    ),
     "tiercel.queues.spout": (
         "MsgId",
         "Spout",
         "SpoutCollector",
         "SpoutContext",
         "TaskContext",
+    ),
+    "tiercel.queues.values.schema": (
+        "Field",
+        "Schema",
     ),
     "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
     "tiercel.spark_jobs.bolts.async_bolt": ("AsyncBolt",),

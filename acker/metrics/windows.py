@@ -7,6 +7,8 @@ early, and a window reaches back a twentieth more than its name says at most.
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 SLOTS = 20
@@ -40,6 +42,14 @@ class Counted:
     # Length of the window: since its first slot began, or since counting did. 0 if nothing
     # was ever counted.
     seconds: float
+
+
+def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: str) -> Counter[str]:
+    """Return the sum of what the tasks of a component have counted; nothing if there are none."""
+    total: Counter[str] = Counter()
+    for of_task in counts.get(component, {}).values():
+        total.update(of_task)
+    return total
 
 
 def slot_of(window: Window, now: float) -> int:

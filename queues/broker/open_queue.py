@@ -14,8 +14,8 @@ from typing import Any
 # are concerned.
 FREE_NACK_SINCE = (4, 3)
 _RETURNED_S = 2.0
-# What waits comes without such a pause.
-_QUIET_S = 0.5
+# What waits comes without such a pause, on a busy machine too.
+_QUIET_S = 3.0
 # A prefetch has 16 bits.
 _LONGEST_STRETCH = 1 << 15
 _STRETCH_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
 from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
 
 # Numbers of rows.
 Rows = NDArray[np.int64]

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from tiercel.queues.errors import BadChunkError
 
 _LIST = pa.list_(pa.uint64())
-# The types of ``queues.schema``, beside decimals and lists: each value has bytes of its own.
+# The types of ``queues.values.schema``, beside decimals and lists: each value has bytes of its own.
 _FLAT = {
     pa.string(),
     pa.binary(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tiercel.queues.errors import BadChunkError
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
 
 _PAIR = pa.struct([TEXTS.key_field, TEXTS.item_field])
 _PAIRS = pa.list_(pa.field("entries", _PAIR, nullable=False))

@@ -52,7 +52,7 @@ class MessageProperty:
     """One property of a message."""
 
     name: str
-    # The type of its column in Spark's DDL; ``queues.schema`` has the Arrow type.
+    # The type of its column in Spark's DDL; ``queues.values.schema`` has the Arrow type.
     type: str
     # Takes the message and the name of its queue; raises BadPropertyError for a message that has
     # no true value.

@@ -20,6 +20,17 @@ from tiercel.queues.broker.frames import Properties
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import BadPropertyError
 
+# The properties that are texts.
+TEXTS = (
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "content_type",
+    "content_encoding",
+    "type",
+    "app_id",
+    "user_id",
+)
 _TEXT_BYTES = 255
 # All properties lie in one frame, of 128 KiB by default, with texts of 255 bytes and, when the
 # message is dead-lettered, the reason.
@@ -176,19 +187,7 @@ def _shown(value: Any) -> str:
 # How each property is checked and written, by its name.
 WRITTEN: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                "message_id",
-                "correlation_id",
-                "reply_to",
-                "content_type",
-                "content_encoding",
-                "type",
-                "app_id",
-                "user_id",
-            ),
-            _text,
-        ),
+        **dict.fromkeys(TEXTS, _text),
         "headers": _headers,
         "priority": _priority,
         "timestamp": _timestamp,

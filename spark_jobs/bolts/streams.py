@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 
 DEFAULT_STREAM = "default"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tiercel.queues.nouns import with_article
-from tiercel.queues.schema import Field, Schema
+from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.reasons import one_line
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser

@@ -17,6 +17,7 @@ task_order       the order of one bolt task: what may begin, what a step did
 ordered_inbox    what it keeps outlives the process
 ordered_backlog  what waits, of which steps take what may begin
 order_gate       makes calls wait for their predecessors
+set_apart        tells the spouts of what waits for its predecessors
 ordered_attempt  one attempt that executes one tuple after the other, in order
 ordered_calling  one with calls under way, in order
 arrivals         what it may take, and what it passes over

@@ -8,7 +8,7 @@ from contextlib import suppress
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.chunk import Chunk, Route, decode
 from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS
 from tiercel.spark_jobs.topology.graph import Topology
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tiercel.acker.keys import KEY_BYTES, NO_KEY, said_by
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM

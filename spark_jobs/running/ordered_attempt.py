@@ -16,6 +16,7 @@ from tiercel.spark_jobs.running.batch_attempt import BatchAttempt
 from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
 from tiercel.spark_jobs.running.ordered_backlog import OrderedBacklog, ReadyBacklog
 from tiercel.spark_jobs.running.ordered_inbox import OrderedInbox
+from tiercel.spark_jobs.running.set_apart import SetApart
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, May, Step
 from tiercel.spark_jobs.running.task_order import TaskOrder
@@ -25,7 +26,11 @@ class Ordered(Attempt):
     """Base of these attempts, and of those with calls under way: steps are of different keys."""
 
     def _opened_inbox(self) -> Inbox:
-        self._order = TaskOrder(self._around, self.task)
+        around = self._around
+        self._order = TaskOrder(around, self.task)
+        self._apart = SetApart(
+            around.ledger, around.loop.time, around.topology.config.message_timeout_secs
+        )
         # By the last step.
         self._executed: Sequence[Share] = ()
         return OrderedInbox(super()._opened_inbox(), self._order)
@@ -58,6 +63,12 @@ class Ordered(Attempt):
             if not self._patiently(self._inbox.seal(covered).perform):
                 raise StaleAttemptError("a newer attempt or run has taken the inbox over")
 
+    def _next_at(self, moment: float | None) -> float | None:
+        """Return that moment, or an earlier one at which to tell of what waits."""
+        if not self._order.held:
+            return moment
+        return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
+
     def _release(self, shares: Sequence[Share]) -> None:
         """Give these tuples back to their spout, without blame.
 
@@ -80,12 +91,15 @@ class OrderedAttempt(Ordered):
 
     @property
     def next_at(self) -> float | None:
-        return self._order.next_at
+        return self._next_at(self._order.next_at)
 
     def turn(self, wait_s: float = 0.0) -> bool:
         if self._order.lapse():
             self._waiting.refresh()
-        shares = self._order.too_long_in(self._waiting)
+        full = self._waiting.held_back >= MOST_HELD_BACK
+        shares = self._order.too_long_in(self._waiting, full=full)
+        if self._order:
+            self._apart.look(lambda: self._order.waiting_in(self._waiting))
         if shares:
             self._backlog.give_up(shares)
             self._commit((), (), None)

@@ -17,7 +17,10 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
     """``CallingAttempt`` whose calls wait for the steps of their predecessors."""
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        shares = self._order.too_long_in(self._backlog, self._gate.busy)
+        busy = self._gate.busy
+        shares = self._order.too_long_in(self._backlog, busy, full=self._flight.full)
+        if self._order:
+            self._apart.look(lambda: self._order.waiting_in(self._backlog, busy))
         if shares:
             gone = {(one.entry.position, row) for one in shares for row in one.rows.tolist()}
             for waiting in (self._line, self._flight):
@@ -27,6 +30,10 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
             self._commit_calls((), (), together=True)
             self._release(shares)
         return super().turn(wait_s) or bool(shares)
+
+    @property
+    def next_at(self) -> float | None:
+        return self._next_at(super().next_at)
 
     def _comes_first(self, call: Call) -> bool:
         key = self._order.key(call.tup)

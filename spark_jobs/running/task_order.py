@@ -14,6 +14,7 @@ import numpy as np
 
 from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Share
@@ -51,6 +52,10 @@ class TaskOrder:
         self.part: bytes | None = None
         # Keys of tuples that are held back, by what is awaited.
         self.held: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        """True if something is awaited."""
+        return bool(self._awaited)
 
     @property
     def next_at(self) -> float | None:
@@ -113,6 +118,13 @@ class TaskOrder:
 
     # -- while they wait -------------------------------------------------------------------------
 
+    def waiting_in(self, backlog: Backlog, busy: Container[bytes] = ()) -> Iterator[int]:
+        """The roots of what waits there for what is awaited of its key, unless that is ``busy``."""
+        for entry in backlog:
+            for row, key in self._rows_of(Share(entry, entry.rows)):
+                if key is not None and key in self._awaited and key not in busy:
+                    yield from roots_of(entry.chunk.lineage, row)
+
     def lapse(self) -> bool:
         """Wait no longer for what should have come by now; returns whether there was any."""
         late = self._awaited.lapse() if self._awaited else []
@@ -124,13 +136,17 @@ class TaskOrder:
             )  # fmt: skip
         return bool(late)
 
-    def too_long_in(self, backlog: Backlog, busy: Container[bytes] = ()) -> Sequence[Share]:
+    def too_long_in(
+        self, backlog: Backlog, busy: Container[bytes] = (), *, full: bool = False
+    ) -> Sequence[Share]:
         """Return what is to be given back of what waits there, and note that it is: tuples that
         have waited for too long for what is awaited of their key, unless that is ``busy``.
+
+        ``full``: no more of them can be held, and what they wait for may be behind them.
         """
         if not self._awaited:
             return ()
-        overdue = {key for key in self._awaited.overdue() if key not in busy}
+        overdue = {key for key in self._awaited.overdue(full=full) if key not in busy}
         if not overdue:
             return ()
         return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]

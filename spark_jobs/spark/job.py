@@ -34,6 +34,22 @@ class LongTasks:
         return self._thread.is_alive()
 
     @property
+    def waiting(self) -> int:
+        """Number of tasks for which Spark has no slot now: their executor is gone."""
+        tracker = self._context.statusTracker()
+        stages = [
+            tracker.getStageInfo(stage)
+            for job in tracker.getJobIdsForGroup(self._run.id)
+            if (info := tracker.getJobInfo(job)) is not None
+            for stage in info.stageIds
+        ]
+        return sum(
+            stage.numTasks - stage.numActiveTasks - stage.numCompletedTasks
+            for stage in stages
+            if stage is not None
+        )
+
+    @property
     def fault(self) -> str | None:
         """Reason for which it ended by itself, in one line."""
         if self._error is None:

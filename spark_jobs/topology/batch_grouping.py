@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tiercel.acker.ids import mix_array
 from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Rows
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import python_values
+from tiercel.queues.values.python_values import python_values
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,

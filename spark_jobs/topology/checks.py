@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.kinds import AnyBolt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tiercel.queues.nouns import with_article
-from tiercel.queues.schema import Field
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import Field
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from tiercel.queues.limits import UNEMITTED_S
-from tiercel.queues.schema import Schema
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 from tiercel.spark_jobs.topology.config import Config

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tiercel.acker.ids import mix
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.errors import GroupingError, TopologyError
 from tiercel.spark_jobs.hashing import by_key, key_hash

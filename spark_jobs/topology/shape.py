@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one

@@ -3,9 +3,13 @@
 import pytest
 import redis
 
-from bench import contest, inbox, latency, slow, throughput
+from bench import contest, inbox, latency, throughput
 from bench.rig import BenchError, clear, running, servers
 from bench.scaling import costs_of
+from bench.slow.amount import RAISING, Slow
+from bench.slow.beside import beside
+from bench.slow.curve import curve
+from bench.slow.drain import drain
 from bench.standby import measure as measure_standby
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
@@ -54,10 +58,10 @@ def test_the_consumer_that_only_acks_has_a_latency_too(settings):
     assert 0 < found.p50_ms <= found.p99_ms
 
 
-@pytest.mark.parametrize("raising", [0, slow.RAISING])
+@pytest.mark.parametrize("raising", [0, RAISING])
 def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, raising):
-    how = slow.Slow(work_ms=50, messages=80)
-    found = slow.drain(settings, how, raising)
+    how = Slow(work_ms=50, messages=80)
+    found = drain(settings, how, raising)
     assert found.raised == (4 if raising else 0)
     assert found.wall_s > 80 * 0.05 / 4
     assert found.ratio == pytest.approx(found.wall_s * 4 / (0.05 * (80 + found.raised)))
@@ -66,15 +70,15 @@ def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, rais
 
 
 def test_messages_for_other_tasks_do_not_wait_for_a_long_tuple(settings):
-    found = slow.beside(settings, slow.Slow(long_ms=3_000))
+    found = beside(settings, Slow(long_ms=3_000))
     assert 40 <= found.messages <= 45
     assert 0 < found.p50_ms <= found.p99_ms <= found.max_ms
     assert found.p50_ms < 1_000
 
 
 def test_slow_work_has_a_curve(settings):
-    how = slow.Slow(curve_ms=(50, 5), curve_tasks=(2,), curve_s=1.0)
-    rows = slow.curve(settings, how, lambda _said: None)
+    how = Slow(curve_ms=(50, 5), curve_tasks=(2,), curve_s=1.0)
+    rows = curve(settings, how, lambda _said: None)
     assert [(row["tasks"], row["work_ms"], row["messages"]) for row in rows] == [
         (2, 50, 40),
         (2, 5, 400),

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -170,6 +171,25 @@ def test_every_line_is_acked_and_every_word_executed_once(cluster_of, tmp_path: 
             for one in cluster.inboxes.figures(bolt_tasks(cluster.run.topology)).values()
         )
     )
+
+
+def test_tasks_that_spark_has_no_slot_for_are_counted(
+    cluster_of, context: SparkContext, tmp_path: Path
+) -> None:
+    """Of a second run on the same slots."""
+    builder = TopologyBuilder(f"counted-{secrets.token_hex(4)}")
+    builder.set_spout("spout", Source("line string"))
+    builder.set_bolt("sleep", Sleep(tmp_path), parallelism=2).shuffle_grouping("spout")
+    cluster = cluster_of(builder.build())
+    cluster.emit("0", "0")
+    cluster.until_decided(2)
+    wait_until(lambda: cluster.tasks.waiting == 0, timeout=30)
+    later = LongTasks(context, replace(cluster.run, id=secrets.token_hex(4)))
+    later.start()
+    wait_until(lambda: later.waiting == 2, timeout=30)
+    later.cancel()
+    assert later.wait(30)
+    assert cluster.tasks.waiting == 0
 
 
 def test_a_python_process_that_is_killed_comes_back_and_nothing_is_lost(

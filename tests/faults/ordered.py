@@ -49,7 +49,7 @@ class Store(BasicBolt):
 
 
 def topology():
-    builder = TopologyBuilder("ordered", Config(message_timeout_secs=20, shutdown_grace_secs=5))
+    builder = TopologyBuilder("ordered", Config(shutdown_grace_secs=5))
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
     spout = QueueSpout(QUEUE, fields="key string, number long", format="json", retry=retry)
     builder.set_spout("messages", spout)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiercel.queues.errors import BadBodyError
-from tiercel.queues.formats import decoder_for
-from tiercel.queues.json_text import MAX_VALUES
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.formats import decoder_for
+from tiercel.queues.values.json_text import MAX_VALUES
+from tiercel.queues.values.schema import Schema
 
 SCHEMA = Schema.parse(
     "a string, n long, d decimal(38,10), x binary, l array<long>, dl array<decimal(38,10)>, tl "

@@ -64,6 +64,10 @@ def modules() -> list[Path]:
     return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
+def modules_of_the_benchmark() -> list[Path]:
+    return sorted((ROOT / "bench").rglob("*.py"))
+
+
 def everything() -> list[Path]:
     return sorted(
         path
@@ -104,7 +108,12 @@ every_map = pytest.mark.parametrize(
     sorted(
         {
             path.parent / "__init__.py"
-            for path in (*modules(), ROOT / "tests/support/x", ROOT / "tests/images/x")
+            for path in (
+                *modules(),
+                *modules_of_the_benchmark(),
+                ROOT / "tests/support/x",
+                ROOT / "tests/images/x",
+            )
         }
     ),
     ids=name_of,
@@ -279,7 +288,7 @@ def test_the_environment_is_read_in_one_module_only(path: Path) -> None:
             assert not {alias.name for alias in node.names} & {"environ", "environb", "getenv"}
 
 
-@every_module
+@pytest.mark.parametrize("path", [*modules(), *modules_of_the_benchmark()], ids=name_of)
 def test_a_module_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) < MODULE_LINES
 

@@ -14,10 +14,10 @@ from tiercel.queues.broker.bindings import find_exchange
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import BadBodyError, BadPropertyError
-from tiercel.queues.json_text import read_json
 from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.writing import write_headers, write_properties
 from tiercel.queues.publishing.publisher import Publisher
+from tiercel.queues.values.json_text import read_json
 from tiercel.workers.errors import UsageError
 
 

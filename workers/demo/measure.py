@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.metrics.histogram import percentile
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.windows import total_of
 from tiercel.queues.broker.declare import declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.publishing.dead_letters import show as show_dead_letters
@@ -80,7 +80,7 @@ class Observer:
 
     def sample(self, text: Text) -> DemoProgress:
         """Measure the progress."""
-        counts = self._spout_counts()
+        counts = total_of(self._metrics.totals(), demo.SPOUT)
         depth = self._depth()
         waiting = depth.ready + (depth.delayed or 0)
         return DemoProgress(
@@ -104,7 +104,7 @@ class Observer:
     def audit(self, text: Text) -> Audit:
         """Everything there is to compare; call it when the workers have ended."""
         depth = self._depth()
-        counts = self._spout_counts()
+        counts = total_of(self._metrics.totals(), demo.SPOUT)
         with translated("read the counts"):
             words: list[tuple[bytes, float]] = self._redis.zrange(
                 demo.COUNTS_KEY, 0, -1, withscores=True
@@ -136,9 +136,3 @@ class Observer:
             return set()
         letters = show_dead_letters(self._amqp, demo.QUEUE, limit=depth.dead_lettered)
         return {text.line_of(letter.preview) for letter in letters}
-
-    def _spout_counts(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for task_counts in self._metrics.totals().get(demo.SPOUT, {}).values():
-            counts.update(task_counts)
-        return counts

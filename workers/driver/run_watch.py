@@ -14,7 +14,7 @@ from tiercel.workers.control.contract import Rebalance
 from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.hosts import Tasks
 from tiercel.workers.driver.keeper import Keeper
-from tiercel.workers.driver.watch import Absences, Ended, Staffing
+from tiercel.workers.driver.watch import Absences, Ended, Staffing, lost_s
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class RunWatch:
                     log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
                     self._drain(run, tasks)
                     return Ended.REBALANCED
-                ended = self._looked(run, now - began, absences)
+                ended = self._looked(run, tasks, now - began, absences)
                 if ended is not None:
                     return ended
                 if may_widen(now):
@@ -123,7 +123,7 @@ class RunWatch:
             order = self._ground.control.rebalanced(obeyed)
         return order.number != obeyed.number
 
-    def _looked(self, run: Run, age_s: float, absences: Absences) -> Ended | None:
+    def _looked(self, run: Run, tasks: Tasks, age_s: float, absences: Absences) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
             figures = self._ground.inboxes.figures(_tasks_of(run))
@@ -133,7 +133,11 @@ class RunWatch:
         if not all(one.adopted for one in figures.values()):
             log.error("Redis lost its memory", extra={"event": "run_lost"})
             return Ended.LOST
-        missing = absences.looked(Staffing.of(figures).missing(age_s))
+        timeout_s = run.topology.config.message_timeout_secs
+        missing = Staffing.of(figures, lost_s(timeout_s, is_planned=False)).missing(age_s)
+        if missing and tasks.waiting:
+            missing = Staffing.of(figures, lost_s(timeout_s, is_planned=True)).missing(age_s)
+        missing = absences.looked(missing)
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
             log.error(

@@ -15,6 +15,11 @@ from tiercel.workers.control.presence import UNATTENDED_S
 
 # For the Spark tasks of a run, until each bolt task has been seen.
 START_S = 60.0
+# Spark has a new executor for one that was killed after three seconds, and after fifteen where the
+# machine is busy. Till then only the tasks that it had stand; a new run would begin all anew.
+_REPLACED_S = 20.0
+# What waits for these tasks must not time out, which would blame its messages.
+_REPLACED_PART = 2 / 3
 # Looks in a row. When Redis stood still, or its clock jumped, one look finds each process gone for
 # long, until it says again that it lives: within a second or two.
 SURE_LOOKS = 4
@@ -45,19 +50,29 @@ class Staffing:
     lost: tuple[int, ...]
 
     @classmethod
-    def of(cls, figures: Mapping[int, InboxFigures]) -> Staffing:
-        """Of all bolt tasks of the run."""
+    def of(cls, figures: Mapping[int, InboxFigures], lost_s: float) -> Staffing:
+        """Of all bolt tasks of the run. One that was not seen for ``lost_s`` is lost."""
         never = tuple(task for task, one in figures.items() if one.seen_s is None)
         lost = tuple(
-            task
-            for task, one in figures.items()
-            if one.seen_s is not None and one.seen_s > UNATTENDED_S
+            task for task, one in figures.items() if one.seen_s is not None and one.seen_s > lost_s
         )
         return cls(never=never, lost=lost)
 
     def missing(self, age_s: float) -> tuple[int, ...]:
         """The tasks that should be attended by now, in a run that began so long ago."""
         return (*self.lost, *(self.never if age_s > START_S else ()))
+
+
+def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:
+    """Return how long a task may be without a process; ``is_planned``: Spark waits for an executor
+    to run it on.
+
+    >>> lost_s(30.0, is_planned=False), lost_s(30.0, is_planned=True), lost_s(18.0, is_planned=True)
+    (10.0, 20.0, 12.0)
+    """
+    if not is_planned:
+        return UNATTENDED_S
+    return max(UNATTENDED_S, min(_REPLACED_S, _REPLACED_PART * message_timeout_s))
 
 
 class Absences:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tiercel.acker.errors import AckerError
 from tiercel.acker.metrics.contract import Metrics
+from tiercel.acker.metrics.windows import total_of
 
 _NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected", "no_identity")
 
@@ -31,8 +32,7 @@ class Progress:
             return
         counts: Counter[str] = Counter()
         for spout in self._spouts:
-            for task in totals.get(spout, {}).values():
-                counts.update(task)
+            counts.update(total_of(totals, spout))
         line = describe(self._before, counts, now - self._looked_at)
         self._before = counts
         self._looked_at = now

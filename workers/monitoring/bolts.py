@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.windows import total_of
 from tiercel.queues.inbox.records import InboxFigures
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.graph import Component
@@ -112,9 +112,7 @@ def bolt_row(
     component: Component, raw: Raw, rows: Sequence[TaskRow], last_error: ErrorReport | None
 ) -> BoltRow:
     """A bolt, whose tasks are in ``rows``."""
-    counts: Counter[str] = Counter()
-    for task in raw.counted.counts.get(component.name, {}).values():
-        counts.update(task)
+    counts = total_of(raw.counted.counts, component.name)
     return BoltRow(
         name=component.name,
         tasks=len(component.tasks),

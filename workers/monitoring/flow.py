@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tiercel.acker.metrics.histogram import percentile
-from tiercel.acker.metrics.windows import Counts
+from tiercel.acker.metrics.windows import Counts, total_of
 from tiercel.workers.control.graph import Graph
 from tiercel.workers.monitoring.raw import Raw
 
@@ -52,8 +52,8 @@ STANDSTILL = Flow()
 def flow_of(raw: Raw) -> Flow:
     """Return what the rates say."""
     spouts = _together(raw.graph, raw.rates)
-    bolts = {bolt.name: _bolt_speed(_total(raw.rates, bolt.name)) for bolt in raw.graph.bolts}
-    own = {spout.name: _spout_speed(_total(raw.rates, spout.name)) for spout in raw.graph.spouts}
+    bolts = {bolt.name: _bolt_speed(total_of(raw.rates, bolt.name)) for bolt in raw.graph.bolts}
+    own = {spout.name: _spout_speed(total_of(raw.rates, spout.name)) for spout in raw.graph.spouts}
     return Flow(
         known=bool(raw.rates),
         acked_a_second=spouts["acked"] / _PER_SECOND,
@@ -67,14 +67,7 @@ def flow_of(raw: Raw) -> Flow:
 def _together(graph: Graph, rates: Counts) -> Counter[str]:
     total: Counter[str] = Counter()
     for spout in graph.spouts:
-        total.update(_total(rates, spout.name))
-    return total
-
-
-def _total(rates: Counts, component: str) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for counts in rates.get(component, {}).values():
-        total.update(counts)
+        total.update(total_of(rates, spout.name))
     return total
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tiercel.acker.metrics.windows import total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 
@@ -31,9 +31,7 @@ def once_rows(
     """The rows of these components, without those that came upon nothing."""
     rows = []
     for name in names:
-        total: Counter[str] = Counter()
-        for task in counts.get(name, {}).values():
-            total.update(task)
+        total = total_of(counts, name)
         if any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE)):
             rows.append(
                 OnceRow(

@@ -5,12 +5,12 @@ Counts are exact: every tuple is counted where it happens, once, however often s
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import cumulative, percentile
+from tiercel.acker.metrics.windows import total_of
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
@@ -182,8 +182,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
         state=state_of(raw),
         driver=raw.driver,
         seconds=raw.counted.seconds,
-        acked_a_second=sum(_total(raw.rates.get(spout.name, {}))["acked"] for spout in spouts)
-        / 1000,
+        acked_a_second=sum(total_of(raw.rates, spout.name)["acked"] for spout in spouts) / 1000,
         spouts=spouts,
         bolts=tuple(
             bolt_row(each, raw, tasks[each.name], last.get(each.name)) for each in raw.graph.bolts
@@ -227,15 +226,8 @@ def state_of(raw: Raw) -> str:
     return (raw.state or State.ACTIVE).value
 
 
-def _total(tasks: Mapping[int, Mapping[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for counts in tasks.values():
-        total.update(counts)
-    return total
-
-
 def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> SpoutRow:
-    counts = _total(raw.counted.counts.get(component.name, {}))
+    counts = total_of(raw.counted.counts, component.name)
     present = [raw.present[task] for task in component.tasks if task in raw.present]
     return SpoutRow(
         name=component.name,
@@ -258,12 +250,12 @@ def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> Sp
 
 
 def _acker(raw: Raw, timeouts: int) -> AckerRow:
-    counts = _total(raw.counted.counts.get(ACKER, {}))
+    counts = total_of(raw.counted.counts, ACKER)
     return AckerRow(
         pending=raw.census.pending,
         memory_bytes=raw.census.memory_bytes,
         updates=counts["executed"],
-        updates_a_second=_total(raw.rates.get(ACKER, {}))["executed"] / 1000,
+        updates_a_second=total_of(raw.rates, ACKER)["executed"] / 1000,
         completed=counts["acked"],
         failed=counts["failed"],
         timeouts=timeouts,
@@ -276,6 +268,6 @@ def _edge(edge: Edge, raw: Raw) -> EdgeRow:
     counter = edge_counter(edge.source, edge.stream)
     return EdgeRow(
         edge=edge,
-        tuples=_total(raw.counted.counts.get(edge.target, {}))[counter],
-        a_second=_total(raw.rates.get(edge.target, {}))[counter] / 1000,
+        tuples=total_of(raw.counted.counts, edge.target)[counter],
+        a_second=total_of(raw.rates, edge.target)[counter] / 1000,
     )

@@ -13,7 +13,7 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.testing.cluster import EngineName, LocalCluster
-from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.errors import LocalClusterError, absent
 from tiercel.workers.testing.feeder import FeederSpout
 
 
@@ -22,16 +22,12 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
     Raises LocalClusterError for a component that is no spout of the topology.
     """
-    unknown = [component for component in spouts if component not in topology.spouts]
-    if unknown:
-        raise LocalClusterError(
-            f"there is no spout {unknown[0]!r}; the spouts are {', '.join(topology.spouts)}"
-        )
-    replaced = {
-        component: replace(topology.spouts[component], spout=spout)
-        for component, spout in spouts.items()
-    }
-    return replace(topology, spouts={**topology.spouts, **replaced})
+    specs = dict(topology.spouts)
+    for component, spout in spouts.items():
+        if component not in specs:
+            raise absent("spout", component, topology.spouts)
+        specs[component] = replace(specs[component], spout=spout)
+    return replace(topology, spouts=specs)
 
 
 def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
@@ -40,16 +36,12 @@ def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
 
     Raises LocalClusterError for a component that is no bolt of the topology.
     """
-    unknown = [component for component in bolts if component not in topology.bolts]
-    if unknown:
-        raise LocalClusterError(
-            f"there is no bolt {unknown[0]!r}; the bolts are {', '.join(topology.bolts)}"
-        )
-    replaced = {
-        component: replace(topology.bolts[component], bolt=bolt)
-        for component, bolt in bolts.items()
-    }
-    return replace(topology, bolts={**topology.bolts, **replaced})
+    specs = dict(topology.bolts)
+    for component, bolt in bolts.items():
+        if component not in specs:
+            raise absent("bolt", component, topology.bolts)
+        specs[component] = replace(specs[component], bolt=bolt)
+    return replace(topology, bolts=specs)
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
@@ -57,9 +49,7 @@ def feeder_for(topology: Topology, component: str) -> FeederSpout:
     properties of a QueueSpout.
     """
     if component not in topology.spouts:
-        raise LocalClusterError(
-            f"there is no spout {component!r}; the spouts are {', '.join(topology.spouts)}"
-        )
+        raise absent("spout", component, topology.spouts)
     spec = topology.spouts[component]
     if isinstance(spec.spout, QueueSpout):
         return FeederSpout(spec.spout.body_fields, properties=spec.spout.properties.columns)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.message.properties import PropertyColumns
-from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import (
     BadValuesError,

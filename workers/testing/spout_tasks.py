@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.task import SpoutTask
-from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.errors import absent
 from tiercel.workers.testing.feeder import FeederSpout
 from tiercel.workers.testing.spouts import SpoutOutcome, Surroundings, spout_task
 
@@ -73,9 +73,7 @@ class SpoutTasks:
         Raises LocalClusterError if there is no such spout.
         """
         if component not in self._told:
-            raise LocalClusterError(
-                f"there is no spout {component!r}; the spouts are {', '.join(self._told)}"
-            )
+            raise absent("spout", component, self._told)
         return self._told[component]
 
 

@@ -18,9 +18,9 @@ from tiercel.queues.message.identity import identity_reader
 from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.writing import write_properties
 from tiercel.queues.queue_spout import QueueSpout
-from tiercel.queues.schema import Schema
 from tiercel.queues.spout import MsgId, SpoutCollector
 from tiercel.queues.spout_checks import refusal_of
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext

@@ -18,21 +18,26 @@ from tiercel.spark_jobs.running.order.keys import IDENTITY_BYTES, KEY_BYTES
 
 # Key, when its first place began to be awaited, number of places.
 _HEAD = struct.Struct(f">{KEY_BYTES}sdI")
-# Identity, when a tuple that has it was here last.
-_PLACE = struct.Struct(f">{IDENTITY_BYTES}sd")
+# Identity, when a tuple that has it was here last, True for a twin.
+_PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
+# So often the time doubles for which successors are held.
+_DOUBLINGS = 2
+# Twins are awaited for so many of the first such time, which is longer than the longest.
+_TWIN_HOLDS = 8
 
 
 @dataclass(slots=True)
 class AwaitedPlace:
-    """Of one tuple in a line. Two may have the same identity: tuples with the same values, or
-    copies of one message, of which only one comes again.
-    """
+    """Of one tuple in a line."""
 
     identity: bytes
     # When its tuple was here last.
     seen: float
     # The same by the clock that outlives the process.
     seen_wall: float
+    # True if one before it in the line has the same identity: a tuple with the same values, or a
+    # copy of the same message, whose spout worker died, and which never comes again.
+    twin: bool = False
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class AwaitedLine:
     since_wall: float = 0.0
     # When its successors were given back last.
     cleared: float = 0.0
+    # How often they were, while the first one was awaited.
+    clearings: int = 0
 
 
 class Awaited:
@@ -63,9 +70,12 @@ class Awaited:
 
         The first one of a line is awaited for ``patience_s``, after which its successors go on; and
         of these only what was here within that time is awaited any longer. Else several that never
-        come would hold up their key longer than the bolts below have patience.
+        come would hold up their key longer than the bolts below have patience. Twins were given
+        back together, so that the second comes soon after the first, or never: they are awaited for
+        a few ``hold_s``.
 
-        Successors are given back when they have waited for ``hold_s``; None: they are held.
+        Successors are given back when they have waited for ``hold_s``, and then for twice as long
+        each time, up to a bound; None: they are held.
         """
         self._clock = clock
         self._wall = wall
@@ -97,6 +107,7 @@ class Awaited:
         if place is None:
             place = self._place(identity)
             line.places.appendleft(place)
+        place.twin = False
         self._begin(line)
         self._see(place)
 
@@ -115,46 +126,53 @@ class Awaited:
         """
         line = self._lines[key]
         line.cleared = self._clock()
-        here = Counter(identities)
+        line.clearings += 1
+        left = Counter(identities)
+        known = {place.identity for place in line.places}
         for place in line.places:
-            if here[place.identity]:
-                here[place.identity] -= 1
+            if left[place.identity]:
+                left[place.identity] -= 1
                 self._see(place)
         # What is left has no place yet: of several with the same values the last ones.
-        new = []
-        for identity in reversed(identities):
-            if here[identity]:
-                here[identity] -= 1
-                new.append(self._place(identity))
-        line.places.extend(reversed(new))
+        placed = Counter(identities) - left
+        for identity in identities:
+            if placed[identity]:
+                placed[identity] -= 1
+                continue
+            place = self._place(identity)
+            place.twin = identity in known
+            known.add(identity)
+            line.places.append(place)
 
-    def overdue(self) -> Iterator[bytes]:
+    def overdue(self, *, full: bool = False) -> Iterator[bytes]:
         """The keys whose successors have waited for so long that they are to be given back, unless
-        the first one has come.
+        the first one has come; ``full``: as soon as the first time, for no more can be held.
         """
         if self._hold_s is not None:
             now = self._clock()
             for key, line in self._lines.items():
-                if now >= line.cleared + self._hold_s:
+                if now >= line.cleared + (self._hold_s if full else self._held_for(line)):
                     yield key
 
     def lapse(self) -> list[bytes]:
         """Wait no longer for what has not come in time; returns the keys of that."""
         now = self._clock()
-        late = [key for key, line in self._lines.items() if now >= line.since + self._patience_s]
+        late = [key for key, line in self._lines.items() if now >= self._until(line)]
         for key in late:
             line = self._lines[key]
             line.places.popleft()
-            line.places = deque(one for one in line.places if now < one.seen + self._patience_s)
+            line.places = deque(one for one in line.places if now < one.seen + self._patience(one))
             self._next(key, line)
         return late
 
     def next_at(self, held: Container[bytes]) -> float | None:
         """Return when the next one lapses, or is overdue if tuples of its key are ``held``."""
-        moments = [line.since + self._patience_s for line in self._lines.values()]
+        moments = [self._until(line) for line in self._lines.values()]
         if self._hold_s is not None:
             moments += [
-                line.cleared + self._hold_s for key, line in self._lines.items() if key in held
+                line.cleared + self._held_for(line)
+                for key, line in self._lines.items()
+                if key in held
             ]
         return min(moments, default=None)
 
@@ -162,7 +180,7 @@ class Awaited:
         """Return the lines as bytes; empty if there are none."""
         return b"".join(
             _HEAD.pack(key, line.since_wall, len(line.places))
-            + b"".join(_PLACE.pack(one.identity, one.seen_wall) for one in line.places)
+            + b"".join(_PLACE.pack(one.identity, one.seen_wall, one.twin) for one in line.places)
             for key, line in self._lines.items()
         )
 
@@ -179,8 +197,8 @@ class Awaited:
             if not count or end > len(dumped):
                 raise ValueError("not an order: it ends too early")
             places = deque(
-                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall)
-                for identity, seen_wall in _PLACE.iter_unpack(dumped[at:end])
+                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, twin)
+                for identity, seen_wall, twin in _PLACE.iter_unpack(dumped[at:end])
             )
             since = now - max(0.0, wall - since_wall)
             self._lines[key] = AwaitedLine(places, since, since_wall, now)
@@ -194,6 +212,18 @@ class Awaited:
     def _begin(self, line: AwaitedLine) -> None:
         line.since = line.cleared = self._clock()
         line.since_wall = self._wall()
+        line.clearings = 0
+
+    def _until(self, line: AwaitedLine) -> float:
+        return line.since + self._patience(line.places[0])
+
+    def _patience(self, place: AwaitedPlace) -> float:
+        if place.twin and self._hold_s is not None:
+            return min(self._patience_s, _TWIN_HOLDS * self._hold_s)
+        return self._patience_s
+
+    def _held_for(self, line: AwaitedLine) -> float:
+        return (self._hold_s or 0.0) * (1 << min(line.clearings, _DOUBLINGS))
 
     def _place(self, identity: bytes) -> AwaitedPlace:
         return AwaitedPlace(identity, self._clock(), self._wall())

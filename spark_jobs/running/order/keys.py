@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tiercel.queues.inbox.chunk import Chunk
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import python_value
+from tiercel.queues.values.python_values import python_value
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.hashing import key_digest

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import figures, growth, page
+from bench import figures, growth
 from bench.__main__ import _single, table
+from bench.page.blocks import blocks, filled
 from bench.probe import ProbeResults, ProcessSample, Tags
 from bench.rig import BenchError
 from bench.throughput import moment, rate_between
-from bench.topologies import SHAPE, shaped
+from bench.topologies.chains import SHAPE, shaped
 
 ROOT = Path(__file__).parents[3]
 KEYS = [
@@ -225,12 +226,12 @@ def test_a_run_that_failed_alone_is_told_from_the_part_that_it_is_of():
 
 
 def test_every_block_of_the_pages_is_filled_and_filling_twice_changes_nothing():
-    made = page.blocks(WHOLE)
+    made = blocks(WHOLE)
     names = [name for each in PAGES for name, _ in BLOCK.findall(each.read_text())]
     assert sorted(names) == sorted(made)
     for each in PAGES:
-        once = page.filled(each.read_text(), made)
-        assert page.filled(once, made) == once
+        once = filled(each.read_text(), made)
+        assert filled(once, made) == once
         assert all(
             "".join(made[name]) == content.strip().replace("\n", "")
             for name, content in BLOCK.findall(once)
@@ -240,11 +241,11 @@ def test_every_block_of_the_pages_is_filled_and_filling_twice_changes_nothing():
 
 def test_a_block_without_figures_stays_as_it_is():
     text = "before\n<!-- bench:growth -->\nas it was\n<!-- /bench -->\nafter\n"
-    assert page.filled(text, page.blocks(results(standby=[]))) == text
+    assert filled(text, blocks(results(standby=[]))) == text
 
 
 def test_every_row_of_a_table_has_as_many_columns_as_its_head():
-    for lines in page.blocks(WHOLE).values():
+    for lines in blocks(WHOLE).values():
         widths = {line.count("|") for line in lines if line.startswith("|")}
         assert len(widths) <= 1
 

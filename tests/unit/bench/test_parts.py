@@ -4,21 +4,25 @@ from collections import Counter
 
 import pytest
 
-from bench import inbox, parts, scaling, tuples
+from bench import inbox, parts, scaling
 from bench.scaling import Costs, Setup, bounds, constants, costs_of, first_of, scenarios, table
 from bench.steps import chain
+from bench.tuples import price
+from bench.tuples.bolts import Count, CountBatch, Split, SplitBatch, SplitByHand, topology_of
+from bench.tuples.hot_spots import hot_spots
+from bench.tuples.workshop import Workshop
 
 
 @pytest.mark.parametrize(
     ("split", "count"),
     [
-        (tuples.Split, tuples.Count),
-        (tuples.SplitByHand, tuples.Count),
-        (tuples.SplitBatch, tuples.CountBatch),
+        (Split, Count),
+        (SplitByHand, Count),
+        (SplitBatch, CountBatch),
     ],
 )
 def test_the_bolts_whose_price_is_measured_count_every_word_once(split, count):
-    workshop = tuples.Workshop(tuples.topology_of(split(), count()))
+    workshop = Workshop(topology_of(split(), count()))
     lines = [f"word{number % 7} other{number % 3} word{number % 7}" for number in range(2_500)]
     assert workshop.emit(lines) > 0
     assert workshop.work("split") > 0
@@ -34,11 +38,11 @@ def test_the_bolts_whose_price_is_measured_count_every_word_once(split, count):
 
 
 def test_every_kind_has_a_price_and_tells_where_its_time_goes():
-    found = tuples.figures(sentences=50, rounds=2)
+    found = price.figures(sentences=50, rounds=2)
     assert set(found) == {"BasicBolt", "Bolt", "ArrowBolt"}
     assert all(figure > 0 for row in found.values() for figure in row.values())
-    assert len(tuples.lines(found)) == 3
-    assert tuples.hot_spots("BasicBolt", sentences=50, rounds=2, limit=3)
+    assert len(price.lines(found)) == 3
+    assert hot_spots("BasicBolt", sentences=50, rounds=2, limit=3)
 
 
 def test_the_step_that_is_measured_is_of_a_bolt_that_passes_on_and_of_one_that_ends_the_tree():

@@ -9,7 +9,7 @@ import pytest
 from bench import rig
 from bench.probe import ProcessSample
 from bench.rig import BenchError, Running
-from bench.topologies import basic
+from bench.topologies.words import basic
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Parcel, Sender

@@ -6,11 +6,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import redis
 
-from bench import slow, topologies
 from bench.rig import BenchError
-from bench.slow import Slow, beside_of, check_executions, messages_of_point
-from bench.topologies import SLOW, FirstTimeError, SlowShape, slow_body
+from bench.slow.amount import Slow
+from bench.slow.beside import _first_of_task_zero, beside_of
+from bench.slow.curve import messages_of_point
+from bench.slow.drain import check_executions
+from bench.topologies.slow import SLOW, FirstTimeError, SlowShape, slow, slow_bodies, slow_body
 from tests.support.pump import Pump
 
 
@@ -31,9 +34,9 @@ class FakeRedis:
 def slow_topology(monkeypatch):
     def made(**shape):
         monkeypatch.setenv(SLOW, SlowShape(**shape).environment()[SLOW])
-        monkeypatch.setattr(topologies.redis.Redis, "from_url", lambda _url: FakeRedis())
+        monkeypatch.setattr(redis.Redis, "from_url", lambda _url: FakeRedis())
         FakeRedis.executions = Counter()
-        return topologies.slow()
+        return slow()
 
     return made
 
@@ -45,7 +48,7 @@ def rows_of(bodies):
 
 def test_one_message_in_so_many_raises_and_only_the_first_time(slow_topology):
     pump = Pump(slow_topology(tasks=4, noted=True))
-    rows = rows_of(slow._bodies(40, 0.0, 20))
+    rows = rows_of(slow_bodies(40, 0.0, 20))
     roots = pump.feed(*rows)
     pump.run()
     assert sorted(pump.failed) == sorted(
@@ -61,7 +64,7 @@ def test_one_message_in_so_many_raises_and_only_the_first_time(slow_topology):
 
 def test_evenly_spread_messages_go_to_each_task_in_turn(slow_topology):
     pump = Pump(slow_topology(tasks=4, even=True))
-    pump.feed(*rows_of(slow._bodies(42, 0.0)))
+    pump.feed(*rows_of(slow_bodies(42, 0.0)))
     pump.run()
     by_task = {task: counts["executed"] for task, counts in pump.metrics.totals()["work"].items()}
     assert sorted(by_task.values()) == [10, 10, 11, 11]
@@ -113,7 +116,7 @@ def test_a_long_tuple_that_was_never_at_work_measures_nothing():
 
 
 def test_the_long_tuple_is_for_the_first_task():
-    assert [slow._first_of_task_zero(number, 4) for number in (200, 201, 203, 204)] == [
+    assert [_first_of_task_zero(number, 4) for number in (200, 201, 203, 204)] == [
         200,
         204,
         204,

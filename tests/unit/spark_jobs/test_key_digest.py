@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError
 from tiercel.spark_jobs.hashing import key_digest
 

@@ -15,7 +15,7 @@ import pytest
 
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import tuples_of
 
 ROUTE = Route(component="s", stream="default", source_task=1, target_task=2)

@@ -15,7 +15,7 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.message.header_text import header_texts
 from tiercel.queues.message.properties import PROPERTIES, PropertyColumns
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 
 EVERYTHING = {
     "content_type": "application/json",

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.errors import BadValuesError
 

@@ -17,7 +17,7 @@ from tiercel import (
     OutputCollector,
     TopologyBuilder,
 )
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder
 from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder

@@ -14,7 +14,7 @@ from tests.support.pump import Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, Topology, TopologyBuilder
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.queues.inbox.records import Bounds, Parcel, Sender, StaleAttemptError
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 
 
 class Split(BasicBolt):

@@ -255,6 +255,8 @@ class Broker:
         self.hand_out = HandOut()
         # Tags of what is in flight, by root, and of what failed, with the end of its back-off.
         self.flying: dict[int, int] = {}
+        # Roots of those that wait for their predecessors: beyond the bound.
+        self.apart: set[int] = set()
         self.failed: list[tuple[float, int]] = []
         self.acked: list[Message] = []
         self._tags = count(1)
@@ -285,12 +287,14 @@ class Broker:
         for end, tag in [one for one in self.failed if one[0] <= self.clock()]:
             self.failed.remove((end, tag))
             self._give_back(tag)
-        while len(self.held) < 2 * self.bound and (self.returned or self.queue):
+        self.apart &= self.flying.keys()
+        bound = self.bound + len(self.apart)
+        while len(self.held) < 2 * bound and (self.returned or self.queue):
             message = (self.returned or self.queue).popleft()
             tag = next(self._tags)
             self.held[tag] = message
             self.hand_out.add(Delivery(1, tag, b"", message.count, BasicProperties()))
-        for delivery in self.hand_out.take(self.bound - len(self.flying)):
+        for delivery in self.hand_out.take(bound - len(self.flying)):
             message = self.held[delivery.tag]
             [root] = self.pump.feed([message.key, message.number])
             self.flying[root] = delivery.tag
@@ -328,6 +332,7 @@ class Broker:
 
     def _hear(self) -> None:
         outcomes = self.pump.feeds[0].read(timedelta(0))
+        self.apart.update(outcomes.waiting)
         for root in outcomes.acked:
             if root in self.flying:
                 self.acked.append(self.held.pop(self.flying.pop(root)))
@@ -361,6 +366,22 @@ def test_no_tuple_begins_before_its_predecessor_has_succeeded(bolt, config, seed
         )
     assert script.inversions == []
     assert len(broker.acked) == 8 * keys
+
+
+@every_kind
+def test_what_waits_for_its_predecessor_leaves_room_for_others(bolt, config) -> None:
+    script = Scripted.script = Script(1, 1.0)
+    broker = Broker(bolt, config, script, bound=4)
+    broker.queue += [Message("k0", number) for number in range(3)]
+    with closing(broker):
+        broker._deliver()
+        for _ in range(10):
+            broker.pump.work()
+            broker._hear()
+            broker.clock.move_to(broker.clock() + 0.15)
+    assert script.executions == 1
+    assert len(broker.flying) == 2
+    assert broker.apart == broker.flying.keys()
 
 
 def overtaking(bolt: Any, config: Any, seed: int, fails: float, bound: int, keys: int) -> list[Any]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tiercel import TopologyContext
 from tiercel.acker.ids import mix
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import GroupingError
 from tiercel.spark_jobs.topology.batch_grouping import batch_chooser, rows_by_task
 from tiercel.spark_jobs.topology.grouping import (

@@ -16,7 +16,7 @@ import pytest
 
 from tiercel import TopologyContext
 from tiercel.acker.ids import mix, seed
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError
 from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
@@ -69,7 +69,8 @@ def test_a_shuffle_chooses_by_the_identity_and_not_by_turns() -> None:
 
 def test_equal_values_go_to_one_task_in_every_process() -> None:
     code = (
-        "from tiercel.queues.schema import Schema; from tiercel.spark_jobs.hashing import key_hash;"
+        "from tiercel.queues.values.schema import Schema;"
+        "from tiercel.spark_jobs.hashing import key_hash;"
         "h = key_hash(Schema.parse('word string, n long'), ['word', 'n']); print([h([w, 1]) for w "
         "in ('a', 'ü', '')])"
     )

@@ -66,6 +66,8 @@ class Job:
         self.run = run
         self.fault = fault
         self.cancelled = False
+        # Number of its tasks that Spark has no slot for.
+        self.waiting = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -361,6 +363,23 @@ def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monke
     running(world, after=run)
     assert "no process runs the bolt tasks 2" in caplog.text
     assert world.jobs[0].cancelled
+
+
+def test_bolt_tasks_that_wait_for_a_new_executor_end_the_run_later(world, drive, monkeypatch):
+    monkeypatch.setattr(watch, "UNATTENDED_S", 0.2)
+    monkeypatch.setattr(watch, "_REPLACED_S", 3_600.0)
+    drive()
+    run = running(world)
+    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
+    world.jobs[0].waiting = 1
+    world.attends = False
+    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s > 5, 20, "it to be gone")
+    assert world.run == run
+    # Spark has started it, and nothing is heard of it.
+    world.jobs[0].waiting = 0
+    wait_until(lambda: len(world.jobs) == 2, 10, "another run")
+    world.attends = True
+    running(world, after=run)
 
 
 def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):

@@ -25,7 +25,7 @@ def staffing(**seen_s):
         )
         for task, seen in seen_s.items()
     }
-    return Staffing.of(figures)
+    return Staffing.of(figures, UNATTENDED_S)
 
 
 def test_a_task_that_was_seen_lately_is_attended():

@@ -120,9 +120,52 @@ def test_its_successors_are_given_back_when_they_have_waited(
     assert (awaited.next_at(held={KEY}), awaited.next_at(held=())) == (102.0, 130.0)
     clock.now += 2
     assert list(awaited.overdue()) == [KEY]
-    awaited.given_back(KEY, [identity(2)])
-    assert list(awaited.overdue()) == []
-    assert awaited.next_at(held={KEY}) == 104.0
+    for hold_s in (4.0, 8.0, 8.0):
+        awaited.given_back(KEY, [identity(2)])
+        assert awaited.next_at(held={KEY}) == clock.now + hold_s
+        clock.now += 2
+        assert list(awaited.overdue()) == []
+        assert list(awaited.overdue(full=True)) == [KEY]
+        clock.now += hold_s - 2
+        assert list(awaited.overdue()) == [KEY]
+
+
+def test_the_next_one_is_held_for_as_short_as_the_first_was(awaited: Awaited, clock: Clock) -> None:
+    awaited.failed(KEY, identity(1))
+    awaited.given_back(KEY, [identity(2), identity(3)])
+    awaited.done(KEY, identity(1))
+    assert awaited.next_at(held={KEY}) == clock.now + 2
+
+
+def test_a_copy_that_never_comes_again_is_awaited_for_a_few_holds(
+    awaited: Awaited, clock: Clock, wall: Wall
+) -> None:
+    awaited.failed(KEY, identity(1))
+    awaited.given_back(KEY, [identity(each) for each in (2, 3, 2, 3)])
+    for number in (1, 2, 3):
+        awaited.done(KEY, identity(number))
+    assert awaited.first(KEY) == identity(2)
+    other = Awaited(clock, wall, 30.0, 2.0)
+    other.load(awaited.dump())
+    for one in (awaited, other):
+        clock.now = 100.0 + 15.9
+        assert one.lapse() == []
+        clock.now = 100.0 + 16
+        # Neither comes the second copy.
+        assert one.lapse() == [KEY]
+        assert not one
+
+
+def test_a_twin_that_came_and_failed_is_awaited_like_any_other(
+    awaited: Awaited, clock: Clock
+) -> None:
+    awaited.failed(KEY, identity(1))
+    awaited.given_back(KEY, [identity(2), identity(2)])
+    for number in (1, 2):
+        awaited.done(KEY, identity(number))
+    awaited.failed(KEY, identity(2))
+    clock.now += 29.9
+    assert awaited.lapse() == []
 
 
 def test_without_spouts_that_take_them_back_they_are_held(clock: Clock, wall: Wall) -> None:

@@ -13,8 +13,8 @@ import pydantic
 import pytest
 
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.models import fields_of, model_decoder
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.models import fields_of, model_decoder
+from tiercel.queues.values.schema import Schema
 
 
 @dataclass

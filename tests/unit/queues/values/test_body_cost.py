@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.body_cost import HARD, LARGE, filled
 from tiercel.queues.errors import BadBodyError
-from tiercel.queues.json_text import MAX_VALUES, read_json
 from tiercel.queues.limits import MAX_BODY_BYTES
+from tiercel.queues.values.json_text import MAX_VALUES, read_json
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # As ``read_json`` says; Arrow's copy of the values, which is of the body's size or less, is on top.
 STATED = 384 * 2**20
 # Seconds of CPU for 16 MiB; they take 0.1 to 2 on a quiet machine, and took minutes

@@ -1,13 +1,14 @@
 """Topologies of one tuple per message: orders, counted by customer.
 
-``once.py`` compares the two.
+``bench/once.py`` compares the two.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.topologies import ObservedSpout, WordCountOnce
+from bench.topologies.observed import ObservedSpout
+from bench.topologies.words import WordCountOnce
 from tiercel import Config, StatefulBolt, Topology, TopologyBuilder
 from tiercel.examples.word_count import WordCount
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.decimals import decimal_for
-from tiercel.queues.values import TEXTS
+from tiercel.queues.values.decimals import decimal_for
+from tiercel.queues.values.python_values import TEXTS
 
 # Returns the value for Arrow; raises one of MISFITS.
 Check = Callable[[Any], Any]

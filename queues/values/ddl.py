@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.values import MOMENT, TEXTS
+from tiercel.queues.values.python_values import MOMENT, TEXTS
 
 _FLAT: dict[str, pa.DataType] = {
     "string": pa.string(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.decimals import decimal_for
+from tiercel.queues.values.decimals import decimal_for
 
 # Texts by name, such as the headers of a message.
 TEXTS = pa.map_(pa.string(), pa.string())

@@ -21,13 +21,13 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from tiercel.queues.column_values import Check, check_for
-from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.formats import Decoder, Format, absence, object_in, shown
-from tiercel.queues.json_text import read_json
 from tiercel.queues.nouns import with_article
-from tiercel.queues.schema import Field, Schema
+from tiercel.queues.values.decimals import MISFITS
+from tiercel.queues.values.formats import Decoder, Format, absence, object_in, shown
+from tiercel.queues.values.json_text import read_json
+from tiercel.queues.values.json_values import Check, check_for
+from tiercel.queues.values.schema import Field, Schema
 
 _FLAT: Mapping[Any, str] = {
     str: "string",

@@ -23,12 +23,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tiercel.queues.column_values import check_for
-from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.json_text import read_json
 from tiercel.queues.nouns import with_article
-from tiercel.queues.schema import Field, Schema
+from tiercel.queues.values.decimals import MISFITS
+from tiercel.queues.values.json_text import read_json
+from tiercel.queues.values.json_values import check_for
+from tiercel.queues.values.schema import Field, Schema
 
 Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]

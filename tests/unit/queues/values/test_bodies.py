@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiercel.queues.bodies import json_body, plain_body
-from tiercel.queues.formats import decoder_for
-from tiercel.queues.schema import Schema
-from tiercel.queues.values import python_values
+from tiercel.queues.values.bodies import json_body, plain_body
+from tiercel.queues.values.formats import decoder_for
+from tiercel.queues.values.python_values import python_values
+from tiercel.queues.values.schema import Schema
 
 EVERYTHING = Schema.parse(
     "s string?, b binary?, t boolean?, i8 tinyint?, i64 bigint?, f float?, d double?, day date?, "

@@ -19,11 +19,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.queues.ddl import columns_of
-from tiercel.queues.decimals import MISFITS
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values import SURELY, exactly
+from tiercel.queues.values.ddl import columns_of
+from tiercel.queues.values.decimals import MISFITS
+from tiercel.queues.values.python_values import SURELY, exactly
 
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)

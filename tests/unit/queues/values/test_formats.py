@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.formats import decoder_for, default_format
-from tiercel.queues.schema import Schema
+from tiercel.queues.values.formats import decoder_for, default_format
+from tiercel.queues.values.schema import Schema
 
 EVERYTHING = Schema.parse(
     "s string, b binary, t boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d "

@@ -1,0 +1,9 @@
+"""Figures on the pages, between markers of docs/performance.md and README.md.
+
+blocks    the markers, and what is filled in between
+speed     the machine, sentences per second beside the peers, and latency
+slow      slow work
+costs     the price of inboxes, of the ledger, of tuples
+growth    the curves
+markdown  tables
+"""

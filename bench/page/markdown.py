@@ -1,0 +1,26 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.figures import Figure
+
+
+def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown; all but the first column are numbers. Nothing if no row has any."""
+    known = [row for row in rows if any(cell not in ("", "-") for cell in row[1:])]
+    if not known:
+        return []
+    rule = "| --- |" + " ---: |" * (len(head) - 1)
+    return ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in known)]
+
+
+def with_plot(table: list[str], says: str, name: str) -> list[str]:
+    """A table of several rows, and the curve that they make."""
+    return [*table, "", f"![{says}](images/{name})"] if len(table) > 3 else table
+
+
+def number(value: Figure, form: str = "{:,.0f}") -> str:
+    """A dash where there is none."""
+    return "-" if value is None else form.format(value)

@@ -1,0 +1,50 @@
+"""Slow work: what tiercel is for.
+
+Bolts that wait for something else, from a millisecond to ten seconds per tuple.
+
+    python -m bench.slow [--only drain|raising|beside|curve ...]
+
+``drain``    a bolt of one second per tuple, four tasks: how near the wall time comes to work /
+             tasks
+``raising``  the same, and one message in twenty raises the first time
+``beside``   one tuple of ten seconds beside fast ones: the latency of those for the other tasks
+``curve``    throughput by milliseconds per tuple and by tasks, against tasks / time
+
+The topology runs with the defaults. A run in which a message times out, is dead-lettered, or is
+executed once more than it raised does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from bench.rig import servers
+from bench.slow.amount import RAISING, Slow
+from bench.slow.beside import beside
+from bench.slow.curve import curve
+from bench.slow.drain import drain
+
+
+def main() -> None:
+    parts = ("drain", "raising", "beside", "curve")
+    parser = argparse.ArgumentParser(prog="python -m bench.slow", description="Slow work.")
+    parser.add_argument("--only", choices=parts, action="append", help="default: all")
+    only = parser.parse_args().only or parts
+    how = Slow()
+    with servers() as settings:
+        for raising in [n for name, n in (("drain", 0), ("raising", RAISING)) if name in only]:
+            drained = drain(settings, how, raising)
+            print(drained.line(), flush=True)
+            print(json.dumps(asdict(drained)), flush=True)
+        if "beside" in only:
+            found = beside(settings, how)
+            print(found.line(), flush=True)
+            print(json.dumps(asdict(found)), flush=True)
+        if "curve" in only:
+            print(json.dumps(curve(settings, how, lambda said: print(said, flush=True))))
+
+
+if __name__ == "__main__":
+    main()

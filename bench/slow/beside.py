@@ -1,0 +1,84 @@
+"""Latency of fast messages for other tasks, while one tuple takes long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.latency import Schedule
+from bench.probe import environment
+from bench.rig import BenchError, running
+from bench.slow.amount import PATIENCE_S, Slow
+from bench.topologies.slow import SlowShape, slow_body
+from tiercel.workers.config import Settings
+
+_WARM_UP_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Latency of fast messages for other tasks while one tuple takes long. In milliseconds."""
+
+    messages: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"beside one long tuple: p50 {self.p50_ms:.1f} ms  p99 {self.p99_ms:.1f} ms"
+            f"  max {self.max_ms:.1f} ms  ({self.messages:,} messages for other tasks)"
+        )
+
+
+def beside(settings: Settings, how: Slow) -> Beside:
+    """Fast messages at a steady rate, each task its share.
+
+    In their midst one for the first task is long.
+    """
+    shape = SlowShape(tasks=how.tasks, even=True)
+    long_s = how.long_ms / 1000
+    # A message for the first task, some seconds after the beginning.
+    number = _first_of_task_zero(int(_WARM_UP_S * how.rate), how.tasks)
+    seconds = _WARM_UP_S + long_s + how.tasks / how.rate + 1.0
+    bodies = [
+        slow_body(each, how.long_ms if each == number else 0.0)
+        for each in range(int(seconds * how.rate))
+    ]
+    with (
+        environment(shape.environment()),
+        running("slow", settings, timed=True, module="bench.topologies.slow") as topology,
+    ):
+        topology.wait_until_ready()
+        schedule = Schedule(topology.settings.amqp or "", topology.queue)
+        try:
+            count, began, _ = schedule.run(how.rate, seconds, bodies)
+            topology.wait_for_acks(count, PATIENCE_S)
+        finally:
+            schedule.close()
+        found = topology.reading.latencies()
+    return beside_of(found, began, how, number)
+
+
+def _first_of_task_zero(number: int, tasks: int) -> int:
+    return -(-number // tasks) * tasks
+
+
+def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside:
+    """Rows for other tasks, due while ``number`` was at work. Pure.
+
+    From rows of scheduled time and seconds to the ack.
+    """
+    numbers = np.rint((found[:, 0] - began) * how.rate).astype(np.int64)
+    last = number + int(how.rate * how.long_ms / 1000)
+    mine = (numbers > number) & (numbers <= last) & (numbers % how.tasks != 0)
+    if not mine.any():
+        raise BenchError("no message was acked beside the long one")
+    if found[numbers == number, 1].max(initial=0.0) < how.long_ms / 1000:
+        raise BenchError("the long tuple was not at work")
+    p50, p99, longest = 1000 * np.percentile(found[mine, 1], [50, 99, 100])
+    return Beside(
+        messages=int(mine.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest)
+    )

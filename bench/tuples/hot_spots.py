@@ -1,0 +1,35 @@
+"""The functions that take the time of a task."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from pathlib import Path
+
+from bench.tuples.bolts import Count, CountBatch, Split, SplitBatch
+from bench.tuples.price import SENTENCES, measure
+
+
+def hot_spots(
+    kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15
+) -> list[dict[str, float | str]]:
+    """Return where the time of a task goes: the functions with the most time of their own, in
+    percent of all of it.
+    """
+    split, count = (Split(), Count()) if kind == "BasicBolt" else (SplitBatch(), CountBatch())
+    profile = cProfile.Profile()
+    measure(split, count, sentences, rounds, profile)
+    stats = pstats.Stats(profile)
+    rows = [
+        {"function": _name(where), "percent": 100 * own / stats.total_tt, "calls": calls}  # type: ignore[attr-defined]
+        for where, (calls, _, own, _, _) in stats.stats.items()  # type: ignore[attr-defined]
+    ]
+    return sorted(rows, key=lambda row: -float(row["percent"]))[:limit]
+
+
+def _name(where: tuple[str, int, str]) -> str:
+    path, line, name = where
+    if path == "~":
+        return name.strip("<>")
+    parts = Path(path).parts
+    return f"{'/'.join(parts[-2:])}:{line} {name}"

@@ -1,0 +1,99 @@
+"""The bolt tasks of a topology, at work in one thread without Spark and Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import cast
+
+from tiercel.acker.effects import Effect, LocalEffect, perform_all
+from tiercel.acker.ids import RootIds
+from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Bounds, Sender
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+
+# Sentences that a spout worker emits at once, where it has plenty.
+_EMITTED = 1_000
+_RUN = "run"
+_UNBOUNDED = Bounds(tuples=10**9, bytes=10**12)
+
+
+class Nothing:
+    """A ledger that takes no time."""
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:  # noqa: ARG002
+        return True
+
+    def applying(
+        self,
+        token: Token,  # noqa: ARG002
+        updates: Updates,  # noqa: ARG002
+        failures: Sequence[Failure] = (),  # noqa: ARG002
+    ) -> list[Effect[Reply]]:
+        return [LocalEffect(lambda: Reply(applied=Applied.FRESH))]
+
+
+class Workshop:
+    """The bolt tasks of one topology on inboxes in memory, in this thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._inboxes = MemoryInboxes(_UNBOUNDED)
+        self._inboxes.adopt(_RUN, bolt_tasks(topology))
+        around = Around(
+            run=_RUN,
+            topology=topology,
+            inboxes=self._inboxes,
+            ledger=cast("Ledger", Nothing()),
+            state=None,
+            counting=Counting(MemoryMetrics()),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(_RUN, None, None),
+        )
+        self._attempts = {
+            bolt: [Attempt(around, task, threading.Event()) for task in topology.task_ids(bolt)]
+            for bolt in topology.bolts
+        }
+        self._emitter = SpoutEmitter(topology, "sentences", 1)
+        self._roots = RootIds(timedelta(hours=1))
+        self._number = 0
+
+    def emit(self, lines: Sequence[str]) -> float:
+        """Emit sentences and append them to the inboxes; CPU seconds of all but the appends."""
+        spent = 0.0
+        for start in range(0, len(lines), _EMITTED):
+            part = lines[start : start + _EMITTED]
+            began = time.process_time()
+            self._emitter.emit_all(
+                [[line] for line in part], self._roots.draw(len(part)), "default"
+            )
+            emission = self._emitter.take()
+            spent += time.process_time() - began
+            self._number += 1
+            sender = Sender(task=1, attempt=1)
+            perform_all(self._inboxes.append(_RUN, sender, self._number, emission.parcels))
+        return spent
+
+    def work(self, bolt: str) -> float:
+        """Let the tasks of one bolt empty their inboxes; CPU seconds."""
+        began = time.process_time()
+        for attempt in self._attempts[bolt]:
+            while attempt.turn():
+                continue
+        return time.process_time() - began
+
+    def close(self) -> None:
+        """Clean the bolts up."""
+        for attempts in self._attempts.values():
+            for attempt in attempts:
+                attempt.close()
