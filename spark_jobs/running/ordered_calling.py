@@ -60,3 +60,5 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
     ) -> None:
         super()._commit_calls(shares, ticks, together=together)
         self._gate.left()
+        # Else it would wait for more tuples, with their successors at hand.
+        self._flight.ask_again()

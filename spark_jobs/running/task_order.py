@@ -18,7 +18,7 @@ from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Share
-from tiercel.spark_jobs.running.order.awaited import Awaited
+from tiercel.spark_jobs.running.order.awaited import DOUBTFUL_HOLDS, Awaited
 from tiercel.spark_jobs.running.order.keys import TupleKeys
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.topology.graph import Topology
@@ -194,12 +194,12 @@ class TaskOrder:
         self._keep()
 
     def note_conflict(self, shares: Sequence[Share], done: Done) -> None:
-        """An earlier attempt at the step did other work: all messages of the step come again, which
-        must be kept before it is finished.
+        """An earlier attempt at the step did other work: all messages of the step come again that
+        were not acked before, which must be kept before it is finished.
         """
         for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
             if done.lineage.counts[done.record.held + at]:
-                self._note(entry, row, comes_again=True)
+                self._note(entry, row, comes_again=True, doubtful=True)
         # The step is sealed again, which takes the place of its first seal.
         self.part = self._kept = self._awaited.dump()
 
@@ -208,13 +208,15 @@ class TaskOrder:
         self.part = dumped if dumped != self._kept else None
         self._kept = dumped
 
-    def _note(self, entry: OpenEntry, row: int, *, comes_again: bool) -> None:
+    def _note(
+        self, entry: OpenEntry, row: int, *, comes_again: bool, doubtful: bool = False
+    ) -> None:
         key = self._keys_of(entry)[row]
         if key is None or not (comes_again or key in self._awaited):
             return
         identity = self._keys.identity_in(entry.chunk, row)
         if comes_again:
-            self._awaited.failed(key, identity)
+            self._awaited.failed(key, identity, doubtful=doubtful)
         else:
             self._awaited.done(key, identity)
 
@@ -247,8 +249,9 @@ def _comes_again(done: Done, row: int) -> bool:
     return row in record.reasons and row not in record.verdicts and bool(done.lineage.counts[row])
 
 
-def _times(topology: Topology, component: str) -> tuple[float, float | None]:
-    """Return for how long a tuple is awaited, and for how long its successors are held.
+def _times(topology: Topology, component: str) -> tuple[float, float | None, float | None]:
+    """Return for how long a tuple is awaited, for how long its successors are held, and for how
+    long what may never come is awaited.
 
     A queue has a message again after its back-off. Other spouts may never emit it again, and what
     they are given back fails: so their tuples are held, and not until they time out. What a bolt
@@ -258,11 +261,12 @@ def _times(topology: Topology, component: str) -> tuple[float, float | None]:
     timeout_s = config.message_timeout_secs
     spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
     if not all(spout.takes_back for spout in spouts):
-        return _PATIENCE_PART * timeout_s, None
+        return _PATIENCE_PART * timeout_s, None, None
     back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
     patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
     hold_s = min(_HOLD_S, _HOLD_PART * timeout_s)
-    return (1 + _ordered_before(topology, component)) * patience_s, hold_s
+    times = 1 + _ordered_before(topology, component)
+    return times * patience_s, hold_s, times * DOUBTFUL_HOLDS * hold_s
 
 
 def _ordered_before(topology: Topology, component: str) -> int:

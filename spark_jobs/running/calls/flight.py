@@ -136,6 +136,10 @@ class Flight:
             calls += self.take_ended()
         return sorted(calls, key=lambda call: call.number)
 
+    def ask_again(self) -> None:
+        """Gates may let begin what they held back, though no call has ended since."""
+        self.held_back = 0
+
     def withdraw(self, which: Callable[[Call], bool]) -> None:
         """Take tuples out that wait."""
         self._waiting = deque(call for call in self._waiting if not which(call))

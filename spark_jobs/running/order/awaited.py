@@ -18,12 +18,12 @@ from tiercel.spark_jobs.running.order.keys import IDENTITY_BYTES, KEY_BYTES
 
 # Key, when its first place began to be awaited, number of places.
 _HEAD = struct.Struct(f">{KEY_BYTES}sdI")
-# Identity, when a tuple that has it was here last, True for a twin.
+# Identity, when a tuple that has it was here last, True where it is doubtful.
 _PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
 # So often the time doubles for which successors are held.
 _DOUBLINGS = 2
-# Twins are awaited for so many of the first such time, which is longer than the longest.
-_TWIN_HOLDS = 8
+# What is doubtful is awaited for so many of the first such time: longer than the longest.
+DOUBTFUL_HOLDS = 8
 
 
 @dataclass(slots=True)
@@ -35,9 +35,10 @@ class AwaitedPlace:
     seen: float
     # The same by the clock that outlives the process.
     seen_wall: float
-    # True if one before it in the line has the same identity: a tuple with the same values, or a
-    # copy of the same message, whose spout worker died, and which never comes again.
-    twin: bool = False
+    # True if it may never come again. One before it in the line has the same identity: a tuple
+    # with the same values, or a copy of the same message, whose spout worker died. Or its step was
+    # repeated and did other work: its message may have been acked before.
+    doubtful: bool = False
 
 
 @dataclass(slots=True)
@@ -65,14 +66,14 @@ class Awaited:
         wall: Callable[[], float],
         patience_s: float,
         hold_s: float | None,
+        doubtful_s: float | None = None,
     ) -> None:
         """``clock`` never goes back; ``wall`` is the same in each process.
 
         The first one of a line is awaited for ``patience_s``, after which its successors go on; and
         of these only what was here within that time is awaited any longer. Else several that never
-        come would hold up their key longer than the bolts below have patience. Twins were given
-        back together, so that the second comes soon after the first, or never: they are awaited for
-        a few ``hold_s``.
+        come would hold up their key longer than the bolts below have patience. What is doubtful
+        comes soon or never, and is awaited for ``doubtful_s``; None: like the others.
 
         Successors are given back when they have waited for ``hold_s``, and then for twice as long
         each time, up to a bound; None: they are held.
@@ -81,6 +82,7 @@ class Awaited:
         self._wall = wall
         self._patience_s = patience_s
         self._hold_s = hold_s
+        self._doubtful_s = patience_s if doubtful_s is None else min(patience_s, doubtful_s)
         self._lines: dict[bytes, AwaitedLine] = {}
 
     def __len__(self) -> int:
@@ -100,14 +102,17 @@ class Awaited:
         line = self._lines.get(key)
         return None if line is None else line.places[0].identity
 
-    def failed(self, key: bytes, identity: bytes) -> None:
-        """A tuple was executed and failed: it keeps its place, or has one before all others."""
+    def failed(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
+        """A tuple was executed and failed: it keeps its place, or has one before all others.
+
+        ``doubtful``: its message may not come again.
+        """
         line = self._lines.setdefault(key, AwaitedLine())
         place = _place_of(identity, line)
         if place is None:
             place = self._place(identity)
             line.places.appendleft(place)
-        place.twin = False
+        place.doubtful = doubtful
         self._begin(line)
         self._see(place)
 
@@ -140,7 +145,7 @@ class Awaited:
                 placed[identity] -= 1
                 continue
             place = self._place(identity)
-            place.twin = identity in known
+            place.doubtful = identity in known
             known.add(identity)
             line.places.append(place)
 
@@ -180,7 +185,9 @@ class Awaited:
         """Return the lines as bytes; empty if there are none."""
         return b"".join(
             _HEAD.pack(key, line.since_wall, len(line.places))
-            + b"".join(_PLACE.pack(one.identity, one.seen_wall, one.twin) for one in line.places)
+            + b"".join(
+                _PLACE.pack(one.identity, one.seen_wall, one.doubtful) for one in line.places
+            )
             for key, line in self._lines.items()
         )
 
@@ -197,8 +204,8 @@ class Awaited:
             if not count or end > len(dumped):
                 raise ValueError("not an order: it ends too early")
             places = deque(
-                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, twin)
-                for identity, seen_wall, twin in _PLACE.iter_unpack(dumped[at:end])
+                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, doubtful)
+                for identity, seen_wall, doubtful in _PLACE.iter_unpack(dumped[at:end])
             )
             since = now - max(0.0, wall - since_wall)
             self._lines[key] = AwaitedLine(places, since, since_wall, now)
@@ -218,9 +225,7 @@ class Awaited:
         return line.since + self._patience(line.places[0])
 
     def _patience(self, place: AwaitedPlace) -> float:
-        if place.twin and self._hold_s is not None:
-            return min(self._patience_s, _TWIN_HOLDS * self._hold_s)
-        return self._patience_s
+        return self._doubtful_s if place.doubtful else self._patience_s
 
     def _held_for(self, line: AwaitedLine) -> float:
         return (self._hold_s or 0.0) * (1 << min(line.clearings, _DOUBLINGS))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
@@ -382,6 +383,28 @@ def test_what_waits_for_its_predecessor_leaves_room_for_others(bolt, config) -> 
     assert script.executions == 1
     assert len(broker.flying) == 2
     assert broker.apart == broker.flying.keys()
+
+
+class Quick(Scripted, AsyncBolt):
+    async def execute(self, tup, collector):
+        self.script.do(*tup.values)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"), [(Quick(), {}), (Basic(), {"threads": 3})], ids=["async", "threads"]
+)
+def test_a_successor_waits_for_nothing_but_its_predecessor(bolt, config) -> None:
+    """Not for more tuples to come, as a task does that has nothing to begin."""
+    script = Scripted.script = Script(1, 0.0)
+    pump = Pump(topology(bolt, **config))
+    [attempt] = pump.attempts.values()
+    pump.feed(*[["k0", number] for number in range(4)])
+    pump.send()
+    began = time.monotonic()
+    with closing(attempt):
+        while len(script.succeeded) < 4:
+            attempt.turn(10.0)
+    assert time.monotonic() - began < 10
 
 
 def overtaking(bolt: Any, config: Any, seed: int, fails: float, bound: int, keys: int) -> list[Any]:

@@ -39,7 +39,7 @@ def wall() -> Wall:
 
 @pytest.fixture
 def awaited(clock: Clock, wall: Wall) -> Awaited:
-    return Awaited(clock, wall, 30.0, 2.0)
+    return Awaited(clock, wall, 30.0, 2.0, 16.0)
 
 
 def test_what_failed_comes_next_until_it_has_succeeded(awaited: Awaited) -> None:
@@ -145,7 +145,7 @@ def test_a_copy_that_never_comes_again_is_awaited_for_a_few_holds(
     for number in (1, 2, 3):
         awaited.done(KEY, identity(number))
     assert awaited.first(KEY) == identity(2)
-    other = Awaited(clock, wall, 30.0, 2.0)
+    other = Awaited(clock, wall, 30.0, 2.0, 16.0)
     other.load(awaited.dump())
     for one in (awaited, other):
         clock.now = 100.0 + 15.9
@@ -154,6 +154,16 @@ def test_a_copy_that_never_comes_again_is_awaited_for_a_few_holds(
         # Neither comes the second copy.
         assert one.lapse() == [KEY]
         assert not one
+
+
+def test_what_may_have_been_acked_is_awaited_for_as_short(awaited: Awaited, clock: Clock) -> None:
+    awaited.failed(KEY, identity(1), doubtful=True)
+    awaited.given_back(KEY, [identity(2)])
+    clock.now += 10
+    awaited.given_back(KEY, [identity(2)])
+    clock.now += 6
+    assert awaited.lapse() == [KEY]
+    assert awaited.first(KEY) == identity(2)
 
 
 def test_a_twin_that_came_and_failed_is_awaited_like_any_other(
@@ -186,7 +196,7 @@ def test_another_process_goes_on_and_time_goes_on_meanwhile(
     elsewhere = Clock()
     elsewhere.now = 5.0
     wall.now += 20
-    other = Awaited(elsewhere, wall, 30.0, 2.0)
+    other = Awaited(elsewhere, wall, 30.0, 2.0, 16.0)
     other.load(awaited.dump())
     assert (other.first(KEY), other.first(OTHER)) == (identity(1), identity(9))
     other.given_back(KEY, [identity(3)])
@@ -207,7 +217,7 @@ def test_what_is_no_order_is_refused(awaited: Awaited, wrong: bytes) -> None:
 @given(st.lists(st.tuples(st.sampled_from(["fail", "back", "done"]), st.integers(0, 6))))
 def test_a_dump_is_read_as_it_was(steps: list[tuple[str, int]]) -> None:
     clock, wall = Clock(), Wall()
-    awaited = Awaited(clock, wall, 30.0, 2.0)
+    awaited = Awaited(clock, wall, 30.0, 2.0, 16.0)
     for what, number in steps:
         key = KEY if number % 2 else OTHER
         if what == "fail":
@@ -216,7 +226,7 @@ def test_a_dump_is_read_as_it_was(steps: list[tuple[str, int]]) -> None:
             awaited.done(key, identity(number))
         elif awaited.first(key) is not None:
             awaited.given_back(key, [identity(each) for each in range(number)])
-    other = Awaited(clock, wall, 30.0, 2.0)
+    other = Awaited(clock, wall, 30.0, 2.0, 16.0)
     other.load(awaited.dump())
     assert other.dump() == awaited.dump()
     while awaited:
