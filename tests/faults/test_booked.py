@@ -79,7 +79,12 @@ class Books(Wired):
         self._next = max(load.published.stop, again.published.stop)
         wait_until(self.dead_lettered, _WITHIN_S, "a number to die")
         reject.unlink()
-        wait_until(self._settled, _WITHIN_S, "all numbers to be booked, and nothing to be left")
+        try:
+            wait_until(self._settled, _WITHIN_S)
+        except AssertionError:
+            raise AssertionError(
+                f"after {_WITHIN_S} s {self.dead_lettered()} are dead-lettered; {self._left()}"
+            ) from None
         self.check()
         print(f"{self._next - first} numbers, {len(again.published)} of them twice")  # noqa: T201
 
