@@ -33,6 +33,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 pytestmark = pytest.mark.timeout(3600)
 
+# Fewer where --fault-rate says so.
 RATE = 200
 # Of those that are published once more.
 REPEATED = 20
@@ -45,10 +46,11 @@ _OF_OTHER_BOLTS = {"bolt: 1 % of the tuples raise, for 10 s"}
 class Books(Wired):
     """The topology on private servers, with a PostgreSQL behind a proxy too."""
 
-    def __init__(self, folder: Any, *, servers: Servers) -> None:
+    def __init__(self, folder: Any, *, servers: Servers, rate: int) -> None:
         super().__init__(
             "tests.faults.booked:topology", booked.QUEUE, folder, master="local[2]", servers=servers
         )
+        self._rate = rate
         self._next = 1
 
     def _enter(self, exits: ExitStack) -> None:
@@ -70,7 +72,7 @@ class Books(Wired):
         reject.touch()
         first = self._next
         with (
-            Load(self.rabbitmq.url, self.queue, RATE, first) as load,
+            Load(self.rabbitmq.url, self.queue, self._rate, first) as load,
             Load(self.rabbitmq.url, self.queue, REPEATED, first) as again,
         ):
             time.sleep(3)
@@ -156,8 +158,11 @@ _DRAWN = [name for name in FAULTS if name in SOAK[0][1] or name not in OF_THE_MA
 
 
 @pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Books]:
-    with Books(tmp_path_factory.mktemp("books"), servers=servers) as running:
+def books(
+    tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config
+) -> Iterator[Books]:
+    rate = min(RATE, pytestconfig.getoption("fault_rate"))
+    with Books(tmp_path_factory.mktemp("books"), servers=servers, rate=rate) as running:
         yield running
 
 
