@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from tiercel.acker.connection.client import connect
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing
-from tiercel.compose.ports import LOOPBACK
+from tiercel.compose.ports import LOOPBACK, free_port
 from tiercel.compose.redis_server import EmbeddedRedis
 
 SERVICE = "tiercel"
@@ -25,6 +25,12 @@ sentinel monitor {service} {host} {port} 2
 sentinel auth-pass {service} {password}
 sentinel down-after-milliseconds {service} {down}
 sentinel failover-timeout {service} 10000
+"""
+_SHARD = """\
+cluster-enabled yes
+cluster-port {bus_port}
+cluster-node-timeout 2000
+cluster-config-file nodes.conf
 """
 
 
@@ -51,6 +57,22 @@ class _Member(EmbeddedRedis):
         lines = (f"masterauth {self._password}", "repl-diskless-sync-delay 0", *self._lines)
         with (self.folder / "redis.conf").open("a") as config:
             config.write("".join(f"{line}\n" for line in lines))
+
+
+class _Shard(_Member):
+    """A server of a Redis Cluster.
+
+    The port for its fellows is drawn too: 10,000 above the clients', where Redis would put it, is
+    among the ports that Linux gives to outgoing connections.
+    """
+
+    bus_port = 0
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.bus_port = free_port()
+        with (self.folder / "redis.conf").open("a") as config:
+            config.write(_SHARD.format(bus_port=self.bus_port))
 
 
 class _Sentinel(_Member):
@@ -153,15 +175,10 @@ class ClusteredRedis(Entered):
     def __init__(self) -> None:
         install_missing("redis-server")
         self.password = secrets.token_urlsafe(16)
-        self.members: list[_Member] = []
+        self.members: list[_Shard] = []
 
     def _enter(self, exits: ExitStack) -> None:
-        lines = (
-            "cluster-enabled yes",
-            "cluster-node-timeout 2000",
-            "cluster-config-file nodes.conf",
-        )
-        self.members = [exits.enter_context(_Member(self.password, *lines)) for _ in range(6)]
+        self.members = [exits.enter_context(_Shard(self.password)) for _ in range(6)]
         self._form()
 
     @property
@@ -185,7 +202,7 @@ class ClusteredRedis(Entered):
     def _form(self) -> None:
         first, *others = self.members
         for other in others:
-            self.ask(first, "CLUSTER", "MEET", LOOPBACK, other.port)
+            self.ask(first, "CLUSTER", "MEET", LOOPBACK, other.port, other.bus_port)
         for number, (start, end) in enumerate(((0, 5460), (5461, 10922), (10923, 16383))):
             self.ask(self.members[number], "CLUSTER", "ADDSLOTSRANGE", start, end)
         wait_until(
