@@ -1,5 +1,6 @@
 """The spout worker's loop, on the memory twins and with the real clock."""
 
+import itertools
 import threading
 import time
 from contextlib import contextmanager
@@ -128,6 +129,7 @@ class SpoutBench(MemoryWorker):
         builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
         super().__init__(builder.build(), spout, settings, **parts)
         self.inboxes.adopt(RUN, [SINK])
+        self._steps = itertools.count()
 
     @property
     def presence(self):
@@ -156,7 +158,7 @@ class SpoutBench(MemoryWorker):
     def ack(self, *tuples):
         roots, xors = zip(*sorted((root, edge) for _, root, edge in tuples), strict=True)
         updates = Updates(roots=np.array(roots, np.uint64), xors=np.array(xors, np.uint64))
-        self.ledger.apply(Token(run="r", task=roots[0] % 1000, step=0), updates)
+        self.ledger.apply(Token(run="r", task=1, step=next(self._steps)), updates)
 
 
 SETTINGS = SpoutSettings(
