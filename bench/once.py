@@ -68,7 +68,7 @@ def bytes_per_mark(count: int) -> float:
             turn = store.begin("count", 0, step).perform()
             marks = {
                 secrets.token_bytes(16): bytes(4)
-                + pack_emissions([("default", ("falcon", number), None)])
+                + pack_emissions([("default", ("falcon", number), None, 0)])
                 for number in range(step, step + _AT_ONCE)
             }
             perform_in_turn(turn.writing(Writes(marks=marks, retention_s=_DAY_S), "bench"))

@@ -5,7 +5,9 @@ plain types of Python and those of stream columns are known; nothing is ever unp
 
 Emissions one after the other, each: 1 if it was direct (then the task), 2 if its stream is not the
 default one (then its name), and the number of its values; the values. Numbers are zigzag varints.
-A value begins with its kind: small numbers and short texts are within it.
+A value begins with its kind: small numbers and short texts are within it. A negative number in
+front of an emission counts those before it that are not kept: keys below are made of places among
+all emissions of a tuple.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 # A ``PastEmission`` as a plain tuple.
-Noted = tuple[str, Sequence[Any], int | None]
+Noted = tuple[str, Sequence[Any], int | None, int]
 
 
 class PastEmission(NamedTuple):
@@ -45,13 +47,19 @@ class PastEmission(NamedTuple):
     values: Sequence[Any]
     # The task that it was emitted to directly.
     task: int | None = None
+    # Its place among the emissions of the tuple, from 0 on.
+    position: int = 0
 
 
 def pack_emissions(emissions: Iterable[Noted]) -> bytes:
-    """Raises TypeError for a value that is of none of the known types."""
+    """Raises TypeError for a value that is of none of the known types. By position, ascending."""
     out = bytearray()
     writers = _WRITERS
-    for stream, values, task in emissions:
+    following = 0
+    for stream, values, task, position in emissions:
+        if position != following:
+            _put_number(out, following - position)
+        following = position + 1
         if task is None and stream == DEFAULT_STREAM and len(values) < _FEW:
             out.append(len(values) << 3)
         else:
@@ -74,12 +82,18 @@ def unpack_emissions(packed: bytes) -> list[PastEmission]:
     """Raises ValueError for bytes that ``pack_emissions`` has not made."""
     reader = _Reader(packed)
     emissions = []
+    position = 0
     try:
         while reader.at < len(packed):
             head = reader.number()
+            if head < 0:
+                position -= head
+                head = reader.number()
             task = reader.number() if head & _DIRECT else None
             stream = reader.value() if head & _NAMED else DEFAULT_STREAM
-            emissions.append(PastEmission(stream, [reader.value() for _ in range(head >> 2)], task))
+            values = [reader.value() for _ in range(head >> 2)]
+            emissions.append(PastEmission(stream, values, task, position))
+            position += 1
     except (IndexError, struct.error, ArithmeticError, KeyError, RecursionError) as error:
         raise ValueError(f"not what a tuple emitted: {error!r}") from error
     return emissions

@@ -56,12 +56,12 @@ class NotingRecorder(BasicRecorder, BasicCollector):
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         tasks = super().emit(values, stream)
         if stream in self._received:
-            self.noted.append((stream, self._kept(stream, values), None))
+            self._note(stream, values, None)
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         super().emit_direct(task, values, stream)
-        self.noted.append((stream, self._kept(stream, values), task))
+        self._note(stream, values, task)
 
     def packed(self) -> bytes:
         """Return what was noted; raises BadValuesError for a value that does not fit its stream:
@@ -76,7 +76,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             except UnicodeEncodeError:
                 pass  # the look at each value says which one
         try:
-            for stream, values, _ in noted:
+            for stream, values, *_ in noted:
                 self._streams[stream].schema.check(values)
         except SchemaError as error:
             raise BadValuesError(f"stream {stream!r}: {error}") from error
@@ -84,14 +84,14 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             return pack_emissions(noted)
         except TypeError:
             plain = [
-                (stream, _plain(self._streams[stream].schema, values), task)
-                for stream, values, task in noted
+                (stream, _plain(self._streams[stream].schema, values), task, position)
+                for stream, values, task, position in noted
             ]
             return pack_emissions(plain)
 
     def _fits(self, noted: list[Noted]) -> bool:
         """Return True if all fit without a doubt. No comprehension: most often there is one."""
-        for stream, values, _ in noted:
+        for stream, values, *_ in noted:
             types, whole = self._types[stream]
             if types != list(map(type, values)):
                 return False
@@ -100,9 +100,12 @@ class NotingRecorder(BasicRecorder, BasicCollector):
                     return False
         return True
 
-    def _kept(self, stream: str, values: Sequence[Any]) -> Sequence[Any]:
+    def _note(self, stream: str, values: Sequence[Any], task: int | None) -> None:
         output_stream = self._streams[stream]
-        return output_stream.keep(values) if output_stream.mutable else tuple(values)
+        kept = output_stream.keep(values) if output_stream.mutable else tuple(values)
+        # The one that emits: without it there was an error.
+        emitted = self.current.emitted if self.current else 0
+        self.noted.append((stream, kept, task, emitted - 1))
 
 
 class OnceStep:
@@ -168,7 +171,9 @@ class OnceStep:
                 "before: give each message an identity of its own"
             )
         self._counts[ONCE_REPEATED] += 1
-        for stream, values, task in unpack_emissions(record[_CONTENT_BYTES:]):
+        for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):
+            # As it was then: what no bolt receives is not kept, and was counted.
+            tup.emitted = position
             if task is None:
                 collector.emit(values, stream)
             else:

@@ -223,7 +223,8 @@ def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis_url, monkeypatch)
     count = 128 * (1_000_000 >> 13)
     for step, start in enumerate(range(0, count, 1_000), start=1):
         marks = {
-            key_of(f"{number}"): bytes(4) + pack_emissions([("default", ("falcon", 1_234), None)])
+            key_of(f"{number}"): bytes(4)
+            + pack_emissions([("default", ("falcon", 1_234), None, 0)])
             for number in range(start, min(start + 1_000, count))
         }
         commit_turn(begin(store, "count", 0, step), Writes(marks=marks, retention_s=DAY), "d")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,8 @@ EMISSIONS = st.lists(
     ),
     max_size=4,
 )
+# A position for each, ascending.
+GAPS = st.lists(st.integers(0, 300), min_size=4, max_size=4)
 
 
 def exactly(value):
@@ -45,11 +48,20 @@ def exactly(value):
     return type(value), value.isoformat() if isinstance(value, date) else repr(value)
 
 
-@given(EMISSIONS)
-def test_emissions_come_back_as_they_were(emissions) -> None:
+def placed(emissions, gaps):
+    """With positions that leave such gaps between them."""
+    positions = accumulate(gap + (at > 0) for at, gap in enumerate(gaps))
+    return [
+        one._replace(position=position) for one, position in zip(emissions, positions, strict=False)
+    ]
+
+
+@given(EMISSIONS, GAPS)
+def test_emissions_come_back_as_they_were(emissions, gaps) -> None:
+    emissions = placed(emissions, gaps)
     found = unpack_emissions(pack_emissions(emissions))
-    assert [(one.stream, one.task) for one in found] == [
-        (one.stream, one.task) for one in emissions
+    assert [(one.stream, one.task, one.position) for one in found] == [
+        (one.stream, one.task, one.position) for one in emissions
     ]
     assert [exactly(one.values) for one in found] == [exactly(one.values) for one in emissions]
 
@@ -85,9 +97,9 @@ def test_bytes_of_any_kind_are_read_or_refused(packed) -> None:
         return
 
 
-@given(EMISSIONS.filter(bool), st.data())
-def test_what_is_cut_off_is_not_read_as_something_else(emissions, data) -> None:
-    packed = pack_emissions(emissions)
+@given(EMISSIONS.filter(bool), GAPS, st.data())
+def test_what_is_cut_off_is_not_read_as_something_else(emissions, gaps, data) -> None:
+    packed = pack_emissions(placed(emissions, gaps))
     cut = data.draw(st.integers(0, len(packed) - 1))
     try:
         found = unpack_emissions(packed[:cut])

@@ -230,6 +230,32 @@ def test_what_it_emitted_of_any_kind_comes_again(said, monkeypatch) -> None:
     assert counts(pump) == {"executed": 1}
 
 
+class Audits(StatefulBolt):
+    """Emits on a stream that no bolt receives, before and between what one does."""
+
+    output_streams = {"default": "n long", "audit": "n long"}  # noqa: RUF012
+    once = True
+
+    def execute(self, tup, collector):
+        for n in range(3):
+            collector.emit([n], stream="audit")
+            collector.emit([n])
+
+
+def test_what_no_bolt_receives_changes_no_key_of_what_comes_again() -> None:
+    builder = TopologyBuilder("audits")
+    builder.set_spout("lines", Source("line string"))
+    builder.set_bolt("count", Audits()).shuffle_grouping("lines")
+    builder.set_bolt("end", Receive()).shuffle_grouping("count")
+    pump = Pump(builder.build())
+    send(pump, ("1", "a"))
+    first = sorted(Receive.received)
+    Receive.received.clear()
+    send(pump, ("1", "a"))
+    assert sorted(Receive.received) == first
+    assert len(first) == 3
+
+
 def test_a_tuple_whose_emission_does_not_fit_was_not_applied(monkeypatch) -> None:
     monkeypatch.setattr(Emits, "said", "no number")
     pump = Pump(emitting())
