@@ -69,8 +69,8 @@ class DatabaseSink(Bolt):
 
         ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` does it instead: it
         is called with the open transaction (a SQLAlchemy connection) and the tuples that were not
-        written before, must not commit, and may be called again with each half of them, if it
-        raises. Raises TopologyError.
+        written before, must neither commit nor roll back (``begin_nested`` is there for that), and
+        may be called again with each half of them, if it raises. Raises TopologyError.
         """
         _check(table, fields, patience_secs)
         if mode not in _MODES or (write is not None and mode != "insert"):

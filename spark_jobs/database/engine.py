@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from sqlite3 import SQLITE_ERROR
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url
@@ -20,8 +21,9 @@ _ASKED_S = 20
 _UNHEARD_MS = 30_000
 NAME = "tiercel"
 # Of PostgreSQL: what passes. Serialization failures and deadlocks, locks that are not to be had,
-# a server that starts, stops or has no room, a connection that ended.
-_PASSING = ("40", "55P03", "57P", "53", "08", "25P03", "57014")
+# a server that starts, stops, has no room, cannot read its disk or may not write (the primary
+# before a failover), a connection that ended.
+_PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
 # Of PostgreSQL: a table, a column or a right that is not there.
 _LACKING = ("42P01", "42703", "42501", "3F000")
 # Of SQLite, which has no numbers for them.
@@ -73,11 +75,12 @@ def passes(error: DBAPIError) -> bool:
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_PASSING)
-    # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too.
+    # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too, and a
+    # value that a function in a check or a trigger cannot: both have the number that says nothing.
     return (
         isinstance(error, OperationalError)
         and not lacks(error)
-        and "syntax error" not in str(error.orig)
+        and getattr(error.orig, "sqlite_errorcode", None) != SQLITE_ERROR
     )
 
 

@@ -15,6 +15,10 @@ class DatabaseAwayError(Exception):
     """The database does not answer, or another transaction is in the way: try again."""
 
 
+class TransactionEndedError(Exception):
+    """A user's function has committed or rolled back: nothing is known to be written."""
+
+
 class Fate(Enum):
     """Fate of a row."""
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError
 
 _SUFFIX = "_tiercel_keys"
-# PostgreSQL cuts longer names off.
+# PostgreSQL cuts longer names off: so many bytes.
 _LONGEST_NAME = 63
 _TAKEN_IN_HAND = 0x7469657263656C  # the number of our lock
 
@@ -60,7 +60,7 @@ def key_columns(table: Table) -> Sequence[str]:
 def keys_table(connection: Connection, table: Table) -> Table:
     """Return the table of keys beside ``table``, made if it is missing."""
     kind = connection.dialect.name
-    name = f"{table.name[: _LONGEST_NAME - len(_SUFFIX)]}{_SUFFIX}"
+    name = f"{_cut(table.name, _LONGEST_NAME - len(_SUFFIX), kind)}{_SUFFIX}"
     keys = Table(
         name,
         MetaData(),
@@ -69,7 +69,7 @@ def keys_table(connection: Connection, table: Table) -> Table:
         Column("content", BigInteger, nullable=False),
         # By the clock of this table, see ``statements.tick``.
         Column("written_at", BigInteger, nullable=False),
-        Index(f"{name[: _LONGEST_NAME - 3]}_at", "written_at"),
+        Index(f"{_cut(name, _LONGEST_NAME - 3, kind)}_at", "written_at"),
         schema=table.schema,
     )
     if kind == "postgresql":
@@ -78,3 +78,9 @@ def keys_table(connection: Connection, table: Table) -> Table:
     if not inspect(connection).has_table(name, schema=table.schema):
         keys.create(connection)
     return keys
+
+
+def _cut(name: str, most: int, kind: str) -> str:
+    if kind == "postgresql":
+        return name.encode()[:most].decode(errors="ignore")
+    return name[:most]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, event, text
+from sqlalchemy import Connection, Engine, Table, event, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tiercel.spark_jobs.database.engine import lacks, passes, words_of
@@ -23,6 +23,8 @@ from tiercel.spark_jobs.database.rows import (
     Fate,
     Outcome,
     Row,
+    TransactionEndedError,
+    Write,
     WriterSettings,
 )
 from tiercel.spark_jobs.database.statements import claim, end, forget, known, put, tick
@@ -58,8 +60,8 @@ class Writer:
         """Write the rows, and return what became of each when all of it is committed.
 
         Those of one key stand for one row. One that is refused leaves nothing, and the others are
-        written. Raises TableError, and DatabaseAwayError when nothing of it is known to be
-        written: then call it again with the same rows.
+        written. Raises TableError, TransactionEndedError, and DatabaseAwayError when nothing of it
+        is known to be written: then call it again with the same rows.
         """
         try:
             return self._write(rows)
@@ -172,7 +174,7 @@ class Writer:
         if not fresh:
             return outcomes
         if self._settings.write is not None:
-            self._settings.write(connection, [row.item for row in fresh])
+            _write_by(self._settings.write, connection, fresh)
         else:
             together: dict[tuple[str, ...], list[dict[str, Any]]] = {}
             for row in fresh:
@@ -231,8 +233,24 @@ def _away(error: DBAPIError) -> Exception:
     return TableError(words_of(error))
 
 
+def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None:
+    """Have a user's function write, and see that what it wrote can be committed."""
+    transaction = connection.get_transaction()
+    write(connection, [row.item for row in rows])
+    if transaction is None or not transaction.is_active:
+        raise TransactionEndedError(
+            "the function of DatabaseSink(write=…) has ended the transaction that it was given: "
+            "it must neither commit nor roll back"
+        )
+    # Where it passed over an error of PostgreSQL's, all that was written is gone, and a commit
+    # would say nothing of it: this does.
+    connection.execute(select(1))
+
+
 def _is_about_a_row(error: Exception) -> bool:
     """A user's function may raise anything for a row."""
+    if isinstance(error, TransactionEndedError):
+        return False
     return not (isinstance(error, DBAPIError) and (passes(error) or lacks(error)))
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from tests.support.proxy import Proxy
 from tests.support.pump import Pump
@@ -204,6 +205,86 @@ def test_a_function_writes_with_the_open_transaction(database):
         assert running.failed.keys() == {-1}
         assert "ValueError: -1 is negative" in running.failed[-1]
     assert sorted(database.run(f"SELECT * FROM {table}_sums")) == [("a", 11), ("b", 8)]
+
+
+def rolls_back(connection, tup):
+    connection.rollback()
+
+
+def rolls_back_and_raises(connection, tup):
+    connection.rollback()
+    raise ValueError("no")
+
+
+def passes_over_an_error(connection, tup):
+    with suppress(DBAPIError):
+        connection.execute(text("SELECT no_such_function()"))
+        pytest.fail("there is such a function")
+
+
+@pytest.mark.parametrize("harm", [rolls_back, rolls_back_and_raises, passes_over_an_error])
+def test_what_a_function_loses_is_not_acked(database, harm):
+    def write(connection, tuples):
+        for tup in tuples:
+            if tup["name"] == "bad":
+                harm(connection, tup)
+            else:
+                connection.execute(
+                    text(f"INSERT INTO {database.table} VALUES (:id, :name)"),
+                    {"id": tup["id"], "name": tup["name"]},
+                )
+
+    with Running(database.sink(write=write)) as running:
+        running.send([1, "a"], [2, "b"], [3, "bad"])
+        written = [row[0] for row in database.rows()]
+        # SQLite goes on after an error, and the tuple did nothing else.
+        assert [one for one in running.acked if one != 3] == written
+        running.send([1, "a"], [2, "b"])
+    assert database.rows() == [(1, "a"), (2, "b")]
+
+
+def test_a_row_on_which_a_function_of_sqlite_fails_holds_no_others(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'rows.db'}")
+    database.run(f"DROP TABLE {database.table}")
+    database.run(
+        f"CREATE TABLE {database.table} (id bigint, name text CHECK (json_extract(name, '$') > 0))"
+    )
+    with Running(database.sink()) as running:
+        running.send([1, "1"], [2, "no json"], [3, "3"])
+        assert running.acked == [1, 3]
+        assert "malformed JSON" in running.failed[2]
+    assert database.rows() == [(1, "1"), (3, "3")]
+
+
+def test_a_database_that_may_only_be_read_is_waited_for(postgres, errors):
+    database = Database(postgres().url)
+    setting = "default_transaction_read_only"
+    database.run(f"ALTER DATABASE postgres SET {setting} = on")
+
+    def promote():
+        wait_until(lambda: errors)
+        database.run(f"SET TRANSACTION READ WRITE; ALTER DATABASE postgres RESET {setting}")
+
+    promoting = threading.Thread(target=promote)
+    with Running(database.sink()) as running:
+        promoting.start()
+        running.send([1, "a"])
+        promoting.join()
+        assert running.acked == [1]
+    assert "in a read-only transaction" in errors[0]
+    assert database.rows() == [(1, "a")]
+
+
+@pytest.mark.parametrize("name", ["ü" * 31, "€" * 17, "x" * 60])
+def test_a_table_of_a_long_name_has_keys_of_its_own(postgres_url, name):
+    database = Database(postgres_url)
+    database.run(f'DROP TABLE IF EXISTS "{name}"')
+    database.run(f'CREATE TABLE "{name}" (id bigint, name text)')
+    for _ in range(2):
+        with Running(DatabaseSink(postgres_url, name)) as running:
+            running.send([1, "a"])
+            assert running.acked == [1]
+    assert database.run(f'SELECT * FROM "{name}"') == [(1, "a")]
 
 
 def test_some_fields_go_into_columns_of_other_names(database):
