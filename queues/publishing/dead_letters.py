@@ -12,7 +12,12 @@ from typing import Any
 
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.message.header_text import DEATH_HEADERS, EXCHANGE_HEADER, published_headers
+from tiercel.queues.message.header_text import (
+    DEATH_HEADERS,
+    EXCHANGE_HEADER,
+    SINCE_HEADER,
+    published_headers,
+)
 from tiercel.queues.message.preview import BODY_BYTES, preview_of
 from tiercel.queues.publishing.dead_letter_copy import (
     DIED_HEADER,
@@ -167,7 +172,9 @@ def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int
 
 
 def _as_new(properties: Any) -> Any:
-    """The properties without a trace of its death; says so if headers must be left out."""
+    """The properties without a trace of its death, but for since when it may have had effects; says
+    so if headers must be left out.
+    """
     headers = Headers.of(properties.headers)
     if headers.unreadable:
         log.warning(
@@ -176,7 +183,13 @@ def _as_new(properties: Any) -> Any:
             extra={"event": "headers_left_out"},
         )
     kept = clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS))
-    return copy_properties(properties, _published(headers).plus(kept))
+    return copy_properties(properties, _since(headers).plus(_published(headers)).plus(kept))
+
+
+def _since(headers: Headers) -> Headers:
+    """Return since when it may have had effects, where only its death is told: of RabbitMQ."""
+    died = None if SINCE_HEADER in headers else _died(headers)
+    return Headers() if died is None else Headers.of({SINCE_HEADER: str(int(died.timestamp()))})
 
 
 def _published(headers: Headers) -> Headers:

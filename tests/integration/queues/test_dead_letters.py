@@ -172,11 +172,27 @@ def test_requeued_messages_are_like_new(amqp_url, queue):
     messages = take_all(amqp_url, queue.name)
     assert [body for body, _ in messages] == [b"a", b"b"]
     assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [
-        {"trace"},
-        {"trace"},
+        {"trace", "x-tiercel-since"},
+        {"trace", "x-tiercel-since"},
     ]
     assert all(headers.get("x-delivery-count", 0) == 0 for _, headers in messages)
     assert ready(amqp_url, queue.dead) == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        # RabbitMQ's own, and ours without what an earlier version did not write.
+        {"x-death": [{"reason": "delivery_limit", "time": datetime(2026, 1, 2, tzinfo=UTC)}]},
+        {"x-tiercel-died": "2026-01-02T00:00:00+00:00"},
+        {"x-tiercel-since": "1767312000", "x-tiercel-died": "2026-03-04T00:00:00+00:00"},
+    ],
+)
+def test_a_requeued_message_says_since_when_it_may_have_had_effects(amqp_url, queue, headers):
+    put(amqp_url, queue.dead, b"a", headers=headers)
+    assert dead_letters.requeue(amqp_url, queue.name) == 1
+    [(_, requeued)] = take_all(amqp_url, queue.name)
+    assert requeued["x-tiercel-since"] == "1767312000"
 
 
 def test_a_message_that_dies_again_after_requeue_can_be_requeued_again(amqp_url, queue):
