@@ -177,7 +177,15 @@ class OnceStep:
             if task is None:
                 collector.emit(values, stream)
             else:
-                collector.emit_direct(task, values, stream)
+                collector.emit_direct(self._there(stream, task), values, stream)
+
+    def _there(self, stream: str, task: int) -> int:
+        """Return a task that was emitted to directly or, if a rebalance took it, another one."""
+        output_stream = self._record.outputs.streams.get(stream)
+        receivers = list(output_stream.direct or ()) if output_stream else []
+        if not receivers or task in receivers:
+            return task
+        return receivers[task % len(receivers)]
 
     def _look_at(self, tup: Tuple) -> None:
         """Count a tuple of which it is not known that it is applied for the first time."""

@@ -197,7 +197,7 @@ class Emits(StatefulBolt):
     said: Any = 7
 
     def prepare(self, config, context):
-        self.end = context.component_tasks("end")[0]
+        self.end = context.component_tasks("end")[-1]
 
     def execute(self, tup, collector):
         self.state.increment("executed")
@@ -207,11 +207,11 @@ class Emits(StatefulBolt):
         collector.emit([Emits.said, "t"])
 
 
-def emitting():
+def emitting(parallelism: int = 1):
     builder = TopologyBuilder("emits")
     builder.set_spout("lines", Source("line string"))
     builder.set_bolt("count", Emits()).shuffle_grouping("lines")
-    end = builder.set_bolt("end", Receive()).shuffle_grouping("count")
+    end = builder.set_bolt("end", Receive(), parallelism).shuffle_grouping("count")
     end.direct_grouping("count", stream="side")
     return builder.build()
 
@@ -228,6 +228,17 @@ def test_what_it_emitted_of_any_kind_comes_again(said, monkeypatch) -> None:
     send(pump, ("1", "a"))
     assert sorted(map(repr, Receive.received)) == first
     assert counts(pump) == {"executed": 1}
+
+
+def test_what_it_emitted_to_a_task_that_is_gone_goes_to_another() -> None:
+    pump = Pump(emitting(parallelism=3))
+    send(pump, ("1", "a"))
+    first = sorted(map(repr, Receive.received))
+    Receive.received.clear()
+    smaller = Pump(emitting(), state=MemoryStateStore(2, pump.state))
+    send(smaller, ("1", "a"))
+    assert sorted(map(repr, Receive.received)) == first
+    assert counts(smaller) == {"executed": 1}
 
 
 class Audits(StatefulBolt):
