@@ -47,9 +47,10 @@ class Writer:
         self._keys: Table | None = None
         # Columns to the statement that writes them.
         self._puts: dict[tuple[str, ...], Any] = {}
-        # Of the table of keys: when to look at its clock, and what that showed, in seconds.
+        # Of the table of keys: when to look at its clock, what that showed, in seconds, and when.
         self._look_at = 0.0
         self._ran_s = 0
+        self._looked_at = 0.0
         # SQLAlchemy forgets one that breaks while it is made.
         self._connections: list[Any] = []
         event.listen(engine, "connect", self._connected, insert=True)
@@ -189,7 +190,9 @@ class Writer:
         keyed = {row.key: row.content for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
-        claimed = connection.execute(*claim(self._kind, keys, keyed, self._ran_s)).scalars()
+        # As it would show now: a key that is dated back would be forgotten early.
+        ran_s = self._ran_s + int(time.monotonic() - self._looked_at)
+        claimed = connection.execute(*claim(self._kind, keys, keyed, ran_s)).scalars()
         fresh = {bytes(key) for key in claimed}
         then: dict[bytes, int] = {}
         before = sorted(keyed.keys() - fresh)
@@ -208,6 +211,7 @@ class Writer:
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
             return
+        self._looked_at = time.monotonic()
         with self._engine.begin() as connection:
             self._ran_s = connection.execute(tick(self._kind, keys)).scalar_one()
             gone = connection.execute(forget(keys, self._ran_s - retention_s, _FORGOTTEN)).rowcount

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
@@ -21,7 +22,7 @@ from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyErr
 from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of
-from tiercel.spark_jobs.database.rows import Row, WriterSettings
+from tiercel.spark_jobs.database.rows import Fate, Row, WriterSettings
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.testing import FeederSpout, LocalCluster
 
@@ -373,6 +374,29 @@ def test_old_keys_are_forgotten(database, monkeypatch):
         running.send([20, "b"], [1, "a"])
         running.send([21, "b"])
     assert database.number_of_keys() == 2
+
+
+def test_a_key_is_remembered_from_its_own_write_on(database, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now))
+    settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=60)
+    with closing(writer.Writer(engine_of(database.url), settings)) as writing:
+
+        def fate(number):
+            values = {"id": number, "name": "x"}
+            [outcome] = writing.write([Row(key=bytes([number]) * 16, content=0, values=values)])
+            return outcome.fate
+
+        assert fate(1) is Fate.WRITTEN
+        now += 55
+        assert fate(2) is Fate.WRITTEN
+        now += 10
+        database.run(
+            f"UPDATE {database.keys} SET written_at = written_at - 65 WHERE length(key) = 0"
+        )
+        assert fate(3) is Fate.WRITTEN
+        assert database.number_of_keys() == 2
+        assert fate(2) is Fate.REPEATED
 
 
 @pytest.mark.parametrize("years", [1, -1])
