@@ -48,6 +48,8 @@ class QueueSink(Bolt):
     go out together, in order.
     """
 
+    transient = frozenset({"_known"})
+
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
         queue: Any = None,
@@ -191,6 +193,9 @@ class QueueSink(Bolt):
                     find_exchange(self._amqp_url, exchange, self._patience)
                 elif self._declare:
                     declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
+                else:
+                    # Each client of a service may have a queue of its own.
+                    continue
                 self._known.add(place)
             except BrokerUnavailableError as error:
                 refused[place] = away = error
