@@ -88,9 +88,10 @@ def _bytes(body: bytes) -> list[Any]:
 
 def _json_decoder(schema: Schema) -> Decoder:
     columns = [(field.name, check_for(field.arrow), _without(field)) for field in schema.fields]
+    exact = schema.has_decimals
 
     def decode(body: bytes) -> list[Any]:
-        value = object_in(body, f"the fields ({schema})")
+        value = object_in(body, f"the fields ({schema})", exact=exact)
         get = value.get
         try:
             return [
@@ -103,9 +104,12 @@ def _json_decoder(schema: Schema) -> Decoder:
     return decode
 
 
-def object_in(body: bytes, wanted: str) -> dict[str, Any]:
-    """Return the JSON object that a body must be, with ``wanted``. Raises BadBodyError."""
-    value = read_json(body)
+def object_in(body: bytes, wanted: str, *, exact: bool = False) -> dict[str, Any]:
+    """Return the JSON object that a body must be, with ``wanted``; ``exact`` as for ``read_json``.
+
+    Raises BadBodyError.
+    """
+    value = read_json(body, exact=exact)
     if type(value) is not dict:
         raise BadBodyError(f"the body must be a JSON object with {wanted}, it is {shown(value)}")
     return value

@@ -12,12 +12,23 @@ MAX_VALUES = 1_000_000
 # Each value is one character at least, and but for the last is followed by a comma.
 _SURELY_FEW_BYTES = 2 * MAX_VALUES
 _WINDOW_BYTES = 64 * 1024
+# Of a number of 15 digits and a point the float has the same digits.
+_SURELY_EXACT = 16
 _NAME_CHARACTERS = 50
 _SAID_CHARACTERS = 200
 
 
-def read_json(body: bytes) -> Any:
+class WrittenFloat(float):
+    """A number that a float may not hold as it was written: it has too many digits."""
+
+    __slots__ = ("text",)
+    text: str
+
+
+def read_json(body: bytes, *, exact: bool = False) -> Any:
     """Return the value of a body in UTF-8; raises BadBodyError, and nothing else.
+
+    With ``exact`` a number of many digits is a ``WrittenFloat``, for a decimal to be made of.
 
     Stricter than ``json``: a name that stands twice in one object, NaN and infinity are refused. It
     takes time in proportion to the body, whatever that is. A body of 16 MiB takes less than 384 MiB
@@ -25,7 +36,7 @@ def read_json(body: bytes) -> Any:
     """
     _refuse_too_many_values(body)
     try:
-        return _parse(body.decode())
+        return (_parse_exactly if exact else _parse)(body.decode())
     except UnicodeDecodeError as error:
         raise BadBodyError(
             f"the body is not JSON in UTF-8: byte {error.start} is 0x{body[error.start]:02x}"
@@ -79,4 +90,15 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
+def _written(text: str) -> float:
+    if len(text) <= _SURELY_EXACT and "e" not in text and "E" not in text:
+        return float(text)
+    number = WrittenFloat(text)
+    number.text = text
+    return number
+
+
 _parse = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
+_parse_exactly = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_written
+).decode

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tiercel.queues.values.decimals import decimal_for
+from tiercel.queues.values.json_text import WrittenFloat
 from tiercel.queues.values.python_values import TEXTS
 
 # Returns the value for Arrow; raises one of MISFITS.
@@ -84,7 +85,7 @@ def _integer(bits: int) -> Check:
 
 def _floating(bound: float) -> Check:
     def check(value: Any) -> float:
-        if type(value) is not float and type(value) is not int:
+        if not isinstance(value, float) and type(value) is not int:
             raise TypeError
         number = float(value)
         if not -bound < number < bound:  # refuses infinity (1e999) too
@@ -98,8 +99,8 @@ def _decimal(type_: pa.DataType) -> Check:
     exactly = decimal_for(type_)
 
     def check(value: Any) -> Decimal:
-        if type(value) is float:
-            value = repr(value)
+        if isinstance(value, float):
+            value = value.text if isinstance(value, WrittenFloat) else repr(value)
         if type(value) is not str:
             return exactly(value)
         if len(value) > _DECIMAL_CHARACTERS:

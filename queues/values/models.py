@@ -164,7 +164,7 @@ def _dataclass(model: type[Any], columns: Mapping[str, _Column]) -> Decoder:
     }
 
     def decode(body: bytes) -> list[Any]:
-        value = object_in(body, f"the fields ({schema})")
+        value = object_in(body, f"the fields ({schema})", exact=schema.has_decimals)
         given = {
             field.name: _member(value, field, check)
             for field, check in checks

@@ -127,6 +127,11 @@ class Schema:
         """The same columns for Arrow."""
         return pa.schema([(field.name, field.arrow) for field in self.fields])
 
+    @cached_property
+    def has_decimals(self) -> bool:
+        """True if a column has decimals, or lists of them."""
+        return any("decimal128" in str(field.arrow) for field in self.fields)
+
     def position(self, name: str) -> int:
         """The index of a field; raises SchemaError naming the fields there are."""
         try:
