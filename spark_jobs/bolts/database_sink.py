@@ -49,7 +49,7 @@ class DatabaseSink(Bolt):
     begin anew meanwhile, and then they fail.
     """
 
-    transient = frozenset({"_address", "_columns", "_held", "_writer"})
+    transient = frozenset({"_address", "_columns", "_held", "_url", "_writer"})
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,

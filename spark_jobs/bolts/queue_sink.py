@@ -48,7 +48,7 @@ class QueueSink(Bolt):
     go out together, in order.
     """
 
-    transient = frozenset({"_known"})
+    transient = frozenset({"_amqp_url", "_known"})
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,

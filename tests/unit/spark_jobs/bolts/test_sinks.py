@@ -1,0 +1,23 @@
+"""What sinks keep between two steps: it is stored in Redis when it changes."""
+
+from __future__ import annotations
+
+from tiercel import DatabaseSink, QueueSink, field
+from tiercel.spark_jobs.snapshots.packing import pack
+
+
+def test_clients_queues_that_come_and_go_make_it_no_larger() -> None:
+    sink = QueueSink(field("reply_to"), declare=False)
+    before = pack(sink, set()).content
+    for number in range(1_000):
+        assert sink._look_after({("", f"amq.gen-{number}")}) == {}
+    assert pack(sink, set()).content == before
+    assert not sink._known
+
+
+def test_addresses_with_their_passwords_are_no_part_of_it() -> None:
+    publishing = QueueSink("orders")
+    publishing._amqp_url = "amqp://user:secret@host/"
+    writing = DatabaseSink("postgresql://user:secret@host/shop", "bookings")
+    for sink in (publishing, writing):
+        assert b"secret" not in pack(sink, set()).content
