@@ -9,32 +9,47 @@
 --        know whether that commit is final
 --
 -- Must never take a mark for made that may be taken back: a message could be acked whose effect
--- is gone.
+-- is gone. Must never look through a log for each mark: after a restart most of them are there, and
+-- Redis would stand still for seconds.
 
-local function made_by(undo, key)
-  local call, keys = 1, redis.call('HGET', undo, '!1')
-  while keys do
-    local at = keys:find(key, 5, true)
-    while at and (at - 5) % 16 ~= 0 do at = keys:find(key, at + 1, true) end
-    if at then return true end
+-- Calls ``met`` with the number of each mark among ``numbers``, by key, that is in an undo log.
+local function each_made(undo, numbers, few, met)
+  local call, made = 1, redis.call('HGET', undo, '!1')
+  while made do
+    if few then
+      for key, number in pairs(numbers) do
+        local at = made:find(key, 5, true)
+        while at and (at - 5) % 16 ~= 0 do at = made:find(key, at + 1, true) end
+        if at then met(number) end
+      end
+    else
+      for at = 5, #made, 16 do
+        local number = numbers[made:sub(at, at + 15)]
+        if number then met(number) end
+      end
+    end
     call = call + 1
-    keys = redis.call('HGET', undo, '!' .. call)
+    made = redis.call('HGET', undo, '!' .. call)
   end
-  return false
 end
 
 local others, through, keys = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
-local before, found = 1 + 2 * others, {}
+local before, marks, numbers, count, found = 1 + 2 * others, {}, {}, 0, {}
 for i = 1, #KEYS - before do
-  local mark = redis.call('HGET', KEYS[before + i], keys:sub(16 * i - 15, 16 * i - 5))
-  local key = mark and keys:sub(16 * i - 15, 16 * i)
-  if mark and through and made_by(KEYS[1], key) then mark = false end
-  for other = 1, mark and others or 0 do
-    if made_by(KEYS[2 * other + 1], key) then
-      local place, committed = unpack(redis.call('HMGET', KEYS[2 * other], 'logged', 'committed'))
-      if place ~= committed then mark = {other, place or ''} end
-    end
+  marks[i] = redis.call('HGET', KEYS[before + i], keys:sub(16 * i - 15, 16 * i - 5))
+  if marks[i] then numbers[keys:sub(16 * i - 15, 16 * i)], count = i, count + 1 end
+end
+local few = count <= 16
+if through and count > 0 then each_made(KEYS[1], numbers, few, function(i) marks[i] = false end) end
+for other = 1, count > 0 and others or 0 do
+  local place, committed = unpack(redis.call('HMGET', KEYS[2 * other], 'logged', 'committed'))
+  if place ~= committed then
+    each_made(KEYS[2 * other + 1], numbers, few, function(i)
+      marks[i] = marks[i] and {other, place or ''}
+    end)
   end
+end
+for i, mark in ipairs(marks) do
   if mark then
     found[#found + 1] = i
     found[#found + 1] = type(mark) == 'string' and mark:sub(4) or mark

@@ -215,6 +215,26 @@ def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
     store.close()
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
+    """As when all that was in flight comes again after a restart."""
+    tasks = 16
+    store = RedisStateStore(make_spec(shards=shards), 1)
+    names = [[f"{task}-{number}" for number in range(2_000)] for task in range(tasks)]
+    for task in range(tasks):
+        commit_turn(begin(store, "count", task, 1), applying(*names[task]), "d")
+    turn = begin(store, "count", 0, 2)
+    turn.recall([key_of("unknown")], tasks)
+
+    with connect(redis_url) as client:
+        before = client.info("commandstats")["cmdstat_evalsha"]["usec"]
+        found = turn.recall([key_of(name) for name in names[1]], tasks)
+        took_us = client.info("commandstats")["cmdstat_evalsha"]["usec"] - before
+    store.close()
+    assert len(found) == 2_000
+    assert took_us < 500_000
+
+
 def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis_url, monkeypatch):
     """With a word and a number that it emitted, and buckets as full as with a million marks."""
     monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
