@@ -1,4 +1,4 @@
-"""What sinks keep between two steps: it is stored in Redis when it changes."""
+"""Snapshots of sinks: whatever changes between two steps is stored in Redis."""
 
 from __future__ import annotations
 
