@@ -36,7 +36,7 @@ class Config:
     * ``execute_timeout_secs``: seconds that one call of ``execute`` may last; then its tuple fails
       and its process is replaced. None: the message timeout, and five seconds at least. If it is
       longer than that, the timeouts of the messages that wait for the call begin anew for as long
-      as the call lasts and its process lives: set it for one bolt only.
+      as the call lasts and its process lives; so set it for the bolt that needs it.
     * ``shutdown_grace_secs``: seconds for what is in flight when a spout worker is told to stop;
       what is not finished by then goes back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
