@@ -29,7 +29,7 @@ NO_IDENTITY = "no_identity"
 
 
 class MessageId(NamedTuple):
-    """A message as the broker knows it: delivery tags begin at 1 on each channel."""
+    """A message as a spout task knows it: the task, its channel's epoch, and the delivery tag."""
 
     task: int
     epoch: int

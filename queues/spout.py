@@ -77,7 +77,7 @@ class SpoutCollector(Protocol):
     """Handed to ``next_tuple``, the same object each time.
 
     A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another
-    thread. What it emits when its worker ends, after ``deactivate``, goes nowhere.
+    thread. What it emits while its worker ends, after ``deactivate``, is dropped.
     """
 
     def emit(
@@ -95,8 +95,9 @@ class SpoutCollector(Protocol):
         raise ValueError, and nothing is emitted.
 
         With an ``identity`` the tuples of the tree have keys (``tup.key``), by which effects take
-        place once. It is that of the message and not of the emit: give the same one when the
-        message comes again, and no other message's. Two tuples of one identity need two streams.
+        place once. It identifies the message, not this emission: give the same one when the
+        message comes again, and never that of another message. To emit two tuples with one
+        identity, use two streams.
         """
         ...
 
@@ -107,8 +108,8 @@ class SpoutCollector(Protocol):
         stream: str = "default",
         identities: Sequence[Identified | None] | None = None,
     ) -> None:
-        """Emit many tuples, each as ``emit`` does with the message id, and the identity, at the
-        same place, at a fraction of the time.
+        """Emit many tuples, each as ``emit`` does with the message id and the identity at the same
+        index, in a fraction of the time.
 
         If the values of one do not fit, that raises ValueError, and none of them is emitted.
         """
