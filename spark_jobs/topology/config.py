@@ -26,13 +26,14 @@ class Config:
 
     * ``message_timeout_secs``: a tuple whose tree is not complete after so many seconds fails with
       the reason ``timeout``.
-    * ``enable_message_timeouts``: False: nothing times out.
-    * ``ackers``: shards of the ledger. 0: nothing is tracked; a spout tuple is acked as soon as it
-      is on its way.
+    * ``enable_message_timeouts``: if False, nothing times out.
+    * ``ackers``: shards of the ledger. With 0 nothing is tracked; a spout tuple is acked as soon as
+      it is on its way.
     * ``max_spout_pending``: spout tuples in flight per spout task, at most. None: the bound follows
       what can be finished in time.
     * ``tick_tuple_freq_secs``: seconds from one tick (``tup.is_tick``) of each bolt task to the
-      next, also while no message flows; 0.2 at least, and one tick per step. None: no ticks.
+      next, also while no message flows. A step has one tick at most, so a task that was busy for
+      several periods gets one. None: no ticks.
     * ``execute_timeout_secs``: seconds that one call of ``execute`` may last; then its tuple fails
       and its process is replaced. None: the message timeout, and five seconds at least. If it is
       longer than that, the timeouts of the messages that wait for the call begin anew for as long
@@ -54,6 +55,8 @@ class Config:
     * ``rate_limit_by``: the field of whose values each has this limit.
     * ``ordered_by``: the field whose tuples of one value are executed one after the other; it needs
       a fields grouping by that field.
+    * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
+      of a ``BatchBolt``: see there.
     """
 
     message_timeout_secs: float = 30.0
