@@ -184,4 +184,4 @@ def _check(replies: Sequence[bool]) -> None:
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
     # Stores have an object of their own for a server; these are equal.
-    return len({getattr(effect, "batch", None) for effect in effects}) == 1
+    return len({getattr(effect, "pipeline", None) for effect in effects}) == 1
