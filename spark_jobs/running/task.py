@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
@@ -46,7 +47,9 @@ class BoltTask:
         self._stop.set()
         current = self._current
         if current is not None:
-            current.wake()
+            # A server that is away wakes nothing: the wait for it ends by itself within seconds.
+            with suppress(RedisUnavailableError):
+                current.wake()
 
     def run(self) -> None:
         """Work until ``stop``, or until ``error`` says who has taken over."""

@@ -163,6 +163,21 @@ def test_a_server_that_takes_no_counts_still_hears_that_the_tasks_are_attended(
     assert process.end() is None
 
 
+def test_a_server_that_is_away_keeps_no_task_from_being_told_to_end(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiercel.spark_jobs.running.attempt.LONGEST_WAIT_S", 0.05)
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([["a"], ["b"], ["c"], ["d"]]))
+
+    def away(*_: object) -> None:
+        raise RedisUnavailableError("away")
+
+    monkeypatch.setattr("tiercel.queues.inbox.memory_inbox.MemoryInbox.wake", away)
+    assert process.end() is None
+    assert not any(thread.is_alive() for thread in process.host._threads)
+
+
 def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leaves_it_out(
     cluster: InboxCluster,
 ) -> None:
