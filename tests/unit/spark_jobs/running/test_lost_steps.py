@@ -12,6 +12,7 @@ from tests.support.inbox_cluster import InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel.queues.inbox.memory_inbox import MemoryInbox
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.lost_steps import pass_over
 
@@ -51,7 +52,7 @@ def work(cluster: InboxCluster, attempt: Attempt, *words: str) -> list[int]:
     roots = []
     for word in words:
         roots += cluster.emit([[word]])
-        cluster.work({FIRST: attempt})
+        assert attempt.turn()
     return roots
 
 
@@ -62,6 +63,7 @@ def failed_over(cluster: InboxCluster, *, sealed: bool) -> list[int]:
     if not sealed:
         attempt._committer.finish()
     replica = copy.deepcopy(cluster.inboxes._boxes[FIRST])
+    assert (replica.sealed is not None) is sealed
     work(cluster, attempt, "c", "d", "e")
     attempt._committer.finish()
     cluster.inboxes._boxes[FIRST] = replica
@@ -92,6 +94,39 @@ def test_it_goes_on_behind_them(bolt: Callable[[], Any], sealed: bool, caplog) -
         cluster.stop()
     assert [task.error for task, _ in cluster.threads.values()] == [None, None]
     assert "has lost its last steps" in caplog.text
+
+
+def test_an_attempt_that_is_at_work_meanwhile_begins_again(monkeypatch) -> None:
+    cluster = cluster_of(Pass())
+    replicas = {}
+    finish = MemoryInbox._finish
+
+    def copied(inbox: MemoryInbox, step: int) -> bool:
+        if inbox._task == FIRST:
+            replicas[step] = copy.deepcopy(cluster.inboxes._boxes[FIRST])
+        return finish(inbox, step)
+
+    monkeypatch.setattr(MemoryInbox, "_finish", copied)
+    acked: set[int] = set()
+
+    def all_acked(*roots: int) -> bool:
+        acked.update(cluster.outcomes(0.05).acked)
+        return acked.issuperset(roots)
+
+    cluster.start()
+    try:
+        for step, word in enumerate("abc", start=1):
+            roots = cluster.emit([[word]])
+            wait_until(lambda roots=roots: all_acked(*roots), 10)
+            wait_until(lambda step=step: step in replicas, 10)
+        with cluster.inboxes._changed:
+            replicas[2].last = cluster.inboxes._boxes[FIRST].last
+            cluster.inboxes._boxes[FIRST] = replicas[2]
+        [root] = cluster.emit([["d"]])
+        wait_until(lambda: all_acked(root), 10)
+    finally:
+        cluster.stop()
+    assert [task.error for task, _ in cluster.threads.values()] == [None, None]
 
 
 def test_an_attempt_that_was_taken_over_has_lost_none() -> None:
