@@ -94,7 +94,7 @@ class OrderedAttempt(Ordered):
         return self._next_at(self._order.next_at)
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        if self._order.lapse():
+        if self._order.lapse(self._waiting):
             self._waiting.refresh()
         full = self._waiting.held_back >= MOST_HELD_BACK
         shares = self._order.too_long_in(self._waiting, full=full)
