@@ -74,6 +74,8 @@ class CallingAttempt(Attempt):
             return self._make_calls(wait_s)
         self._feed()
         self._start()
+        # What began now is to be renewed while the task waits for it.
+        self._renewals.look(at_work=not self._flight.idle)
         self._pause(wait_s)
         if self._flight.has_ended and wait_s:
             # Those that end meanwhile share the commit.
@@ -135,7 +137,7 @@ class CallingAttempt(Attempt):
 
     @property
     def next_at(self) -> float | None:
-        moments = (self._line.next_at, self._flight.next_at)
+        moments = (self._line.next_at, self._flight.next_at, self._renewals.next_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _makes_calls(self) -> bool:
