@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -225,3 +226,41 @@ def test_calls_in_threads_are_under_way_at_once(coroutines: Coroutines) -> None:
 
     ended = ended_of(coroutines, blocks, *(call() for _ in range(100)))
     assert [each.error for each in ended] == [None] * 100
+
+
+class Interrupted(SimpleQueue[Any]):
+    """The interpreter changes threads when the first call has left it."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+        self.go_on = threading.Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        work = super().get(block, timeout)
+        if not self.left.is_set():
+            self.left.set()
+            self.go_on.wait(10)
+        return work
+
+
+def test_a_call_has_a_thread_while_another_one_is_about_to_begin() -> None:
+    threads = ThreadCalls("bolt", outputs(), most=2)
+    threads._work = work = Interrupted()
+    free = threading.Event()
+    began: list[Tuple] = []
+    ended: list[Call] = []
+
+    def execute(tup: Tuple, collector: object) -> None:
+        began.append(tup)
+        free.wait(10)
+
+    try:
+        threads.start(execute, [call()], ended.append)
+        work.left.wait(10)
+        threads.start(execute, [call()], ended.append)
+        work.go_on.set()
+        wait_until(lambda: len(began) == 2)
+        assert not ended
+    finally:
+        free.set()
+        threads.cancel()
