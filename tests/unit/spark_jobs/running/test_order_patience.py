@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.pump import Pump, Source
-from tiercel import AsyncBolt, BasicBolt, Config, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, BatchBolt, Config, TopologyBuilder
+from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
 from tiercel.workers.testing.clock import SimulatedClock
 
 SOON_S = 0.5
@@ -111,7 +112,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
 
 
 def staged(bolt: Any, config: dict[str, Any]) -> Stage:
-    known = Plain.known = Called.known = Known()
+    known = Plain.known = Called.known = Batched.known = Known()
     return Stage(bolt, config, known)
 
 
@@ -177,3 +178,24 @@ def test_what_a_process_died_of_is_in_the_inbox_of_the_next_one(stage: Stage) ->
     stage.pump.take_over()
     stage.pass_time(10)
     assert stage.known.numbers == [1, 1, 2, 3]
+
+
+class Batched(BatchBolt):
+    size = 500
+    wait_ms = 5_000
+    known: ClassVar[Known]
+
+    def execute_batch(self, tuples, collector):
+        self.known.began += [tup.values for tup in tuples]
+
+
+def test_a_batch_waits_for_no_company_where_no_more_is_taken() -> None:
+    """All that there is belongs to one key, and as much of it is held as may be."""
+    with closing(staged(Batched(), {})) as stage:
+        many = MOST_HELD_BACK + 2
+        stage.pump.feed(*[["k", number] for number in range(many)])
+        stage.pump.send()
+        [attempt] = stage.pump.attempts.values()
+        assert attempt.turn()
+        assert attempt.turn()
+        assert stage.known.numbers == [0, 1]
