@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.running.calls import loop as loop_module
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.coroutines import Coroutines
 from tiercel.spark_jobs.running.calls.loop import ProcessLoop
@@ -264,3 +265,29 @@ def test_a_call_has_a_thread_while_another_one_is_about_to_begin() -> None:
     finally:
         free.set()
         threads.cancel()
+
+
+def test_a_loop_that_was_blocked_ends_though_another_one_has_begun(
+    loop: ProcessLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_GRACE_S", 0.1)
+    free = threading.Event()
+
+    async def for_ever() -> None:
+        await asyncio.Event().wait()
+
+    kept: list[asyncio.Task[None]] = []
+    loop.enter()
+    thread = loop._thread
+    loop.soon(lambda: kept.append(asyncio.create_task(for_ever())))
+    loop.soon(lambda: free.wait(10))
+    # As an attempt does that begins again in its process.
+    loop.leave()
+    loop.enter()
+    free.set()
+    try:
+        assert thread is not None
+        wait_until(lambda: not thread.is_alive())
+        assert [task.cancelled() for task in kept] == [True]
+    finally:
+        loop.leave()
