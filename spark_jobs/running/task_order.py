@@ -155,9 +155,8 @@ class TaskOrder:
         ``full``: no more of them can be held, and what they wait for may be behind them.
         """
         overdue = {key for key in self._awaited.overdue(full=full) if key not in busy}
-        if not overdue:
-            return ()
-        return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]
+        shares = [Share(entry, entry.rows) for entry in backlog] if overdue else ()
+        return self._parted(shares, overdue)[1]
 
     def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
         """Part what a step covers, that is to be repeated, into what it executed and what it gave
@@ -177,7 +176,9 @@ class TaskOrder:
             self._awaited.given_back(key, identities)
             self.held.discard(key)
             for entry, row, _ in those:
-                gone.setdefault(entry.position, []).append(row)
+                # What is in no tree would not come again: it waits where it is.
+                if entry.chunk.lineage.counts[row]:
+                    gone.setdefault(entry.position, []).append(row)
         kept: list[Share] = []
         given_back: list[Share] = []
         for share in shares:

@@ -73,14 +73,14 @@ class Stage:
         self.clock = SimulatedClock()
         self.pump = Pump(builder.build(), simulated=self.clock)
 
-    def send(self, *numbers: int, key: str = "k") -> None:
+    def send(self, *numbers: int, key: str = "k", tracked: bool = True) -> None:
         """One message after the other; the task has not looked yet."""
         for number in numbers:
-            self.pump.feed([key, number])
+            self.pump.feed([key, number], tracked=tracked)
             self.pump.send()
 
-    def feed(self, *numbers: int, key: str = "k") -> None:
-        self.send(*numbers, key=key)
+    def feed(self, *numbers: int, key: str = "k", tracked: bool = True) -> None:
+        self.send(*numbers, key=key, tracked=tracked)
         self.pump.work()
 
     def pass_time(self, seconds: float) -> None:
@@ -178,6 +178,21 @@ def test_what_a_process_died_of_is_in_the_inbox_of_the_next_one(stage: Stage) ->
     stage.pump.take_over()
     stage.pass_time(10)
     assert stage.known.numbers == [1, 1, 2, 3]
+
+
+def test_what_is_in_no_tree_keeps_its_place_and_is_not_given_back(stage: Stage) -> None:
+    """It would not come again."""
+    stage.feed(1)
+    stage.feed(2, tracked=False)
+    stage.feed(3)
+    stage.feed(4, tracked=False)
+    stage.pass_time(10)
+    stage.known.fail.clear()
+    # Both were given back.
+    stage.feed(3)
+    stage.feed(1)
+    stage.pass_time(10)
+    assert stage.known.numbers == [1, 1, 2, 3, 4]
 
 
 class Batched(BatchBolt):
