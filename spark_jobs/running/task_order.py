@@ -126,9 +126,7 @@ class TaskOrder:
                     yield from roots_of(entry.chunk.lineage, row)
 
     def lapse(self, backlog: Backlog) -> bool:
-        """Wait no longer for what should have come by now, and is not in the backlog; returns
-        whether there was any.
-        """
+        """Wait no longer for what should be in the backlog by now; True if there was any."""
         if not self._awaited or not (late := set(self._awaited.late())):
             return False
         # Under way for long, or without a place or a permit: it has come nevertheless.
