@@ -1,5 +1,5 @@
-"""How long the tuples of a key are held for one that failed: as long as it may still come, and not
-without end. And a task that holds some rests meanwhile.
+"""Patience with a tuple that failed: its successors are held for as long as it may still come, and
+not without end. A task that holds some rests meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Known:
 
     @property
     def numbers(self) -> list[int]:
-        """What began of the key that fails."""
+        """Numbers that began, of the key that fails."""
         return [number for key, number in self.began if key == "k"]
 
 
