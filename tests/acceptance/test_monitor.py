@@ -94,7 +94,7 @@ def running(services, tmp_path):
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield name
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def figures(url, name):
