@@ -1,7 +1,7 @@
 """Errors that the bolts' side raises.
 
 SparkJobsError
-├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle
+├── TopologyError           a topology that cannot run: an unknown component, stream or field
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
@@ -37,7 +37,7 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 
 class SparkUnavailableError(SparkJobsError):
-    """Spark does not start here."""
+    """Spark does not start here; the message says what is missing."""
 
 
 class StaleTurnError(SparkJobsError):
@@ -59,11 +59,11 @@ class StateLayoutError(SparkJobsError):
 
 
 class TupleError(SparkJobsError):
-    """A bolt broke a rule of the collector."""
+    """A bolt broke a rule of the collector: its tuple fails, and the worker goes on."""
 
 
 class AlreadyAckedError(TupleError):
-    """The tuple was acked or failed before."""
+    """The tuple was acked or failed before, or the call that it belongs to has ended."""
 
 
 class ForeignTupleError(TupleError):
@@ -75,15 +75,17 @@ class UnknownStreamError(TupleError):
 
 
 class DirectStreamError(TupleError):
-    """Stream and call are not both direct, or the task does not receive the stream."""
+    """``emit`` on a direct stream, ``emit_direct`` on another, or to a task that does not receive
+    the stream.
+    """
 
 
 class GroupingError(TupleError):
-    """A grouping chose a task that it may not choose."""
+    """A custom grouping chose a task that does not receive the stream."""
 
 
 class BadAnchorsError(TupleError, ValueError):
-    """Anchors that are not rows of the input."""
+    """Anchors that are not rows of the input, or are not one for each row of the output."""
 
 
 class BadValuesError(TupleError, ValueError):

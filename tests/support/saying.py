@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
+from contextlib import suppress
 from typing import Any, Self
 
 # Commands that the client sends of its own accord when it connects.
@@ -22,8 +23,9 @@ class SayingRedis:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                while command := _command(self.rfile):
-                    self.wfile.write(said._answer(command))
+                with suppress(BrokenPipeError, ConnectionResetError):  # it gave up
+                    while command := _command(self.rfile):
+                        self.wfile.write(said._answer(command))
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -29,11 +29,13 @@ _MOST = 1_000
 def peek(
     queue: Annotated[str, typer.Argument(help="any queue; dead letters are in QUEUE.dead")],
     *,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="at most this many, the first")] = 10,
+    limit: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="show at most this many, the first")
+    ] = 10,
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="also where a look counts against the queue's delivery limit"
+            "--anyway", help="look even if that counts against the queue's own delivery limit"
         ),
     ] = False,
     as_json: Annotated[
@@ -43,7 +45,7 @@ def peek(
 ) -> None:
     """Look at the first messages of a queue; they stay in it, in their order.
 
-    Meanwhile no consumer has them. On stderr it says what the look has cost.
+    Meanwhile no consumer gets them: stderr says for how long.
     """
     settings = found_settings(amqp=amqp).required("amqp")
 

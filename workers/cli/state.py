@@ -43,11 +43,11 @@ def state(  # noqa: PLR0913 - one parameter an option
         list[str] | None,
         typer.Argument(
             metavar="[KEY]...",
-            help="as the table shows it, or a plain text; by default the first that are found",
+            help="a key, as the table shows it or as plain text; without any: some entries",
         ),
     ] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="without keys: at most this many")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="without keys: show at most this many")] = 20,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per entry, each on its own line")
     ] = False,
