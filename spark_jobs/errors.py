@@ -5,6 +5,7 @@ SparkJobsError
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
+├── LostStepsError          an inbox has forgotten steps that the ledger has heard of
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
@@ -45,6 +46,10 @@ class StaleTurnError(SparkJobsError):
 
     What this one did counts nowhere.
     """
+
+
+class LostStepsError(SparkJobsError):
+    """The inbox of a bolt task has forgotten its last steps, of which the ledger has heard."""
 
 
 class TurnAgainError(SparkJobsError):

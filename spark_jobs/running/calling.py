@@ -74,6 +74,7 @@ class CallingAttempt(Attempt):
             return self._make_calls(wait_s)
         self._feed()
         self._start()
+        self._renewals.look(at_work=not self._flight.idle)
         self._pause(wait_s)
         if self._flight.has_ended and wait_s:
             # Those that end meanwhile share the commit.
@@ -135,7 +136,7 @@ class CallingAttempt(Attempt):
 
     @property
     def next_at(self) -> float | None:
-        moments = (self._line.next_at, self._flight.next_at)
+        moments = [one.next_at for one in (self._line, self._flight, self._renewals)]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _makes_calls(self) -> bool:
@@ -193,8 +194,7 @@ class CallingAttempt(Attempt):
         self._feed_tuples()
         if self._tick is None:
             for chunk in self._due():
-                [tick] = tuples_of(chunk)
-                self._tick = Call(tup=tick, lineage=chunk.lineage)
+                self._tick = Call(tup=tuples_of(chunk)[0], lineage=chunk.lineage)
                 self._flight.add(self._tick)
 
     def _feed_tuples(self) -> None:

@@ -25,7 +25,6 @@ class OrderGate:
         return self._order.next_at
 
     def look(self, waiting: Sequence[Call]) -> None:  # noqa: ARG002 - each is asked about
-        self._order.lapse()
         self._order.held.clear()
         self._passed.clear()
 

@@ -94,10 +94,9 @@ class OrderedAttempt(Ordered):
         return self._next_at(self._order.next_at)
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        if self._order.lapse():
+        if self._order.lapse(self._waiting):
             self._waiting.refresh()
-        full = self._waiting.held_back >= MOST_HELD_BACK
-        shares = self._order.too_long_in(self._waiting, full=full)
+        shares = self._order.too_long_in(self._waiting, full=self._is_full)
         if self._order:
             self._apart.look(lambda: self._order.waiting_in(self._waiting))
         if shares:
@@ -113,11 +112,21 @@ class OrderedAttempt(Ordered):
         return self._waiting
 
     def _take(self, wait_s: float) -> None:
-        if self._waiting.held_back < MOST_HELD_BACK:
+        if not self._is_full:
             super()._take(wait_s)
         elif wait_s and not self._waiting:
             self._stop.wait(wait_s)
 
+    @property
+    def _is_full(self) -> bool:
+        """True if no more tuples can be held back, and so none are taken."""
+        return self._waiting.held_back >= MOST_HELD_BACK
+
 
 class OrderedBatchAttempt(OrderedAttempt, BatchAttempt):
     """``BatchAttempt`` whose batches have one tuple of each key."""
+
+    def _most(self) -> int:
+        most = super()._most()
+        # Where none are taken there is no company to wait for.
+        return self._batches.size if self._is_full else most

@@ -18,6 +18,9 @@ class OrderedCallingAttempt(Ordered, CallingAttempt):
 
     def turn(self, wait_s: float = 0.0) -> bool:
         busy = self._gate.busy
+        if self._order.lapse(self._backlog):
+            # What it held back may begin, though no call has ended.
+            self._flight.ask_again()
         shares = self._order.too_long_in(self._backlog, busy, full=self._flight.full)
         if self._order:
             self._apart.look(lambda: self._order.waiting_in(self._backlog, busy))

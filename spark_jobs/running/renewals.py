@@ -24,6 +24,11 @@ class Renewals:
         self._renew_s = None if limit is None else limit.renew_s
         self._next_at = float("inf")
 
+    @property
+    def next_at(self) -> float | None:
+        """Time on the loop's clock at which to look again; None: when calls are under way."""
+        return None if self._next_at == float("inf") else self._next_at
+
     def look(self, *, at_work: bool) -> None:
         """Renew what is in the inbox if that is due; ``at_work`` says that calls are under way.
 

@@ -125,16 +125,24 @@ class TaskOrder:
                 if key is not None and key in self._awaited and key not in busy:
                     yield from roots_of(entry.chunk.lineage, row)
 
-    def lapse(self) -> bool:
-        """Wait no longer for what should have come by now; returns whether there was any."""
-        late = self._awaited.lapse() if self._awaited else []
-        for key in late:
+    def lapse(self, backlog: Backlog) -> bool:
+        """Wait no longer for what should be in the backlog by now; True if there was any."""
+        if not self._awaited or not (late := set(self._awaited.late())):
+            return False
+        # Under way for long, or without a place or a permit: it has come nevertheless.
+        waiting = self._places_in([Share(entry, entry.rows) for entry in backlog], late)
+        for key, those in waiting.items():
+            if self._awaited.first(key) in [identity for *_, identity in those]:
+                self._awaited.is_here(key)
+        given_up = self._awaited.lapse()
+        self.held.difference_update(key for key in given_up if key not in self._awaited)
+        for key in given_up:
             log.warning(
                 "%s[%d]: a tuple that failed has not come again; the other tuples of its key (%s) "
                 "go on without it",
                 self.component, self._task, key.hex()[:8], extra={"event": "order_given_up"},
             )  # fmt: skip
-        return bool(late)
+        return bool(given_up)
 
     def too_long_in(
         self, backlog: Backlog, busy: Container[bytes] = (), *, full: bool = False
@@ -144,12 +152,9 @@ class TaskOrder:
 
         ``full``: no more of them can be held, and what they wait for may be behind them.
         """
-        if not self._awaited:
-            return ()
         overdue = {key for key in self._awaited.overdue(full=full) if key not in busy}
-        if not overdue:
-            return ()
-        return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]
+        shares = [Share(entry, entry.rows) for entry in backlog] if overdue else ()
+        return self._parted(shares, overdue)[1]
 
     def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
         """Part what a step covers, that is to be repeated, into what it executed and what it gave
@@ -160,17 +165,17 @@ class TaskOrder:
     def _parted(
         self, shares: Sequence[Share], keys: Container[bytes]
     ) -> tuple[list[Share], list[Share]]:
-        places: dict[bytes, list[tuple[OpenEntry, int]]] = {}
-        for share in shares:
-            for row, key in self._rows_of(share):
-                if key is not None and key in keys:
-                    places.setdefault(key, []).append((share.entry, row))
         gone: dict[str, list[int]] = {}
-        for key, those in places.items():
-            identities = [self._keys.identity_in(entry.chunk, row) for entry, row in those]
-            if self._awaited.first(key) not in identities:
-                self._awaited.given_back(key, identities)
-                for entry, row in those:
+        for key, those in self._places_in(shares, keys).items():
+            identities = [identity for *_, identity in those]
+            if self._awaited.first(key) in identities:
+                self._awaited.is_here(key)
+                continue
+            self._awaited.given_back(key, identities)
+            self.held.discard(key)
+            for entry, row, _ in those:
+                # What is in no tree would not come again: it waits where it is.
+                if entry.chunk.lineage.counts[row]:
                     gone.setdefault(entry.position, []).append(row)
         kept: list[Share] = []
         given_back: list[Share] = []
@@ -179,6 +184,18 @@ class TaskOrder:
             kept += share.only(~mask)
             given_back += share.only(mask)
         return kept, given_back
+
+    def _places_in(
+        self, shares: Sequence[Share], keys: Container[bytes]
+    ) -> dict[bytes, list[tuple[OpenEntry, int, bytes]]]:
+        """Return where the tuples of these keys are, and what they are known again by."""
+        places: dict[bytes, list[tuple[OpenEntry, int, bytes]]] = {}
+        for share in shares:
+            for row, key in self._rows_of(share):
+                if key is not None and key in keys:
+                    identity = self._keys.identity_in(share.entry.chunk, row)
+                    places.setdefault(key, []).append((share.entry, row, identity))
+        return places
 
     # -- what became of them ---------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def state(  # noqa: PLR0913 - one parameter an option
 
     Exits with 1 if there is no entry for a key.
     """
-    settings = found_settings(redis=redis).required("redis")
+    settings = found_settings(topology=topology, redis=redis).required("redis")
     note = topology_named(settings.redis_urls[0], topology)
     spec = note.ledger_spec(settings.redis_urls)
     # No turn begins, so that no run is ended: this one has no number.

@@ -70,7 +70,8 @@ class ProcessLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._look: BlockedLook | None = None
-        self._over = False
+        # Of the loop that runs: one that was blocked may end when another one runs already.
+        self._over = threading.Event()
 
     def time(self) -> float:
         return time.monotonic()
@@ -106,14 +107,14 @@ class ProcessLoop:
         return self._loop
 
     def _start(self) -> None:
-        self._over = False
+        self._over = threading.Event()
         loop = asyncio.new_event_loop()
         # Python's own pool has a few threads per core, and calls would wait for one unseen.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "a thread of the bolts"))
         owners: WeakKeyDictionary[asyncio.Task[Any], str | None] = WeakKeyDictionary()
         prepare_loop(loop, owners)
         thread = threading.Thread(
-            target=self._serve, args=(loop,), name="loop of the bolts", daemon=True
+            target=self._serve, args=(loop, self._over), name="loop of the bolts", daemon=True
         )
         thread.start()
         self._loop = loop
@@ -127,14 +128,14 @@ class ProcessLoop:
         if loop is None or thread is None or look is None:
             return
         look.end()
-        self._over = True
+        self._over.set()
         loop.call_soon_threadsafe(loop.stop)
         # A blocked loop ends with its process.
         thread.join(2 * _GRACE_S)
 
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
         asyncio.set_event_loop(loop)
-        while not self._over:
+        while not over.is_set():
             try:
                 loop.run_forever()
             except BaseException as error:  # noqa: BLE001 - sys.exit in a task of a bolt's own: the others go on

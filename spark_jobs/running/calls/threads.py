@@ -35,6 +35,8 @@ class ThreadCalls:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         # Not the interpreter's own pool: that one waits for its threads at exit, and one may hang.
         self._threads: list[threading.Thread] = []
+        # Calls that have not begun: also those on their way from the queue to their thread.
+        self._given: dict[Call, None] = {}
         # In the order in which they began.
         self._running: dict[Call, None] = {}
         self._open = True
@@ -48,8 +50,10 @@ class ThreadCalls:
     def start(self, execute: Execute, calls: Sequence[Call], ended: Ended) -> None:
         """One after the other where there are more calls than threads."""
         for call in calls:
+            self._given[call] = None
             self._work.put((execute, call, ended))
-        needed = min(self._most, self._work.qsize() + len(self._running))
+        # In this order: a call that begins meanwhile counts twice, and not never.
+        needed = min(self._most, len(self._given) + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
             # With the task's context: what the bolt logs there names its task.
@@ -94,6 +98,7 @@ class ThreadCalls:
 
     def _execute(self, execute: Execute, call: Call, ended: Ended) -> None:
         self._running[call] = None
+        del self._given[call]
         began_ns = time.perf_counter_ns()
         try:
             execute(call.tup, self.recorder(call))

@@ -24,6 +24,9 @@ _PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
 _DOUBLINGS = 2
 # What is doubtful is awaited for so many of the first such time: longer than the longest.
 DOUBTFUL_HOLDS = 8
+# A new process looks into its inbox before it gives anything up: the one before may have died of
+# what was awaited, or late.
+_LOOK_S = 2.0
 
 
 @dataclass(slots=True)
@@ -159,10 +162,20 @@ class Awaited:
                 if now >= line.cleared + (self._hold_s if full else self._held_for(line)):
                     yield key
 
+    def late(self) -> list[bytes]:
+        """Return the keys of which the first one has not come in time, or has not succeeded."""
+        now = self._clock()
+        return [key for key, line in self._lines.items() if now >= self._until(line)]
+
+    def is_here(self, key: bytes) -> None:
+        """The first one has come, and is under way or waits for its turn."""
+        line = self._lines[key]
+        line.since = line.cleared = self._clock()
+
     def lapse(self) -> list[bytes]:
         """Wait no longer for what has not come in time; returns the keys of that."""
         now = self._clock()
-        late = [key for key, line in self._lines.items() if now >= self._until(line)]
+        late = self.late()
         for key in late:
             line = self._lines[key]
             line.places.popleft()
@@ -207,8 +220,9 @@ class Awaited:
                 AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, doubtful)
                 for identity, seen_wall, doubtful in _PLACE.iter_unpack(dumped[at:end])
             )
-            since = now - max(0.0, wall - since_wall)
-            self._lines[key] = AwaitedLine(places, since, since_wall, now)
+            line = AwaitedLine(places, now - max(0.0, wall - since_wall), since_wall, now)
+            line.since = max(line.since, now + _LOOK_S - self._patience(places[0]))
+            self._lines[key] = line
             at = end
 
     def _next(self, key: bytes, line: AwaitedLine) -> None:

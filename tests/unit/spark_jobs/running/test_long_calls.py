@@ -16,6 +16,7 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, Topology, TopologyBuilder
 from tiercel.acker.ledger import Failure
+from tiercel.testing import FeederSpout, LocalCluster
 
 TASK = 2
 
@@ -89,3 +90,36 @@ def test_a_call_may_last_as_long_as_its_bolt_says_and_no_longer(closing: ExitSta
     assert [(one.root, one.reason) for one in failed] == [
         (root, "TimeoutError: took longer than 1.5 s in execute")
     ]
+
+
+def test_a_task_that_has_nothing_else_to_do_renews_in_time(closing: ExitStack) -> None:
+    """Its places are taken, and enough waits for one: it looks into its inbox no more."""
+    cluster = InboxCluster(topology(Waits(), execute_timeout_secs=60, concurrency=2))
+    roots = cluster.emit([[str(number)] for number in range(30)])
+    attempt = cluster.attempt(TASK)
+    closing.callback(attempt.close)
+    reset: Counter[int] = Counter()
+    began = time.monotonic()
+    while time.monotonic() - began < 1.2:
+        attempt.turn(5.0)
+        reset.update(cluster.outcomes().reset)
+    # Every 0.2 s, as the messages live for 0.6 s.
+    assert time.monotonic() - began < 4
+    assert all(reset[root] >= 3 for root in roots)
+
+
+class Sleeps(AsyncBolt):
+    async def execute(self, tup, collector):
+        await asyncio.sleep(3600)
+
+
+def test_on_simulated_time_too_a_call_may_last_as_long_as_its_bolt_says() -> None:
+    builder = TopologyBuilder("long")
+    builder.set_spout("spout", FeederSpout("word string"))
+    builder.set_bolt("bolt", Sleeps(), config={"execute_timeout_secs": 7200}).shuffle_grouping(
+        "spout"
+    )
+    with LocalCluster(builder.build()) as cluster:
+        cluster.spout("spout").feed(["a"], msg_id=1)
+        cluster.advance_time(3601)
+        assert (cluster.acked("spout"), cluster.failed("spout")) == ([1], [])

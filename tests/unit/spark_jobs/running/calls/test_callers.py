@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.running.calls import loop as loop_module
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.coroutines import Coroutines
 from tiercel.spark_jobs.running.calls.loop import ProcessLoop
@@ -232,3 +234,67 @@ def test_calls_in_threads_are_under_way_at_once(coroutines: Coroutines) -> None:
 
     ended = ended_of(coroutines, blocks, *(call() for _ in range(100)))
     assert [each.error for each in ended] == [None] * 100
+
+
+class Interrupted(SimpleQueue[Any]):
+    """The interpreter changes threads when the first call has left it."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+        self.go_on = threading.Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        work = super().get(block, timeout)
+        if not self.left.is_set():
+            self.left.set()
+            self.go_on.wait(10)
+        return work
+
+
+def test_a_call_has_a_thread_while_another_one_is_about_to_begin() -> None:
+    threads = ThreadCalls("bolt", outputs(), most=2)
+    threads._work = work = Interrupted()
+    free = threading.Event()
+    began: list[Tuple] = []
+    ended: list[Call] = []
+
+    def execute(tup: Tuple, collector: object) -> None:
+        began.append(tup)
+        free.wait(10)
+
+    try:
+        threads.start(execute, [call()], ended.append)
+        work.left.wait(10)
+        threads.start(execute, [call()], ended.append)
+        work.go_on.set()
+        wait_until(lambda: len(began) == 2)
+        assert not ended
+    finally:
+        free.set()
+        threads.cancel()
+
+
+def test_a_loop_that_was_blocked_ends_though_another_one_has_begun(
+    loop: ProcessLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_GRACE_S", 0.1)
+    free = threading.Event()
+
+    async def for_ever() -> None:
+        await asyncio.Event().wait()
+
+    kept: list[asyncio.Task[None]] = []
+    loop.enter()
+    thread = loop._thread
+    loop.soon(lambda: kept.append(asyncio.create_task(for_ever())))
+    loop.soon(lambda: free.wait(10))
+    # As an attempt does that begins again in its process.
+    loop.leave()
+    loop.enter()
+    free.set()
+    try:
+        assert thread is not None
+        wait_until(lambda: not thread.is_alive())
+        assert [task.cancelled() for task in kept] == [True]
+    finally:
+        loop.leave()
