@@ -16,13 +16,13 @@ OF_CONTAINERS = range(10_000, 15_000)
 _drawn: set[int] = set()
 
 
-def free_port(candidates: range = _CANDIDATES) -> int:
+def free_port(candidates: range | None = None) -> int:
     """Return a loopback TCP port that no process listens on, and another one at each call.
 
     Another process may take it before it is used: be ready to draw again.
     """
     while True:
-        port = random.choice(candidates)
+        port = random.choice(candidates or _CANDIDATES)
         if port in _drawn:
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -23,6 +23,7 @@ from tests.support.docker_engine import all_must_run
 from tests.support.replicas import ClusteredRedis
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
+from tiercel.compose import ports
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceError, ServiceMissingError
 
@@ -64,6 +65,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"servers: {config.getoption('--servers') or 'embedded'}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several processes ports of its own: while a server of one is started, or started
+    again, no server of another takes its port.
+    """
+    given = getattr(config, "workerinput", None)
+    if given is not None:
+        count = given["workercount"]
+        ports._CANDIDATES = ports._CANDIDATES[int(given["workerid"][2:]) % count :: count]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -218,10 +218,8 @@ def test_a_slow_tuple_delays_nothing_of_another_task(cluster_of, tmp_path: Path)
     cluster = cluster_of(builder.build())
     cluster.emit("0")
     cluster.until_decided(1)
-    [slow] = cluster.emit("5")
-    began = time.monotonic()
+    [slow] = cluster.emit("8")
     quick = cluster.emit(*[f"0.000{number}" for number in range(1, 9)])
     wait_until(lambda: cluster.hear() or len(cluster.acked) > 4)
-    assert time.monotonic() - began < 4
     assert slow not in cluster.acked
     cluster.until_decided(2 + len(quick))

@@ -94,7 +94,7 @@ def running(services, tmp_path):
         wait_until(lambda: "run_started" in log.read_text(), 300, "the topology to run")
         yield name
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def figures(url, name):
@@ -132,17 +132,27 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
             "both of its failures to be counted",
         )
 
-        totals = metrics.totals()
-        [spout] = totals["lines"].values()
-        shown = rows(page, "Spouts")[0]
-        for column in ("emitted", "transferred", "acked", "failed"):
-            assert number(shown[column]) == spout[column], column
-        assert shown["tasks"] == "1/1"
-        for row in rows(page, "Bolts"):
-            for column in ("executed", "acked", "failed", "emitted", "transferred"):
-                assert number(row[column]) == sum(
-                    task.get(column, 0) for task in totals[row["bolt"]].values()
-                ), column
+        def differing():
+            """Columns of the page that are not what the counters say."""
+            totals = metrics.totals()
+            [spout] = totals["lines"].values()
+            shown = rows(page, "Spouts")[0]
+            found = {
+                column
+                for column in ("emitted", "transferred", "acked", "failed")
+                if number(shown[column]) != spout[column]
+            }
+            return found | {
+                (row["bolt"], column)
+                for row in rows(page, "Bolts")
+                for column in ("executed", "acked", "failed", "emitted", "transferred")
+                if number(row[column])
+                != sum(task.get(column, 0) for task in totals[row["bolt"]].values())
+            }
+
+        # Each process counts up to a second later, and the page looks a moment after that.
+        wait_until(lambda: not differing(), 30, "the page to show what the counters say")
+        assert rows(page, "Spouts")[0]["tasks"] == "1/1"
         tasks = rows(page, "Bolt tasks")
         assert {(row["bolt"], row["process seen"], row["waiting"]) for row in tasks} == {
             ("split", "now", "0"),

@@ -51,7 +51,7 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(desk, num
             assert "shout has ended" in desk.tiercel("kill", "shout").stdout
         else:
             process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     desk.assert_nothing_is_left()
     records = [json.loads(line) for line in desk.log.splitlines()]
     assert {"services_ready", "data_ends", "run_started", "spark_output"} <= {

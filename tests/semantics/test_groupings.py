@@ -79,7 +79,7 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
         assert len(shares) == TASKS
         # Among the tasks in the emitter's process: one of them may have two tasks, the other one.
         least, most = (
-            (400, 1_600) if (component, source) == ("local_or_shuffle", "words") else (700, 900)
+            (400, 1_600) if (component, source) == ("local_or_shuffle", "words") else (650, 950)
         )
         assert all(least <= share <= most for share in shares.values()), component
         assert shares.total() == len(WORDS) * TIMES
@@ -87,7 +87,7 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
     assert len({task for had in spread(cluster, "fields").values() for task in had}) == TASKS
     pairs = spread(cluster, "partial_key").values()
     assert all(len(had) == 2 for had in pairs)
-    assert all(6 <= count <= 34 for had in pairs for count in had.values())
+    assert all(3 <= count <= 37 for had in pairs for count in had.values())
     assert all(had == dict.fromkeys(tasks["all"], TIMES) for had in spread(cluster, "all").values())
     assert all(had == {tasks["global"][0]: TIMES} for had in spread(cluster, "global").values())
     ends = [tasks["custom"][0], tasks["custom"][-1]]

@@ -501,10 +501,10 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
     with closing(connect(primary.url)) as source, closing(connect(server.url)) as client:
         source.config_set("repl-diskless-sync-delay", 0)
         with source.pipeline(transaction=False) as pipeline:
-            for number in range(500):
+            for number in range(2_000):
                 pipeline.set(f"key-{number}", secrets.token_bytes(2000))  # cannot be compressed
             pipeline.execute()
-        # Ten seconds for all keys, and a look at what clients say after each.
+        # Forty seconds for all keys, and a look at what clients say after each.
         client.config_set("key-load-delay", 20_000)
         client.config_set("loading-process-events-interval-bytes", 1024)
         client.config_set("masterauth", login)

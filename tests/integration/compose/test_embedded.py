@@ -256,11 +256,17 @@ def test_a_start_is_broken_off_at_once_and_the_next_one_begins_with_whole_data(
     tmp_path: Path,
 ) -> None:
     stopped = threading.Event()
-    threading.Timer(1, stopped.set).start()
-    began = time.monotonic()
+    stopped_at = []
+
+    def stop():
+        stopped_at.append(time.monotonic())
+        stopped.set()
+
+    threading.Timer(1, stop).start()
     with pytest.raises(ServiceStoppedError), EmbeddedServices(tmp_path, stopped):
         pass
-    assert time.monotonic() - began < 2
+    # To begin and to end in order takes them longer than that on a machine that does nothing else.
+    assert time.monotonic() - stopped_at[0] < 5
     wait_until(lambda: not processes_with(str(tmp_path)), 10, "no process is left")
     # The broker makes its user when it begins; a folder where it had begun, but not made it, would
     # refuse every login.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.broker import plain_channel, put, ready, take_all, unique, version, wait_ready
+from tests.support.broker import plain_channel, put, take_all, unique, version, wait_ready
 from tests.support.data_frames import new_queue
 from tiercel.frames.columns import available, struct
 from tiercel.frames.errors import FramesError
@@ -42,7 +42,7 @@ def test_each_look_shows_the_same(amqp_url, queue, look):
     fill(amqp_url, queue, 100)
     for _ in range(3):
         assert sorted(int(row["body"]) for row in look()) == list(range(100))
-        assert ready(amqp_url, queue) == 100
+        wait_ready(amqp_url, queue, 100)
 
 
 def test_an_empty_queue_has_no_rows(look):

@@ -19,6 +19,7 @@ from tests.support.broker import (
     version,
     wait_ready,
 )
+from tiercel.compose.ports import free_port
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import (
@@ -191,9 +192,9 @@ def test_a_missing_virtual_host_is_named(amqp_url):
         declare_queue(f"{base}/nowhere", WorkQueue(name=unique()))
 
 
-def test_nobody_listening_is_unavailable_after_the_patience(free_port):
+def test_nobody_listening_is_unavailable_after_the_patience():
     with pytest.raises(BrokerUnavailableError, match="nothing listens"):
-        declare_queue(f"amqp://127.0.0.1:{free_port}", WorkQueue(name="q"))
+        declare_queue(f"amqp://127.0.0.1:{free_port()}", WorkQueue(name="q"))
 
 
 def test_something_else_listening_says_to_check_the_port(web_server):
@@ -223,12 +224,6 @@ def answering(text):
     return SimpleNamespace(
         _impl=SimpleNamespace(server_properties={"product": "RabbitMQ", "version": text})
     )
-
-
-@pytest.fixture
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @pytest.fixture

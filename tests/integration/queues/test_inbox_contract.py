@@ -651,14 +651,14 @@ def test_an_append_ends_a_wait(inboxes):
         put(inboxes, number, parcel(b"a%d" % number))
         thread.join(10)
         assert became == [[b"a%d" % number]]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 def test_a_wait_ends_when_it_is_over_and_none_begins_with_zero(inboxes):
     inbox = opened(inboxes)
     began = time.monotonic()
     assert take(inbox, wait=timedelta(milliseconds=150)) == []
-    assert 0.14 < time.monotonic() - began < 3
+    assert 0.14 < time.monotonic() - began < 15
 
 
 def test_wake_ends_a_wait_and_one_that_has_not_begun(inboxes):
@@ -670,7 +670,7 @@ def test_wake_ends_a_wait_and_one_that_has_not_begun(inboxes):
     assert became == [[]]
     inbox.wake()
     assert take(inbox, wait=SOON) == []
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15
     assert take(inbox, wait=timedelta(milliseconds=50)) == []
 
 
@@ -685,7 +685,7 @@ def test_an_attempt_that_waits_learns_that_it_is_stale(inboxes, by):
         opened(inboxes)
     thread.join(10)
     assert became == ["stale"]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_a_discarded_entry_does_not_keep_a_wait_from_waiting(inboxes):

@@ -180,7 +180,7 @@ def test_where_looks_count_towards_a_limit_it_is_refused_unless_it_is_wanted(amq
         wait_ready(amqp_url, queue, 1)
         assert [each.came_back for each in peek(amqp_url, queue, anyway=True).messages] == [0]
         assert [each.came_back for each in peek(amqp_url, queue, anyway=True).messages] == [1]
-        assert ready(amqp_url, queue) == 1
+        wait_ready(amqp_url, queue, 1)
     with (
         declared(amqp_url, x_dead_letter_exchange="amq.fanout", **LIMITED) as queue,
         pytest.raises(BrokerRefusedError, match="dead-letters it"),

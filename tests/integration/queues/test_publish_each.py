@@ -166,7 +166,7 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url, queue)
 
 
 def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, monkeypatch):
-    monkeypatch.setattr(outlet, "_STALL_S", 0.3)
+    monkeypatch.setattr(outlet, "_STALL_S", 1.5)
     other = unique()
     declare_queue(amqp_url, WorkQueue(name=other))
     with Proxy(amqp_url) as wire, Publisher(wire.url) as publisher:

@@ -83,7 +83,7 @@ def full_at(amqp_url, count):
 
 def test_a_queue_that_stays_full_refuses_and_says_from_which_message_on(amqp_url):
     name = full_at(amqp_url, 3)
-    patience = timedelta(seconds=1)
+    patience = timedelta(seconds=4)
     with (
         Publisher(amqp_url, patience) as publisher,
         pytest.raises(PublishRefusedError, match=r"message 4 .*full") as caught,

@@ -11,8 +11,9 @@ from tiercel import RedisUnavailableError
 from tiercel.workers.control.presence import Attendant, Seat
 from tiercel.workers.control.redis_presence import RedisPresences
 
-HERE = Seat("here", timedelta(seconds=10))
-THERE = Seat("there", timedelta(seconds=10))
+# Long: in Redis time passes between two calls too, on a busy machine some seconds.
+HERE = Seat("here", timedelta(seconds=1_000))
+THERE = Seat("there", timedelta(seconds=1_000))
 ANN = Attendant("ann", "says this, and that")
 BOB = Attendant("bob", "")
 
@@ -42,11 +43,11 @@ def test_it_says_something_else_by_taking_the_seat_again(presences):
 
 def test_a_seat_lapses_unless_it_is_taken_again_in_time(seats, presences):
     assert presences.take(HERE, ANN)
-    seats.expire(9)
+    seats.expire(900)
     assert presences.take(HERE, ANN)
-    seats.expire(9)
+    seats.expire(900)
     assert not presences.take(HERE, BOB)
-    seats.expire(1)
+    seats.expire(100)
     assert presences.look([HERE]) == [None]
     assert presences.take(HERE, BOB)
     assert not presences.take(HERE, ANN)
@@ -98,7 +99,7 @@ def test_only_who_has_the_seat_draws_runs_and_each_has_a_higher_number(seats, pr
     assert presences.draw_run(HERE, ANN.name) is None
     drawn += [presences.draw_run(HERE, BOB.name) for _ in range(20)]
     assert drawn == sorted(set(drawn))
-    seats.expire(10)
+    seats.expire(1_000)
     assert presences.draw_run(HERE, BOB.name) is None
     assert 0 < drawn[0] < drawn[-1] < 2**53
 

@@ -83,7 +83,9 @@ def workers(redis_url, name):
         thread = threading.Thread(target=made.work)
         thread.start()
         try:
-            wait_until(lambda: made.spout_seats.present(range(1, 3)).keys() == {1, 2})
+            wait_until(
+                lambda: made.states and made.spout_seats.present(range(1, 3)).keys() == {1, 2}
+            )
             yield made
         finally:
             made.stopped.set()
@@ -230,12 +232,19 @@ def test_a_stopped_topology_starts_with_the_number_ordered_which_can_be_taken_ba
 
 
 def test_a_driver_that_cannot_obey_is_told_of(tiercel, name, workers, monkeypatch):
-    monkeypatch.setattr("tiercel.workers.control.steering._BEGIN_S", 1.5)
+    monkeypatch.setattr("tiercel.workers.control.steering._BEGIN_S", 4)
     with workers() as running:
         wait_until(running.lease.holder)
         running.numbers = {}
-        threading.Timer(0.5, setattr, [running, "run", "18"]).start()
+
+        def begin():
+            wait_until(lambda: running.control.rebalanced(NO_REBALANCE).number)
+            running.run = "18"
+
+        driver = threading.Thread(target=begin)
+        driver.start()
         code, said = tiercel("rebalance", name, "--parallelism", "sink=4")
+        driver.join()
     assert code == 1
     assert said.splitlines()[-1].endswith(
         "its driver has other code, or an older tiercel; start it again"

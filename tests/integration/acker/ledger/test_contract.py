@@ -324,7 +324,7 @@ def test_closing_a_feed_wakes_its_reader(ledger):
     reader = threading.Thread(target=feed.read, args=(timedelta(seconds=60),))
     reader.start()
     feed.close()
-    reader.join(timeout=2)
+    reader.join(timeout=20)
     assert not reader.is_alive()
     feed.close()
     assert not feed.read(NOW)

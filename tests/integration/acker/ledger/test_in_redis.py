@@ -224,7 +224,8 @@ def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_st
         return send(self, commands)
 
     ledger = open_one(shards=4)
-    roots = RootIds(timedelta(seconds=30)).draw(2000)
+    # Drawn roots lie in twenty buckets, which in one of a hundred draws leave a shard out.
+    roots = [high << 40 | 7 for high in range(2000)]
     every = updates(dict.fromkeys(roots, A))
     ledger.register(1, roots, [A] * len(roots))
     ledger.apply(token(1), updates({ROOT: A}))
@@ -239,13 +240,14 @@ def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_st
 def test_roots_spread_evenly_over_the_shards(open_one, client):
     ledger = open_one(shards=4)
     roots = RootIds(timedelta(seconds=30)).draw(40_000)
+    # By the bucket, of which there are 417: a shard has 104 of them, give or take nine.
     ledger.register(1, roots, [A] * len(roots))
     sizes = []
     for shard in range(4):
         keys = client.keys(f"tiercel:{{{ledger._spec.topology}:{shard}}}:b:*")
         sizes.append(sum(client.hlen(key) for key in keys))
     assert sum(sizes) == 40_000
-    assert min(sizes) > 7_000
+    assert min(sizes) > 6_000
 
 
 @pytest.fixture

@@ -125,17 +125,27 @@ def test_four_tasks_get_what_the_rate_says_by_the_server_s_clock(in_redis):
     rate = Rate(permits=200)
     got = Counter()
     calls = Counter()
+    # Seconds by which a task came too late to lose nothing: the machine stood still.
+    late = []
     over = threading.Event()
 
-    def want_more(task):
-        limits = place.open(rate)
+    def want_more(limits, task):
+        due = time.monotonic()
         while not over.is_set():
             grant = limits.take(task, {b"": 1000})[b""]
+            now = time.monotonic()
+            if now - due > 0.05:
+                late.append(now - due)
             got[task] += grant.permits
             calls[task] += 1
+            due = now + grant.again_ms / 1000
             over.wait(grant.again_ms / 1000)
 
-    tasks = [threading.Thread(target=want_more, args=(task,)) for task in (1, 2, 3, 4)]
+    tasks = []
+    for task in (1, 2, 3, 4):
+        limits = place.open(rate)
+        limits.give_back(task, {b"": 0})  # it connects
+        tasks.append(threading.Thread(target=want_more, args=(limits, task)))
     began = time.monotonic()
     for task in tasks:
         task.start()
@@ -146,6 +156,7 @@ def test_four_tasks_get_what_the_rate_says_by_the_server_s_clock(in_redis):
     seconds = time.monotonic() - began
     in_bucket = rate.depth_us / rate.interval_us
     total = sum(got.values())
-    assert 0.98 * 200 * seconds - rate.most <= total <= 200 * seconds + in_bucket
-    assert max(got.values()) - min(got.values()) <= 4 * rate.most
-    assert sum(calls.values()) <= 1.3 * total / rate.most + 20
+    lost = 200 * sum(late)
+    assert 0.98 * 200 * seconds - rate.most - lost <= total <= 200 * seconds + in_bucket
+    assert max(got.values()) - min(got.values()) <= 4 * rate.most + lost
+    assert sum(calls.values()) <= 1.3 * total / rate.most + 20 + 8 * len(late)

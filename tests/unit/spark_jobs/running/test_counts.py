@@ -153,12 +153,14 @@ def test_flush_is_work_of_the_bolt_and_belongs_to_what_it_acks():
 
 class Long(BasicBolt):
     working: ClassVar = threading.Event()
+    seen: ClassVar = threading.Event()
     took_s: ClassVar[list[float]] = []
 
     def execute(self, tup, collector):
         began = time.monotonic()
         self.working.set()
-        time.sleep(0.6)
+        self.seen.wait(30)
+        time.sleep(0.4)
         self.took_s.append(time.monotonic() - began)
 
 
@@ -177,6 +179,7 @@ def test_a_bolt_that_works_all_the_time_is_seen_to_while_its_tuple_lasts():
     told = pump.metrics.totals()["long"][2]
     assert told["execute_ns"] / 1e9 >= 0.2
     assert "executed" not in told
+    Long.seen.set()
     thread.join()
     pump.counting.flush()
     counts = pump.metrics.totals()["long"][2]

@@ -17,6 +17,7 @@ from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.running import host as hosts
 from tiercel.spark_jobs.running.host import Host, LostTaskError
 from tiercel.spark_jobs.running.suspicion import Suspicion
@@ -77,11 +78,15 @@ class Process:
         return self.error
 
 
-def acked(cluster: InboxCluster, roots: list[int]) -> bool:
+def acked(cluster: InboxCluster, roots: list[int], failed: list[Failure] | None = None) -> bool:
+    """Wait until they are; what fails meanwhile is added to ``failed``."""
     found: list[int] = []
 
     def enough() -> bool:
-        found.extend(cluster.outcomes(0.01).acked)
+        outcomes = cluster.outcomes(0.01)
+        found.extend(outcomes.acked)
+        if failed is not None:
+            failed.extend(outcomes.failed)
         return set(roots) <= set(found)
 
     wait_until(enough, timeout=20)
@@ -320,9 +325,10 @@ def test_a_call_among_many_that_never_ends_costs_the_process_and_no_other_tuple(
     cluster = InboxCluster(replace(builder.build(), config=Config(message_timeout_secs=0.2)))
     guilty, *neighbours = cluster.emit([["sleeper"], *([f"w{number}"] for number in range(20))])
     process = Process(cluster, timedelta(seconds=0.2))
-    assert acked(cluster, neighbours)
+    failed: list[Failure] = []
+    assert acked(cluster, neighbours, failed)
     wait_until(lambda: process.died)
-    [failure] = cluster.outcomes().failed
+    [failure] = [*failed, *cluster.outcomes().failed]
     assert (failure.root, failure.task) == (guilty, 2)
     assert failure.reason == "still executing after 0 s; its process was ended"
     process.end()

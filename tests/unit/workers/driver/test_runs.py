@@ -45,8 +45,8 @@ def topology():
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Everything is the tenth of what it is."""
-    monkeypatch.setattr(lease, "DRIVER", replace(DRIVER, lasts=timedelta(seconds=0.5)))
+    """Everything is a tenth of what it is, but what a machine that stands still would end."""
+    monkeypatch.setattr(lease, "DRIVER", replace(DRIVER, lasts=timedelta(seconds=1.5)))
     monkeypatch.setattr(keeper, "_RENEW_S", 0.1)
     for name in ("_LOOK_S", "_FIGURES_S"):
         monkeypatch.setattr(run_watch, name, 0.02)
@@ -260,7 +260,7 @@ def test_the_second_driver_takes_over_from_one_that_is_dead_when_its_lease_has_l
     began = time.monotonic()
     drive()
     running(world, after="17")
-    assert 0.4 < time.monotonic() - began < 3
+    assert 1.4 < time.monotonic() - began < 10
 
 
 def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve(
@@ -318,7 +318,7 @@ def test_while_redis_is_away_from_all_the_run_goes_on(world, drive):
     run = running(world)
     for each in (away, inboxes, control):
         each.away = True
-    time.sleep(0.7)
+    time.sleep(1.7)
     assert world.run is None, "the lease has lapsed, and spout workers hold still"
     for each in (away, inboxes, control):
         each.away = False
@@ -530,7 +530,7 @@ def test_what_takes_too_long_is_released_when_a_topology_is_rebalanced(world, dr
     began = time.monotonic()
     world.control.rebalance({})
     running(world, after=run)
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < 10
     assert world.inboxes.figures([BOLT])[BOLT].tuples == 0
 
 

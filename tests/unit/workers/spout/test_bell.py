@@ -15,7 +15,7 @@ def waited(bell: Bell, timeout_s: float) -> float:
 
 
 def test_a_wait_ends_with_its_time():
-    assert 0.05 <= waited(Bell(), 0.05) < 2
+    assert 0.05 <= waited(Bell(), 0.05) < 20
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -23,7 +23,7 @@ def test_rings_before_a_wait_end_that_one_and_no_other(times):
     bell = Bell()
     for _ in range(times):
         bell.ring()
-    assert waited(bell, 5) < 2
+    assert waited(bell, 60) < 20
     assert waited(bell, 0.05) >= 0.05
 
 
@@ -31,7 +31,7 @@ def test_another_thread_ends_a_wait():
     bell = Bell()
     timer = threading.Timer(0.05, bell.ring)
     timer.start()
-    assert waited(bell, 30) < 10
+    assert waited(bell, 60) < 20
     timer.join()
 
 

@@ -184,7 +184,7 @@ def received(bench, count):
 
 def told(bench, *what):
     wait_until(
-        lambda: what in bench.spout.told, 5, f"the spout to be told {what}, not {bench.spout.told}"
+        lambda: what in bench.spout.told, 20, f"the spout to be told {what}, not {bench.spout.told}"
     )
 
 
@@ -404,8 +404,8 @@ def test_a_batch_that_collides_again_and_again_is_tried_at_the_pace_of_batches()
             self.tries += 1
             return list(roots[:1]) if self.tries < 5 else super().register(owner, roots, ack_vals)
 
+    began = time.monotonic()
     with running(Returning(1), ledger=Collides(SPEC)) as bench:
-        began = time.monotonic()
         bench.ack(*received(bench, 1))
         told(bench, "ack", "message 0")
     assert bench.ledger.tries == 5
@@ -570,7 +570,7 @@ def test_nothing_is_held_for_long_without_a_driver():
 
 
 def test_what_times_out_while_no_driver_is_there_is_given_back_without_blame():
-    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(seconds=1))) as bench:
+    with running(ListSpout(1), replace(SETTINGS, message_timeout=timedelta(seconds=3))) as bench:
         received(bench, 1)
         bench.leave()
         told(bench, "release", "message 0")
@@ -667,7 +667,7 @@ def test_what_waits_for_a_limit_leaves_room_for_others_and_its_timeout_is_reset(
     settings = replace(
         SETTINGS,
         admission=Admission(bound=2, fixed=True),
-        message_timeout=timedelta(seconds=2),
+        message_timeout=timedelta(seconds=4),
     )
     with running(ListSpout(5), settings) as bench:
         waits = received(bench, 2)

