@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -109,3 +110,25 @@ def test_a_row_that_is_no_message_is_named(row, said):
             pa.schema({name: pa.string() if name != "priority" else pa.int32() for name in row}),
             queue="orders",
         )
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"routing_key": 5}, "the column 'routing_key' must be a string, not a bigint"),
+        ({"routing_key": b"new"}, "the column 'routing_key' must be a string, not a binary"),
+        ({"body": 5}, "the column 'body' must be a string or binary, not a bigint"),
+        (
+            {"headers": [{"key": "a", "value": "b"}]},
+            "the column 'headers' must be a map, such as map_from_entries makes of pairs, not an a",
+        ),
+    ],
+)
+def test_a_column_of_another_type_is_refused_before_anything_is_sent(row, said):
+    with pytest.raises(OptionError, match=re.escape(said)):
+        messages([{"body": "a", "routing_key": "new"} | row], exchange="shop")
+
+
+def test_a_column_that_an_option_goes_before_may_be_of_any_type():
+    [one] = messages([{"body": "a", "routing_key": 5}], queue="orders")
+    assert one.routing_key == "orders"
