@@ -97,6 +97,19 @@ def test_a_word_about_a_batch_that_spark_has_not_seen_acks_nothing(amqp_url, que
     wait_ready(amqp_url, queue, 1)
 
 
+def test_a_query_that_needs_no_rows_does_not_stand_still(amqp_url, queue, make):
+    """Spark plans no batch of ``orders.where("false")``; it commits them all the same."""
+    put(amqp_url, queue, *[b"%d" % number for number in range(6)])
+    wait_ready(amqp_url, queue, 6)
+    reader = make(maxMessagesPerTrigger="1")
+    end = reader.initialOffset()
+    while end["messages"] < 6:
+        end = latest(reader, end)
+    assert reader.latestOffset(end, None) == end
+    reader.stop()
+    assert ready(amqp_url, queue) == 0
+
+
 def test_as_spark_4_1_calls_it(amqp_url, queue, make):
     """Without a start, and with the checkpoint's offset told by an empty range."""
     put(amqp_url, queue, b"a")
