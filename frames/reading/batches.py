@@ -96,7 +96,7 @@ class Batches:
         settlements = []
         with self._lock:
             if any(batch.up_to == up_to for batch in self._batches):
-                # Spark plans no batch of whose rows its optimizer knows that none is needed, as with
+                # Spark plans no batch of which its optimizer knows that no row is needed, as with
                 # ``where("false")``, and commits it like any other. To go on holding them would
                 # stop the query in silence when they fill the prefetch.
                 self._planned = max(self._planned, up_to)
