@@ -76,11 +76,14 @@ class ReadingSession:
         """
         self._taker.check()
         bound = most or self._options.max_messages
+        rested = self._taker.wake()
         if self._left is not None:
             taken = self._wait_for(min(bound, self._left))
         elif self._is_first:
             # The consumers have just begun. The next trigger may be an hour away.
             taken = self._wait_for(min(bound, self._taker.ready_at_start))
+        elif rested:
+            taken = self._wait_for(bound)
         else:
             taken = self._taker.take(bound, self._options.max_bytes)
         self._is_first = False
