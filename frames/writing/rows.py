@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -80,7 +81,8 @@ class RowsToMessages:
     def messages(
         self, batches: Iterable[pa.RecordBatch], identity: Callable[[int], str]
     ) -> Iterator[OutgoingMessage]:
-        """Return a message per row, in order; ``identity`` gives the id of a row that has none.
+        """Return a message per row, in order; ``identity`` gives the place of a row that has no id,
+        from which its id is made.
 
         Raises RowError.
         """
@@ -98,8 +100,6 @@ class RowsToMessages:
         self, columns: dict[str, list[Any]], at: int, name: str, row: int
     ) -> OutgoingMessage:
         values = {each: columns[each][at] for each in self._properties}
-        if values.get(_MESSAGE_ID) is None:
-            values[_MESSAGE_ID] = name
         headers = values.get(_HEADERS)
         if headers is not None:
             values[_HEADERS] = dict(headers)
@@ -110,12 +110,18 @@ class RowsToMessages:
             raise RowError(
                 f"row {row + 1} has no body, no exchange or no routing key: null is none of these"
             )
+        content = plain_body(body)
+        if values.get(_MESSAGE_ID) is None:
+            # After a shuffle a task that is repeated may have its rows in another order. A row that
+            # is at the place of another one then must not pass for its repetition.
+            rest = repr((exchange, routing_key, values)).encode(errors="replace")
+            values[_MESSAGE_ID] = f"{name}-{zlib.crc32(rest, zlib.crc32(content)):08x}"
         try:
             properties = write_properties(values)
         except BadPropertyError as error:
             raise RowError(f"row {row + 1} cannot be a message: {error}") from error
         return OutgoingMessage(
-            body=plain_body(body),
+            body=content,
             routing_key=routing_key,
             exchange=exchange,
             properties=properties,
