@@ -3,12 +3,12 @@
 word_count          sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count    the same with whole record batches, into another queue
 invoices            from queue to queue
-webhooks            from a queue to web servers, hundreds at once, so many per second
+webhooks            from a queue to web servers, hundreds at once, with a limit per second
 bulk_insert         from a queue into a database, one transaction per batch
-model               a model that is given batches, loaded once per process
+model               a model that works on batches, loaded once per process
 quotes              request and reply
 orders              into PostgreSQL, each booked once
-payments            calls over HTTP that take place once
+payments            calls over HTTP that take effect once
 reliable_sentences  a spout of your own that replays what failed
 random_sentences    a spout of your own, and what a timeout does
 dataframes          queues as data frames of PySpark, without a topology

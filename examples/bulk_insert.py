@@ -4,7 +4,7 @@ tiercel.examples.bulk_insert:topology``.
     echo '{"id": 1, "sensor": "mews", "celsius": 19.5}' | tiercel publish readings -
 
 The rows are in ``readings.db``, in the folder where it was started. A reading that the database
-refuses (below absolute zero) fails alone, and after the delivery limit lies among the dead letters.
+refuses (below absolute zero) fails alone, and at the delivery limit it becomes a dead letter.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     echo '{"order": 1, "item": "hood", "pieces": 2, "price": "12.50"}' | tiercel publish orders -
 
 An order leaves its queue when the broker has confirmed its invoice. One that cannot be billed is
-tried again, and after the delivery limit lies among the dead letters with the reason: ``tiercel
+tried again, and at the delivery limit it becomes a dead letter, with the reason: ``tiercel
 dead-letters show orders``.
 """
 
@@ -21,7 +21,7 @@ from tiercel import (
 
 
 class Bill(BasicBolt):
-    """One invoice an order."""
+    """Makes one invoice per order."""
 
     output_fields = "order long, text string, amount decimal(12,2)"
 

@@ -4,7 +4,7 @@
 
 Each line comes out in the queue ``languages``: ``{"text": …, "language": "English", "probability":
 0.93}``. The weights are a file that each process loads once, whatever the number of its tasks. The
-one here is small (48 KiB) and made at the first start, in the folder where that is.
+one here is small (48 KiB) and is made at the first start, in the current folder.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     echo '{"payment": "p-17", "account": "anna", "cents": 1250}' |
         tiercel publish payments - --message-id-from payment
 
-A service beyond tiercel's transactions must tell by itself that a call comes again. Many do so by
-the header ``Idempotency-Key``, as that of Stripe and others: calls with the same key take effect
-once, and get the same answer. The key of a tuple is just that: the same each time that its message
-is delivered, and no other tuple's.
+A service beyond tiercel's transactions must recognise by itself that a call is repeated. Many do so
+by the header ``Idempotency-Key``, Stripe's for one: calls with the same key take effect once, and
+get the same answer. The key of a tuple is just that: the same each time that its message is
+delivered, and no other tuple's.
 """
 
 from __future__ import annotations

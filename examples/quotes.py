@@ -1,7 +1,7 @@
 """Requests come in, and each gets its answer: ``tiercel run tiercel.examples.quotes:topology``.
 
-Any client that knows RabbitMQ's way of request and reply can ask: it names a queue of its own in
-``reply_to`` and the request in ``correlation_id``, and finds both again in the answer.
+Any client that does RabbitMQ's request and reply can ask: it names a queue of its own in
+``reply_to`` and the request in ``correlation_id``; the answer comes to that queue, with that id.
 
     properties = pika.BasicProperties(reply_to=my_queue, correlation_id="1")
     channel.basic_publish("", "quotes", b'{"item": "hood", "pieces": 2}', properties)

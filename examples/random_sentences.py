@@ -34,7 +34,7 @@ PAUSE_S = 0.5
 class RandomSentenceSpout(Spout):
     """Emits a random sentence now and then.
 
-    One that failed is emitted again as soon as the spout is told.
+    One that failed is emitted again as soon as ``fail`` is called.
     """
 
     output_fields = "sentence string"

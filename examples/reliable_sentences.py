@@ -3,7 +3,7 @@
 ``tiercel run tiercel.examples.reliable_sentences:topology``.
 
 No queue holds these sentences, so the spout itself has to remember what it emitted until it hears
-what became of it. Watch the ``again`` lines: each is a sentence of which some word failed, and that
+what became of it. Watch the ``again`` lines: each is a sentence of which a word failed, and which
 is emitted once more. Sooner or later each is ``done``.
 """
 
@@ -56,7 +56,7 @@ class ReliableSentenceSpout(Spout):
         if self.failed:
             msg_id = self.failed.popleft()
             collector.emit([self.pending[msg_id]], msg_id)
-        # Look at the clock and return, rather than sleep: acks and fails are told on this thread.
+        # Look at the clock and return, rather than sleep: ack and fail are called on this thread.
         elif time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + PAUSE_S
             msg_id = uuid.uuid4()

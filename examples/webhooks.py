@@ -3,10 +3,10 @@ tiercel.examples.webhooks:topology``.
 
     echo '{"partner": "mews", "event": "the falcon is back"}' | tiercel publish events -
 
-Each is posted to ``http://127.0.0.1:8311/mews``, 20 per second and partner. One that answers 429 or
-503 gets the event again when it says (``Retry-After``), without blame and however often; meanwhile
-the event lies at the broker. Whatever else is no success fails the event, and after the delivery
-limit it lies among the dead letters.
+Each is posted to ``http://127.0.0.1:8311/mews``, 20 per second and partner. A partner that answers
+429 or 503 gets the event again at the time that it asks for (``Retry-After``), however often, and
+this counts as no failure; meanwhile the event waits at the broker. Any other answer but a success
+fails the event, and at the delivery limit it becomes a dead letter.
 """
 
 from __future__ import annotations

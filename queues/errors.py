@@ -72,7 +72,7 @@ class ServerTooOldError(BrokerRefusedError):
 
 
 class MessageTooLargeError(QueuesError):
-    """A message is larger than what tiercel carries."""
+    """A message is larger than 16 MiB, the most that tiercel carries."""
 
 
 class BadChunkError(QueuesError, ValueError):

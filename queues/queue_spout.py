@@ -29,7 +29,7 @@ NO_IDENTITY = "no_identity"
 
 
 class MessageId(NamedTuple):
-    """A message as the broker knows it: delivery tags begin at 1 on each channel."""
+    """A message as a spout task knows it: the task, its channel's epoch, and the delivery tag."""
 
     task: int
     epoch: int
@@ -63,22 +63,21 @@ class QueueSpout(Spout):
     ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after the
     copy and before its ack leaves both: such a message comes twice.
 
-    What is released (its driver was restarted, Redis lost the ledger) is emitted again from here,
-    at once; it counts as no failure and costs the message nothing. The third time, and if it had
-    come back before, the broker delivers it again, where returns cost a message nothing either.
-    Only who closes or deactivates the spout, expects nothing of it, or lets a message grow old in
-    it (five minutes) has it give messages back to the broker.
+    A message that is released (its driver was restarted, Redis lost the ledger) is emitted again
+    at once, without the broker, and counts as no failure. Messages go back to the broker when the
+    spout is closed or deactivated, when nothing can be emitted, when they have waited for five
+    minutes, and, where a return is free, when they are released for the third time.
 
     By its ``identity`` (id, header or body) a message is the same one at each delivery: the tuples
     of its tree have the same keys then (``tup.key``), by which effects take place once. One that
-    has no such identity is processed as ever, without keys, and counted (``no_identity``).
+    has no such identity is processed without keys, and counted (``no_identity``).
 
-    The queue is declared as a durable quorum queue unless ``declare`` is off; one that exists
-    is used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
-    ``("events", {"format": "pdf"})`` for a headers exchange, or ``("events",)`` for a fanout
-    exchange. An exchange that is missing is made, as a topic exchange in the first case; a third
-    item names another type: ``("events", "order", "direct")``. RabbitMQ forgets no binding by
-    itself: one that is not wanted any more is unbound by hand.
+    A task holds ``prefetch`` messages at most. The queue is declared as a durable quorum queue
+    unless ``declare`` is off; one that exists is used as it is. Each of ``bindings`` binds it to an
+    exchange: ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers
+    exchange, or ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic
+    exchange in the first case; a third item names another type: ``("events", "order", "direct")``.
+    A binding stays until it is unbound by hand.
     """
 
     # Made by ``open``.

@@ -23,23 +23,25 @@ MsgId = Hashable
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """Context of a spout's or a bolt's task: itself and its neighbours."""
+    """Context of a spout's or a bolt's task: itself and its neighbours.
+
+    * ``topology``, ``component``: their names.
+    * ``task_id``: the number of the task, unique in the topology.
+    * ``task_index``: its number within the component, from 0 to ``parallelism`` - 1.
+    * ``parallelism``: the number of tasks of the component.
+    * ``streams``: each stream of the component, to the names of its fields.
+    * ``targets``: each stream of the component, to the components that subscribe to it.
+    * ``tasks``: every component of the topology, to the ids of its tasks, ascending. While a spout
+      runs, ``tiercel rebalance`` may change those of bolts: look them up when you emit.
+    """
 
     topology: str
     component: str
-    # Unique in the topology.
     task_id: int
-    # 0 .. parallelism - 1 within the component.
     task_index: int
     parallelism: int
-    # The component's streams: name to the names of the fields.
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Stream to the components that subscribe to it.
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Every component of the topology to the ids of its tasks, ascending.
-    #
-    # While a spout runs, ``tiercel rebalance`` may give bolts other tasks, and this changes:
-    # ask when you emit.
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def component_tasks(self, component: str) -> Sequence[int]:
@@ -57,15 +59,17 @@ class TaskContext:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoutContext(TaskContext):
-    """Context that a spout task is given."""
+    """Context that a spout task is given.
 
-    # Thread-safe: says that ``next_tuple`` has something to emit, so that an idle
-    # worker need not poll.
+    * ``wake()``: call it when ``next_tuple`` has something to emit, and an idle worker need not
+      poll. Thread-safe.
+    * ``count(name, n)``: adds ``n`` to a named counter of this task. Thread-safe.
+    * ``held``: time for which a message may be held, where a bolt may take longer than the message
+      timeout (``execute_timeout_secs``); None: no bolt may.
+    """
+
     wake: Callable[[], None]
-    # Thread-safe: adds to a named counter of this task.
     count: Callable[[str, int], None]
-    # Time for which a message may be in hand, where a bolt may take longer than messages live
-    # (``execute_timeout_secs``); None: no bolt may.
     held: timedelta | None = None
 
 
@@ -73,7 +77,7 @@ class SpoutCollector(Protocol):
     """Handed to ``next_tuple``, the same object each time.
 
     A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another
-    thread. What it emits when its worker ends, after ``deactivate``, goes nowhere.
+    thread. What it emits while its worker ends, after ``deactivate``, is dropped.
     """
 
     def emit(
@@ -91,8 +95,9 @@ class SpoutCollector(Protocol):
         raise ValueError, and nothing is emitted.
 
         With an ``identity`` the tuples of the tree have keys (``tup.key``), by which effects take
-        place once. It is that of the message and not of the emit: give the same one when the
-        message comes again, and no other message's. Two tuples of one identity need two streams.
+        place once. It identifies the message, not this emission: give the same one when the
+        message comes again, and never that of another message. To emit two tuples with one
+        identity, use two streams.
         """
         ...
 
@@ -103,8 +108,8 @@ class SpoutCollector(Protocol):
         stream: str = "default",
         identities: Sequence[Identified | None] | None = None,
     ) -> None:
-        """Emit many tuples, each as ``emit`` does with the message id, and the identity, at the
-        same place, at a fraction of the time.
+        """Emit many tuples, each as ``emit`` does with the message id and the identity at the same
+        index, in a fraction of the time.
 
         If the values of one do not fit, that raises ValueError, and none of them is emitted.
         """
@@ -120,9 +125,9 @@ class SpoutCollector(Protocol):
     ) -> None:
         """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
 
-        ``context.component_tasks`` tells the tasks. On another stream, or to a task that does not
-        receive this one, it raises ``spark_jobs.errors.DirectStreamError``, and nothing is emitted;
-        so does ``emit`` on a direct stream.
+        ``context.component_tasks`` has the ids. On another stream, or for a task that does not
+        receive this one, it raises DirectStreamError, and nothing is emitted; so does ``emit`` on a
+        direct stream.
         """
         ...
 
@@ -174,18 +179,16 @@ class Spout:
         self.next_tuple(collector)
 
     def expect(self, tuples: int) -> None:
-        """Ask for no more than a small multiple of this many messages.
+        """Hold no more than a small multiple of this many messages from now on.
 
-        Called when the bound on tuples in flight changes.
-
-        What is held already is emitted in its turn. 0: nothing can be emitted for now, so hold
-        nothing that has not been emitted; a source that lends its messages gets them back. It is
-        the first to be told after ``open``. A spout that holds nothing need not listen.
+        Called first after ``open``, and when the bound on tuples in flight changes. What is held
+        already is emitted in its turn. 0: nothing can be emitted for now, so give back to the
+        source what has not been emitted. A spout that holds nothing need not override it.
         """
 
     def check(self) -> None:
-        """Called about once a second, also while nothing may be emitted: raise if only a person can
-        make the source work.
+        """Called about once per second, also while nothing may be emitted: raise if the source
+        cannot work until an operator changes something.
         """
 
     def ack(self, msg_id: MsgId) -> None:
@@ -223,18 +226,16 @@ class Spout:
     def release(self, msg_id: MsgId) -> None:
         """The message must be emitted again but did nothing wrong (driver restarted, ledger lost).
 
-        By default a ``fail``.
-
-        A spout that can emits it again by itself at its next turn. It counts against the message
-        nowhere: it may come as often as drivers are started.
+        By default a ``fail``. A spout that holds the message emits it again by itself, at its next
+        turn. Count it towards no limit: it happens as often as a driver is started.
         """
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """No ``next_tuple`` until ``activate``, if ever; acks and fails still come.
+        """Stop taking messages, and give back those that were not emitted.
 
-        Stop taking messages, give back unopened ones. Called before ``close`` too, unless it
-        was called last.
+        ``next_tuple`` is not called until ``activate``, if ever; acks and fails still come. Called
+        before ``close`` too, unless it was called last.
         """
 
     def close(self, grace: timedelta) -> None:

@@ -1,10 +1,11 @@
 """Errors that the bolts' side raises.
 
 SparkJobsError
-├── TopologyError           a topology that cannot run: unknown component, stream or field, a cycle
+├── TopologyError           a topology that cannot run: an unknown component, stream or field
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
+├── LostStepsError          an inbox has forgotten steps that the ledger has heard of
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
@@ -37,7 +38,7 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 
 class SparkUnavailableError(SparkJobsError):
-    """Spark does not start here."""
+    """Spark does not start here; the message says what is missing."""
 
 
 class StaleTurnError(SparkJobsError):
@@ -45,6 +46,10 @@ class StaleTurnError(SparkJobsError):
 
     What this one did counts nowhere.
     """
+
+
+class LostStepsError(SparkJobsError):
+    """The inbox of a bolt task has forgotten its last steps, of which the ledger has heard."""
 
 
 class TurnAgainError(SparkJobsError):
@@ -59,11 +64,11 @@ class StateLayoutError(SparkJobsError):
 
 
 class TupleError(SparkJobsError):
-    """A bolt broke a rule of the collector."""
+    """A bolt broke a rule of the collector: its tuple fails, and the worker goes on."""
 
 
 class AlreadyAckedError(TupleError):
-    """The tuple was acked or failed before."""
+    """The tuple was acked or failed before, or the call that it belongs to has ended."""
 
 
 class ForeignTupleError(TupleError):
@@ -75,15 +80,17 @@ class UnknownStreamError(TupleError):
 
 
 class DirectStreamError(TupleError):
-    """Stream and call are not both direct, or the task does not receive the stream."""
+    """``emit`` on a direct stream, ``emit_direct`` on another, or to a task that does not receive
+    the stream.
+    """
 
 
 class GroupingError(TupleError):
-    """A grouping chose a task that it may not choose."""
+    """A custom grouping chose a task that does not receive the stream."""
 
 
 class BadAnchorsError(TupleError, ValueError):
-    """Anchors that are not rows of the input."""
+    """Anchors that are not rows of the input, or are not one for each row of the output."""
 
 
 class BadValuesError(TupleError, ValueError):

@@ -47,17 +47,22 @@ BROKER_LIMIT = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class WorkQueue:
-    """A queue that a topology reads, and how its failures are treated."""
+    """A queue that a topology reads, and how its failures are treated.
+
+    * ``name``: the name of the queue.
+    * ``delivery_limit``: a message that has failed this often and fails once more is dead-lettered.
+    * ``retry``: the waits before a failed message is delivered again.
+    * ``declare``: False: the queue must exist; if it is missing, that is an error.
+    * ``held``: time for which a message may be held, where a bolt may take longer than the message
+      timeout; None: no bolt may.
+    * ``bindings``: the exchanges that the queue gets messages from, beside the default one.
+    """
 
     name: str
-    # A message that failed so often and fails once more is dead-lettered.
     delivery_limit: int = DELIVERY_LIMIT
     retry: RetryPolicy = DEFAULT_RETRY
-    # False: it must exist; a missing one is an error.
     declare: bool = True
-    # Time for which a message may be held, where a bolt may take long; None: no bolt may.
     held: timedelta | None = None
-    # The exchanges that it gets messages from, beside the default one.
     bindings: Sequence[Binding] = ()
 
     @property
@@ -86,10 +91,10 @@ def dead_letter_queue(name: str) -> str:
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
     """Declare a work queue and its dead-letter queue over a connection of its own; idempotent.
 
-    For those that publish: how a queue treats deliveries is no concern of theirs, so that nothing
-    is said of one that is there with other arguments.
+    ``patience`` is how long to try to connect. This is for programs that publish: a queue that
+    exists with other arguments is used as it is, and no warning is logged.
 
-    Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its kinds.
+    Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses.
     """
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:

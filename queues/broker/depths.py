@@ -27,25 +27,27 @@ _LEFT_ALONE_S = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueDepth:
-    """One queue at one moment. What only the management interface tells is None without it, and
-    up to LAG_S old with it.
+    """One queue at one moment.
+
+    * ``ready``: messages that wait.
+    * ``unacked``: messages that are delivered and not settled.
+    * ``delayed``: failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off,
+      and those that a bolt wants later, in delay queues: neither ready nor unacked.
+    * ``consumers``: the broker's consumers at the queue.
+    * ``in_rate``, ``out_rate``: messages per second that were published, and that left.
+    * ``dead_lettered``: messages in its dead-letter queue; None if it has none.
+
+    ``unacked``, ``delayed`` and the rates come from RabbitMQ's HTTP API: None without it, and up to
+    five seconds old with it.
     """
 
     name: str
-    # Messages that wait.
     ready: int
-    # Messages that are delivered and not settled; told by the management interface.
     unacked: int | None
-    # Failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off, and those
-    # that a bolt wants later, in its delay queues: neither ready nor unacked. Told by the
-    # management interface, as are the rates.
     delayed: int | None = None
     consumers: int
-    # Messages published per second.
     in_rate: float | None = None
-    # Messages that left per second.
     out_rate: float | None = None
-    # Messages that wait in its dead-letter queue; None if it has none.
     dead_lettered: int | None
 
 

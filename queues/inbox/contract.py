@@ -106,8 +106,8 @@ class Inbox(Protocol):
 
         ``snapshot`` is what the bolt is after the step; it counts when the step is finished, and
         None leaves the one before. A repeat changes nothing but the snapshot, which the last seal
-        gives; nor does a step that is finished. Raises ValueError where an earlier step is sealed
-        and not finished.
+        gives; nor does a step that is finished. Raises StepOrderError where an earlier step is
+        sealed and not finished.
         """
         ...
 
@@ -116,7 +116,7 @@ class Inbox(Protocol):
 
         False: the attempt is stale. A repeat changes nothing.
 
-        Raises ValueError if the step was never sealed.
+        Raises StepOrderError if the step was never sealed.
         """
         ...
 

@@ -52,7 +52,7 @@ class MemoryInboxes:
                 raise superseded(run)
             for task in {*tasks, *self._boxes}:
                 box = self._boxes.get(task) or Box("", last=self._forgotten)
-                if task not in tasks and not box.entries and not box.left:
+                if task not in tasks and box.is_empty:
                     # Positions never come again.
                     self._forgotten = max(self._forgotten, box.last)
                     del self._boxes[task]

@@ -45,6 +45,12 @@ class Box:
     done: dict[str, bytes] = field(default_factory=dict)
     senders: dict[int, Known] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is there whose roots are to be released."""
+        kept = (self.snapshot, self.sealed_snapshot)
+        return not self.entries and not self.left and kept == (None, None)
+
     def adopted(self, run: str) -> Box:
         """Return the same entries as the inbox of another run."""
         return Box(

@@ -131,3 +131,10 @@ NO_CALLS: Mapping[int, float] = MappingProxyType({})
 
 class StaleAttemptError(Exception):
     """Another attempt, or another run, has the inbox now: end at once, and change nothing more."""
+
+
+class StepOrderError(ValueError):
+    """A step cannot be sealed or finished after what the inbox knows of others.
+
+    Its server has lost what it was told last, or the caller has broken the contract.
+    """

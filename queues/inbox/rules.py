@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.records import Parcel, StaleAttemptError
+from tiercel.queues.inbox.records import Parcel, StaleAttemptError, StepOrderError
 
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000
@@ -57,11 +57,11 @@ def superseded(run: str) -> StaleAttemptError:
     return StaleAttemptError(f"run {run} is over: a later one has the inboxes")
 
 
-def unfinished(step: int) -> ValueError:
+def unfinished(step: int) -> StepOrderError:
     """Return the error for a seal that would forget another one."""
-    return ValueError(f"cannot seal step {step}: another step is sealed and not finished")
+    return StepOrderError(f"cannot seal step {step}: another step is sealed and not finished")
 
 
-def unsealed(step: int) -> ValueError:
+def unsealed(step: int) -> StepOrderError:
     """Return the error for a finish of nothing."""
-    return ValueError(f"cannot finish step {step}: it was never sealed")
+    return StepOrderError(f"cannot finish step {step}: it was never sealed")

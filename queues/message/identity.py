@@ -21,14 +21,17 @@ _MARK = SINCE_HEADER.encode()
 
 
 class Identity(NamedTuple):
-    """Identity of a message, as its spout tells it."""
+    """Identity of a message, as its spout gives it.
 
-    # The same at each delivery, and no other message's.
+    * ``id``: the same at each delivery, and no other message's.
+    * ``content``: 32 bits of a digest of the body, which tell two messages with one id apart; 0:
+      nothing does.
+    * ``since``: seconds since the epoch, from which on it may have been processed; 0: from its
+      delivery on.
+    """
+
     id: bytes
-    # 32 bits of a digest of what the message says, by which two messages of one id are told apart;
-    # 0: they are not.
     content: int = 0
-    # Seconds since the epoch: it may have been processed since then. 0: since its delivery.
     since: int = 0
 
 

@@ -43,22 +43,25 @@ _YEARS = range(1970, 9999)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetter:
-    """One message in a dead-letter queue."""
+    """One message in a dead-letter queue.
 
-    # Of what it says: body, properties and headers. Letters that are equal in all of it have one
-    # id.
+    * ``id``: a digest of body, properties and headers; letters that are equal in all of these have
+      the same id.
+    * ``queue``: the queue that it comes from.
+    * ``reason``: the reason of its death, in tiercel's words or the broker's.
+    * ``died``: the time of its death, to the second or better; None: not known.
+    * ``size``: bytes of its body.
+    * ``preview``: the beginning of its body, printable.
+    * ``body``: the first 64 KiB of its body.
+    * ``headers``: its headers.
+    """
+
     id: str
-    # The queue that it comes from.
     queue: str
-    # Reason for its death, in tiercel's words or the broker's.
     reason: str
-    # The moment of its death, to the second or better; None: it is not told.
     died: datetime | None
-    # Bytes of its body.
     size: int
-    # The beginning of its body, printable.
     preview: str
-    # The first BODY_BYTES of it.
     body: bytes
     headers: Mapping[str, Any]
 

@@ -45,7 +45,7 @@ class Publisher:
     One ``publish`` at a time.
 
     A message is published at least once: what was not confirmed when a connection broke is
-    published again. Its ``message_id`` stays the same, so that a consumer could tell.
+    published again. Its ``message_id`` stays the same, by which a consumer can recognise it.
     """
 
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
@@ -120,10 +120,10 @@ class Publisher:
         """Publish the messages in order; returns the fate of each: None once confirmed by
         the broker, else why not.
 
-        They are told one by one: a message that is too large, returned or refused does not concern
-        its neighbours. BrokerUnavailableError is the fate of what had none after ``patience`` in
-        which the broker told nothing; such a message may be in its queue, and is not sent later.
-        Raises none of these.
+        Each message has a fate of its own: one that is too large, returned or refused does not
+        concern its neighbours. BrokerUnavailableError is the fate of those still open when the
+        broker has confirmed and refused nothing for ``patience``; such a message may be in its
+        queue, and is not sent later. Raises none of these.
         """
         with self._lock:
             if self._outlet.error is not None:

@@ -40,15 +40,19 @@ _PYTHON: dict[pa.DataType, type] = {
 
 @dataclass(frozen=True)
 class Field:
-    """One column."""
+    """One column.
+
+    * ``name``: its name.
+    * ``type``: its type as in the DDL, in lower case.
+    * ``arrow``: its type in Arrow.
+    * ``optional``: True: a body may leave it out, or have null.
+    * ``default``: the value for a body that leaves it out, as JSON; empty: there is none.
+    """
 
     name: str
-    # As written in the DDL, lower case.
     type: str
     arrow: pa.DataType
-    # A body may leave it out, or have null.
     optional: bool = False
-    # The value for a body that leaves it out, as JSON; empty: there is none.
     default: str = ""
 
     def __str__(self) -> str:

@@ -27,10 +27,10 @@ class ArrowBolt(_Prepared):
         """Process the tuples of one stream of one component: once per step for each stream that has
         any, unless it raises.
 
-        ``batch`` has the stream's columns and at least one row; ``collector`` tells where the rows
-        come from. A step is no unit of meaning: its size follows the load, and a replayed row comes
-        among others. With ``tick_tuple_freq_secs`` a tick comes by itself, after the others:
-        ``collector.is_tick``.
+        ``batch`` has the stream's columns and at least one row; where the rows come from is in
+        ``collector``. Which rows come together means nothing: it follows the load, and a replayed
+        row comes among others. With ``tick_tuple_freq_secs`` a tick comes by itself, after the
+        others: ``collector.is_tick``.
         """
         raise NotImplementedError
 

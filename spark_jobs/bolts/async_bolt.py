@@ -18,9 +18,13 @@ class AsyncBolt(_Declaring):
     """A ``BasicBolt`` with coroutines: up to ``concurrency`` tuples are under way at once in each
     task, and each is acked on its own when it is done.
 
+    ``concurrency`` is 100; set another number in the class, or for one topology:
+    ``set_bolt(…, config={"concurrency": 500})``.
+
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
     it raises, the tuple fails with the exception as the reason, and what it had emitted is dropped.
-    Tuples are begun in the order in which they arrive and end in any order; so do emissions leave.
+    Tuples begin in the order in which they arrive, and end in any order; emissions leave in any
+    order, too.
 
     A call that lasts longer than the message timeout is cancelled, and its tuple fails: let
     ``CancelledError`` pass. One that goes on nevertheless keeps its place, and after as long again
@@ -28,15 +32,14 @@ class AsyncBolt(_Declaring):
     executed again in the next one.
 
     All ``AsyncBolt`` tasks of a process share one event loop, in one thread. A call that blocks
-    it (``time.sleep``, a library that is not async, long arithmetic) holds all of them up, and is
+    it (``time.sleep``, a library that is not async, long computations) holds all of them up, and is
     named in the log: use ``asyncio.to_thread``, or a ``BasicBolt`` with ``threads``.
 
     Attributes stay in their process, for they show calls that are not done: whatever must outlive
-    the process belongs into a service. ``prepare`` makes them again. If ``flush`` raises, the
+    the process belongs in a service. ``prepare`` makes them again. If ``flush`` raises, the
     tuples of its step fail; the copy is kept, for other calls are using it.
     """
 
-    # Tuples under way at once in one task; ``set_bolt(…, config={"concurrency": 500})`` overrides.
     concurrency: int = 100
 
     def prepare(

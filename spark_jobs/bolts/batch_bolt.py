@@ -20,20 +20,20 @@ class BatchBolt(_Prepared):
     fail, all others are acked when ``execute_batch`` returns. So none can be held for a later
     batch; use a ``Bolt`` for that.
 
-    A batch has at most ``size`` tuples. One that is not full is executed when its oldest tuple has
-    waited ``wait_ms`` for company; what came while the task was at work has waited already.
-    ``set_bolt(…, config={"size": 1000, "wait_ms": 50})`` overrides both. No batch is larger than
-    what is in flight: a ``max_spout_pending`` below ``size`` makes each batch wait.
+    A batch has at most ``size`` tuples (500). One that is not full is executed when its oldest
+    tuple has waited ``wait_ms`` (200 milliseconds) for others; what came while the task was at work
+    has waited already. 0: a batch is what is there. ``set_bolt(…, config={"size": 1000, "wait_ms":
+    50})`` overrides both. No batch is larger than what is in flight: a ``max_spout_pending`` below
+    ``size`` makes each batch wait.
+
+    When ``execute_batch`` raises, all tuples of the batch fail. With ``on_error = "split"`` it is
+    called again with each half, and so on, until those that it raises for stand alone; only these
+    fail. Split only what may be done again: the call that raised counts for nothing here, but what
+    it wrote elsewhere stays, unless a transaction takes it back.
     """
 
-    # Tuples in a batch, at most.
     size: int = 500
-    # Milliseconds that a tuple waits for company, at most. 0: a batch is what is there.
     wait_ms: float = 200
-    # Treatment of a batch that ``execute_batch`` raises for: "fail" fails all its tuples, "split"
-    # calls it again with each half, and so on, until those that it raises for stand alone. Split
-    # only what may be done again: the call that raised counts for nothing here, but what it wrote
-    # elsewhere stays, unless a transaction takes it back.
     on_error: Literal["fail", "split"] = "fail"
 
     def execute_batch(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:

@@ -47,6 +47,11 @@ class _Prepared(_Declaring):
 class Bolt(_Prepared):
     """A bolt that acks, fails and anchors by hand.
 
+    ``output_fields = "word string"`` declares the default stream in Spark DDL, ``output_streams =
+    {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are those on which only ``emit_direct``
+    emits. Attributes are pickled, and outlive the process; ``transient = {"model"}`` names those
+    that ``prepare`` makes again in each process.
+
     Guarantee: the message at the root of a tuple's tree is acked only when this bolt acked the
     tuple and the whole tree is done. Every tuple must be acked or failed; one that is neither
     times out, and its message is delivered again. An exception out of ``execute`` fails the tuple;
@@ -75,11 +80,13 @@ class Bolt(_Prepared):
 class BasicBolt(_Prepared):
     """A bolt whose tuples are anchored and acked for it: filters, functions, writers.
 
+    It declares its streams, and its ``transient`` attributes, as a ``Bolt`` does.
+
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
     it raises, the tuple fails with the exception as the reason, what it had emitted is dropped, and
     the worker goes on.
 
-    With ``set_bolt(…, config={"threads": 16})`` up to so many calls of ``execute`` run at once, in
+    With ``set_bolt(…, config={"threads": 16})`` up to 16 calls of ``execute`` run at once, in
     threads of the task: for libraries that block. Then guard what the calls share; ``emit`` returns
     an empty list, for the tasks are chosen when the step ends; and attributes stay in their
     process, as an ``AsyncBolt``'s do.

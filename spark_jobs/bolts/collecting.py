@@ -44,7 +44,7 @@ class AsyncCollector(_Collector):
     until it ends.
 
     Values are kept as they are when they are emitted. The tasks that receive them are chosen when
-    the step ends, so that ``emit`` cannot tell them.
+    the step ends, so ``emit`` does not return them.
     """
 
     @abstractmethod
@@ -118,7 +118,7 @@ class OutputCollector(_Collector):
 class BatchCollector(_Collector):
     """For one call of ``execute_batch`` of a ``BatchBolt``, or for ``flush``.
 
-    What it was told counts only if the call returns.
+    What is emitted and failed through it counts only if the call returns.
     """
 
     @abstractmethod
@@ -163,7 +163,7 @@ class ArrowCollector(_Collector):
     """For one call of ``execute`` of an ``ArrowBolt``, or for ``flush``: emits record batches,
     anchored by row number.
 
-    What it was told counts only if the call returns.
+    What is emitted and failed through it counts only if the call returns.
     """
 
     @property

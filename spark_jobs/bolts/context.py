@@ -10,7 +10,9 @@ from tiercel.queues.spout import TaskContext
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyContext(TaskContext):
-    """Context that a bolt task is given."""
+    """Context that a bolt task is given.
 
-    # (component, stream) of each subscription.
+    * ``sources``: the component and the stream of each subscription.
+    """
+
     sources: Sequence[tuple[str, str]]

@@ -44,9 +44,9 @@ class DatabaseSink(Bolt):
     ``<table>_tiercel_keys``, which is made when it is missing. A tuple without a key is written
     each time that it comes.
 
-    A row that the database refuses fails its tuple alone, with the database's words. A database
-    that is away holds this task for ``patience_secs``, and no other; the timeouts of the tuples
-    begin anew meanwhile, and then they fail.
+    A row that the database refuses fails its tuple alone, with the database's words. While the
+    database is away this task waits, for ``patience_secs`` at most, and no other task does; the
+    timeouts of its tuples are reset meanwhile. After that the tuples fail.
     """
 
     transient = frozenset({"_address", "_columns", "_held", "_writer"})
@@ -70,7 +70,7 @@ class DatabaseSink(Bolt):
         ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` does it instead: it
         is called with the open transaction (a SQLAlchemy connection) and the tuples that were not
         written before, must not commit, and may be called again with each half of them, if it
-        raises. Raises TopologyError.
+        raises. ``once_retention`` is how long keys are remembered. Raises TopologyError.
         """
         _check(table, fields, patience_secs)
         if mode not in _MODES or (write is not None and mode != "insert"):

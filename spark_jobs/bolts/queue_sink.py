@@ -33,16 +33,16 @@ class QueueSink(Bolt):
     as it is, a string or bytes, or else a JSON object of ``fields``, by default of all that are not
     used otherwise. Its properties are headers (a mapping), message_id, correlation_id, reply_to,
     content_type, content_encoding, type, app_id and user_id (texts), priority (0 to 255),
-    expiration (a timedelta, or milliseconds) and timestamp. Each of all these is the same for all
-    tuples, or ``field("name")``: the value of that field, where null is none.
+    expiration (a timedelta, or milliseconds) and timestamp (a datetime). Each of all these is
+    either a constant or ``field("name")``, the value of that field; null: the message has none.
 
-    Without a message_id of yours a tuple that has a key (``tup.key``, see
-    ``QueueSpout(identity=…)``) gives its message that: 32 digits, the same whenever it is
-    published. So the next topology can tell: ``QueueSpout(…, identity="message_id")``.
+    If you set no message_id, a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``)
+    gives its message that: 32 hexadecimal digits, the same whenever it is published. So the next
+    topology knows it again: ``QueueSpout(…, identity="message_id")``.
 
     Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
     reason, when the message was returned (no such queue, or an exchange that leads it to none) or
-    refused (queue full, message too large), or when the broker told nothing for ``patience_secs``.
+    refused (queue full, message too large), or if the broker did not answer for ``patience_secs``.
     So a message is in its queue at least once: what was published may come again when another part
     of its tree fails. One tuple's failure does not concern its neighbours. The messages of a step
     go out together, in order.

@@ -9,15 +9,16 @@ LONGEST_S = 30 * 24 * 3600.0
 
 
 class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater(60, "the API is busy")
-    """Raised by a bolt: its tuple cannot be processed now, and shall come again after ``seconds``.
+    """Raised by a bolt: its tuple cannot be processed now, and is to come again after ``seconds``.
 
     The message at the tuple's root fails, with this as its reason, and is delivered again after
     that time and not before; meanwhile it lies at the broker, and neither a worker nor a bolt holds
     it. ``blame=False`` says that it is not the message's fault: the failure does not count towards
     the delivery limit of its queue, and the message may come back in this way for ever.
 
-    Storm's other way to fail takes it too: ``collector.fail(tup, RetryLater(60))``. Raised by an
-    ``ArrowBolt`` or a ``BatchBolt`` it means all of the batch, by ``flush`` all input of the step.
+    It can also be passed as a reason: ``collector.fail(tup, RetryLater(60))``. Raised by an
+    ``ArrowBolt`` or a ``BatchBolt`` it is for the whole batch, by ``flush`` for all input of the
+    step.
 
     Raises ValueError for seconds that are no number from 0 to 30 days.
     """

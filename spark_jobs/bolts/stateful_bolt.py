@@ -24,19 +24,18 @@ class StatefulBolt(BasicBolt):
 
     With ``once = True`` a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is
     applied to the state once, however often its message is delivered: ``execute`` is not called for
-    it again, and those below are given what it emitted then. What was applied is remembered in the
-    state's commits, for ``once_retention``: 40 bytes per tuple, and what it emitted beyond twelve.
-    This is about the state and what is emitted, not about attributes and calls to other services.
-    A tuple without a key is processed as ever, and counted.
+    it again, and the bolts that follow get what it emitted then. What was applied is remembered, in
+    the state's commits, for ``once_retention`` at least (a day), while the topology runs. It takes
+    40 bytes per tuple, and the bytes beyond twelve of what the tuple emitted. This is about the
+    state and what is emitted, not about attributes and calls to other services. A tuple without a
+    key changes the state each time, and is counted.
 
     The state belongs to the component and not to its tasks: changed parallelism finds it again. It
     is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on the
     key, so that one task has it; see ``KeyValueState``.
     """
 
-    # Apply each tuple that has a key once.
     once: bool = False
-    # Time for which tuples that were applied are remembered at least, while the topology runs.
     once_retention: timedelta = timedelta(days=1)
     # Set for each step, and gone after it; use it in ``execute`` and ``flush``.
     state: KeyValueState = KeyValueState()

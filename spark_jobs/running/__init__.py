@@ -40,6 +40,7 @@ once             what it does with tuples that were applied before
 emissions        what these emitted, as a few bytes
 counts           what is counted of a step
 commit           the order in which it leaves
+lost_steps       goes on where the inbox has forgotten steps
 suspicion        what a new attempt does where the one before it died
 tracebacks       what bolts raised: the first traceback of each kind
 counting         what is counted, told by the clock

@@ -17,7 +17,7 @@ from typing import TypeVar
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.contract import Inbox
-from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
+from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
@@ -102,7 +102,7 @@ class Attempt:
             self._patiently(self._committer.finish)
         except RedisUnavailableError as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
-        except TurnAgainError as error:
+        except (TurnAgainError, StepOrderError) as error:
             log.info("task %d begins again: %s", self.task, error, extra={"event": "step_again"})
         else:
             return True

@@ -27,6 +27,7 @@ from tiercel.acker.outcomes import total
 from tiercel.acker.work import canonical, conflict_of
 from tiercel.queues.inbox.contract import Inbox, Inboxes
 from tiercel.queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
+from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.state.store import StateTurn
@@ -71,7 +72,8 @@ class Committer:
     def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
         """Let everything leave; returns what the ledger did, None if it was not asked.
 
-        May be repeated as it is when a store could not be reached. Raises StaleAttemptError.
+        May be repeated as it is when a store could not be reached. Raises StaleAttemptError,
+        LostStepsError.
         """
         step = covered.step
         self.conflicted = False
@@ -158,9 +160,11 @@ class Committer:
         reply = total(replies)
         self.conflicted |= reply.applied is Applied.CONFLICTING
         if reply.applied is Applied.STALE:
-            raise StaleAttemptError(
-                f"task {self._sender.task}: the ledger knows a newer attempt or run"
-            )
+            task = self._sender.task
+            if self._ledger.fence(self._run, task, self._sender.attempt):
+                # No attempt is newer than this one: the ledger has heard of a later step.
+                raise LostStepsError(f"the ledger knows a later step of task {task} than its inbox")
+            raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
         return reply
 
     def _conflict(self, done: Done) -> None:
@@ -180,4 +184,4 @@ def _check(replies: Sequence[bool]) -> None:
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
     # Stores have an object of their own for a server; these are equal.
-    return len({getattr(effect, "batch", None) for effect in effects}) == 1
+    return len({getattr(effect, "pipeline", None) for effect in effects}) == 1

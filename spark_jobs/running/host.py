@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -108,7 +109,6 @@ class Host:
         around = self._around
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
-            around.counting.flush()
             stale = around.inboxes.beat(around.run, attempts, self._doing_s(), self._place)
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
@@ -122,6 +122,9 @@ class Host:
                 task.error = task.error or StaleAttemptError(
                     "another attempt or run has taken over"
                 )
+        # Apart: a server that is out of memory takes no counts, but hears who is there.
+        with suppress(RedisUnavailableError):
+            around.counting.flush()
 
     def _doing_s(self) -> dict[int, float]:
         """Seconds for which tasks have been in one call of their bolt, as far as the beats saw."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.logs.speaking import speak_as
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.attempts import attempt_at
+from tiercel.spark_jobs.running.lost_steps import pass_over
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 log = logging.getLogger(__name__)
@@ -44,7 +47,9 @@ class BoltTask:
         self._stop.set()
         current = self._current
         if current is not None:
-            current.wake()
+            # A server that is away wakes nothing: the wait for it ends by itself within seconds.
+            with suppress(RedisUnavailableError):
+                current.wake()
 
     def run(self) -> None:
         """Work until ``stop``, or until ``error`` says who has taken over."""
@@ -52,7 +57,7 @@ class BoltTask:
         try:
             while not self._stop.is_set():
                 self._current = self._begun()
-                if self._current is None or self._current.run():
+                if self._current is None or self._work(self._current):
                     return
                 self._current.close()
         except BaseException as error:
@@ -62,6 +67,15 @@ class BoltTask:
         finally:
             if self._current is not None:
                 self._current.close()
+
+    def _work(self, attempt: Attempt) -> bool:
+        """As ``Attempt.run``; also False where the attempt is the newest, and has lost steps."""
+        try:
+            return attempt.run()
+        except (LostStepsError, StaleTurnError):
+            if not pass_over(self._around, attempt.sender):
+                raise
+            return False
 
     def _begun(self) -> Attempt | None:
         """A new attempt, when Redis answers; None after ``stop``."""

@@ -65,11 +65,11 @@ class BoltDeclarer:
         return self._subscribe(component, stream, Fields(fields))
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to every task."""
+        """Send each tuple to every task."""
         return self._subscribe(component, stream, AllTasks())
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each tuple to the task with the lowest id."""
+        """Send each tuple to the task with the lowest id."""
         return self._subscribe(component, stream, Global())
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -88,7 +88,7 @@ class BoltDeclarer:
     def partial_key_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Send equal values of ``fields`` to two tasks, half of them to each."""
+        """Send each tuple to one of two tasks, the same two for equal values of ``fields``."""
         return self._subscribe(component, stream, PartialKey(fields))
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -113,7 +113,7 @@ class BoltDeclarer:
 
 
 class TopologyBuilder:
-    """Puts a topology together; ``build`` checks it."""
+    """Puts a topology together; ``build`` checks it. Every method raises TopologyError."""
 
     def __init__(self, name: str, config: Config | None = None) -> None:
         """``name`` is part of the keys in Redis: two topologies that run at once need two names."""
@@ -133,9 +133,9 @@ class TopologyBuilder:
     def set_spout(
         self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a spout; each of its tasks is a process of its own.
+        """Add a spout; ``parallelism`` is its number of tasks, each a process of its own.
 
-        ``config`` lies over the topology's; see ``Config``.
+        ``config`` overrides the topology's settings for this spout; see ``Config``.
         """
         if not isinstance(spout, Spout):
             raise TopologyError(
@@ -146,9 +146,10 @@ class TopologyBuilder:
     def set_bolt(
         self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> BoltDeclarer:
-        """Add a bolt; subscribe it by chaining groupings.
+        """Add a bolt; ``parallelism`` is its number of tasks. Subscribe it by calling groupings on
+        what this returns: ``set_bolt(…).shuffle_grouping("orders")``.
 
-        ``config`` lies over the topology's; see ``Config``.
+        ``config`` overrides the topology's settings for this bolt; see ``Config``.
         """
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
@@ -160,7 +161,7 @@ class TopologyBuilder:
         return BoltDeclarer(self._bolts[id_])
 
     def build(self) -> Topology:
-        """The topology; raises TopologyError with the first thing that is wrong."""
+        """Return the topology; raises TopologyError with the first thing that is wrong."""
         if not self._spouts:
             raise TopologyError(f"topology {self._name!r} has no spout: add one with set_spout")
         spouts = {

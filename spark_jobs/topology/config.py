@@ -22,41 +22,51 @@ _OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of one topology.
+    """Settings of one topology. Raises ConfigValueError for a value that is impossible.
 
-    A spout may have another ``max_spout_pending``, a bolt another ``tick_tuple_freq_secs`` and
-    ``execute_timeout_secs``, both also settings that have no name here:
-    ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``.
+    * ``message_timeout_secs``: a tuple whose tree is not complete after so many seconds fails with
+      the reason ``timeout``.
+    * ``enable_message_timeouts``: if False, nothing times out.
+    * ``ackers``: shards of the ledger. With 0 nothing is tracked; a spout tuple is acked as soon as
+      it is on its way.
+    * ``max_spout_pending``: spout tuples in flight per spout task, at most. None: the bound follows
+      what can be finished in time.
+    * ``tick_tuple_freq_secs``: seconds from one tick (``tup.is_tick``) of each bolt task to the
+      next, also while no message flows. A step has one tick at most, so a task that was busy for
+      several periods gets one. None: no ticks.
+    * ``execute_timeout_secs``: seconds that one call of ``execute`` may last; then its tuple fails
+      and its process is replaced. None: the message timeout, and five seconds at least. If it is
+      longer than that, the timeouts of the messages that wait for the call begin anew for as long
+      as the call lasts and its process lives; so set it for the bolt that needs it.
+    * ``shutdown_grace_secs``: seconds for what is in flight when a spout worker is told to stop;
+      what is not finished by then goes back to the queue.
+    * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
+    * ``extra``: settings of your own, which ``prepare`` and ``open`` find beside these in their
+      ``config``.
 
-    A bolt alone may have ``rate_limit``: ``"100/s"``, ``"5/min"``, ``"1/h"`` or a number per
-    second, of tuples that its tasks begin, all together; ``rate_limit_by``: the field whose values
-    have this limit each; and ``ordered_by``: the field whose tuples of one value are executed one
-    after the other, which needs fields grouping by it. Several fields are a list.
+    One component may have settings of its own: ``set_spout(…, config={…})``, ``set_bolt(…,
+    config={…})``. A spout may have another ``max_spout_pending``, a bolt another
+    ``tick_tuple_freq_secs`` and ``execute_timeout_secs``, and both any settings of your own.
+
+    These are for a bolt's ``config`` alone; several fields are a list:
+
+    * ``rate_limit``: tuples that all tasks of the bolt together may begin: ``"100/s"``,
+      ``"5/min"``, ``"1/h"`` or a number per second.
+    * ``rate_limit_by``: the field of whose values each has this limit.
+    * ``ordered_by``: the field whose tuples of one value are executed one after the other; it needs
+      a fields grouping by that field.
+    * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
+      of a ``BatchBolt``: see there.
     """
 
-    # A tuple whose tree is not complete after this fails with the reason ``timeout``.
     message_timeout_secs: float = 30.0
     enable_message_timeouts: bool = True
-    # Shards of the ledger. 0: nothing is tracked, a spout tuple is acked as soon as
-    # it is on its way.
     ackers: int = 1
-    # Spout tuples in flight per spout task. None: the bound follows what can be finished in time.
     max_spout_pending: int | None = None
-    # Each bolt task gets a tick (``tup.is_tick``) that often, also while no message flows; five
-    # times a second at most, and once per step. Set it for the topology, or for one bolt:
-    # ``set_bolt(…, config={"tick_tuple_freq_secs": 10})``.
     tick_tuple_freq_secs: float | None = None
-    # Time that one call of ``execute`` may last; then its tuple fails and its process is replaced.
-    # None: the message timeout, and five seconds at least. Where it is longer than that, the
-    # timeouts of the messages that wait for the call begin anew while its process lives: set it for
-    # one bolt, ``set_bolt(…, config={"execute_timeout_secs": 3600})``.
     execute_timeout_secs: float | None = None
-    # Time that a spout worker that is asked to stop gives to what is in flight, before it returns
-    # it to the queue.
     shutdown_grace_secs: float = 10.0
-    # Further options of the Spark context, such as ``{"spark.driver.memory": "2g"}``.
     spark_options: Mapping[str, str] = field(default_factory=dict)
-    # Settings of your own; they stand beside these in what ``prepare`` and ``open`` are given.
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

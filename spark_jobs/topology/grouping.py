@@ -44,7 +44,10 @@ class Stream:
 
 
 class Grouping(ABC):
-    """Spreads a stream over the tasks of one subscriber."""
+    """Spreads a stream over the tasks of one subscriber: the base of the built-in groupings.
+
+    For one of your own see ``CustomGrouping``.
+    """
 
     name = ""
     # True if a choice depends on the identity of the emission.

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from tiercel.compose.errors import ServiceStoppedError
-from tiercel.workers.cli.options import Level
-from tiercel.workers.config import Settings
+from tiercel.workers.config import LogLevel, Settings
 from tiercel.workers.demo.session import run_demo
 from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
@@ -22,12 +21,14 @@ commands = typer.Typer()
 @commands.command()
 def demo(
     *,
-    calm: Annotated[bool, typer.Option("--calm", help="without the injected faults")] = False,
+    calm: Annotated[bool, typer.Option("--calm", help="inject no faults")] = False,
     text: Annotated[
-        Path | None, typer.Option(help="a text file; by default Python's language reference")
+        Path | None, typer.Option(help="the text to count; by default Python's language reference")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="how many times over")] = 3,
-    log_level: Level = "warning",
+    repeat: Annotated[int, typer.Option(min=1, help="publish the text this many times")] = 3,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="lowest level that is logged")
+    ] = "warning",
 ) -> None:
     """Count a real text while things fail, and show that nothing is lost."""
     stopped = threading.Event()

@@ -36,8 +36,8 @@ AllowedHost = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="a name that browsers and Prometheus may use for it, beside localhost; repeat it for"
-        " more",
+        help="a host name by which browsers and Prometheus may call it, besides localhost; repeat"
+        " it for more",
     ),
 ]
 _WATCH_S = 1.0
@@ -47,7 +47,8 @@ _FAILED = 1
 @commands.command()
 def depths(  # noqa: PLR0913 - one parameter an option
     queues: Annotated[
-        list[str] | None, typer.Argument(help="by default those of the topologies that ran here")
+        list[str] | None,
+        typer.Argument(help="by default the queues of all topologies that this Redis knows"),
     ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
@@ -68,7 +69,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Show how many messages wait, are being worked on, and are dead.
 
-    And how long tiercel's own queues are.
+    Of each topology it also shows what waits in its inboxes in Redis, and what is in flight.
     """
     limits = dict(_limit(each) for each in fail_above or ())
     named = _named(queues or (), limits)
@@ -84,10 +85,12 @@ def depths(  # noqa: PLR0913 - one parameter an option
 @commands.command()
 def top(
     topology: Annotated[
-        str | None, typer.Argument(help="a topology's name; needed if several ran here")
+        str | None, typer.Argument(help="a topology's name; needed if this Redis knows several")
     ] = None,
     *,
-    window: Annotated[str, typer.Option(help="10m, 3h, 1d or all")] = "10m",
+    window: Annotated[
+        str, typer.Option(help="time over which it counts and averages: 10m, 3h, 1d or all")
+    ] = "10m",
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
@@ -115,10 +118,15 @@ def top(
 def monitor(  # noqa: PLR0913 - one parameter an option
     *,
     host: Annotated[
-        str, typer.Option(help="where to listen; from elsewhere it can be read without a token")
+        str,
+        typer.Option(
+            help="address to listen on; beware: reading needs no token, from wherever it is reached"
+        ),
     ] = "127.0.0.1",
     allowed_host: AllowedHost = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8710,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port to listen on; 0: any free one")
+    ] = 8710,
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
@@ -126,8 +134,8 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Serve a web page about all topologies, and /metrics for Prometheus.
 
-    What changes anything, or shows bodies, asks for a token: TIERCEL_TOKEN, or one that is
-    drawn and said here.
+    Actions, and bodies of messages, need a token: that in TIERCEL_TOKEN, or a random one that is
+    printed here.
     """
     settings = found_settings(run=run, amqp=amqp, redis=redis, management=management).required()
     try:

@@ -16,7 +16,7 @@ commands = typer.Typer()
 @commands.command()
 def new(
     folder: Annotated[
-        Path, typer.Argument(help="new or empty; the project is named after it: my-project")
+        Path, typer.Argument(help="a new or empty folder; its name is the project's: my-project")
     ],
 ) -> None:
     """Write a project: a topology that runs, its tests, and a compose file."""

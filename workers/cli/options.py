@@ -14,7 +14,11 @@ from tiercel.workers.terminal import say
 
 TopologyName = Annotated[
     str,
-    typer.Argument(metavar="MODULE:TOPOLOGY", help="such as tiercel.examples.word_count:topology"),
+    typer.Argument(
+        metavar="MODULE:TOPOLOGY",
+        help="a module, and the function in it that returns the topology: "
+        "tiercel.examples.word_count:topology",
+    ),
 ]
 Amqp = Annotated[
     str | None, typer.Option(help="RabbitMQ: amqp://user:password@host:5672/vhost  [TIERCEL_AMQP]")
@@ -24,13 +28,16 @@ Redis = Annotated[
 ]
 Master = Annotated[
     str | None,
-    typer.Option(help="Spark: local, spark://host:7077  [TIERCEL_MASTER; all cores here]"),
+    typer.Option(
+        help="Spark's master: local[4], spark://host:7077, yarn  "
+        "[TIERCEL_MASTER; all cores of this machine]"
+    ),
 ]
 Conf = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="an option of Spark, over the topology's spark_options; repeat it for more",
+        help="set an option of Spark; overrides the topology's spark_options; repeat it for more",
     ),
 ]
 Management = Annotated[
@@ -41,13 +48,17 @@ Run = Annotated[
     typer.Option(
         "--run",
         metavar="TOPOLOGY",
-        help="the private servers of this tiercel run; needed if there are several",
+        help="use the private servers of this topology's tiercel run; needed if there are several",
     ),
 ]
 Log = Annotated[
-    LogFormat | None, typer.Option(help="text, or json: one object per line  [TIERCEL_LOG]")
+    LogFormat | None,
+    typer.Option(help="form of the log: text, or json, one object per line  [TIERCEL_LOG; text]"),
 ]
-Level = Annotated[LogLevel | None, typer.Option("--log-level", help="[TIERCEL_LOG_LEVEL; info]")]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option("--log-level", help="lowest level that is logged  [TIERCEL_LOG_LEVEL; info]"),
+]
 
 
 def load_settings(component: str, **given: Any) -> Settings:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tiercel.queues import peek as looking
 from tiercel.queues.peek import Peeked, QueuedMessage
-from tiercel.workers.cli.options import Amqp, found_settings
+from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.monitoring.screen import message_table
 from tiercel.workers.monitoring.wording import count
 from tiercel.workers.terminal import say
@@ -26,26 +26,30 @@ _MOST = 1_000
 
 
 @commands.command()
-def peek(
+def peek(  # noqa: PLR0913 - one parameter an option
     queue: Annotated[str, typer.Argument(help="any queue; dead letters are in QUEUE.dead")],
     *,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="at most this many, the first")] = 10,
+    limit: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="show at most this many, the first")
+    ] = 10,
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="also where a look counts against the queue's delivery limit"
+            "--anyway", help="look even if that counts against the queue's own delivery limit"
         ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per message, each on its own line")
     ] = False,
     amqp: Amqp = None,
+    run: Run = None,
 ) -> None:
     """Look at the first messages of a queue; they stay in it, in their order.
 
-    Meanwhile no consumer has them. On stderr it says what the look has cost.
+    Meanwhile no consumer gets them: stderr says for how long.
     """
-    settings = found_settings(amqp=amqp).required("amqp")
+    work = queue.removesuffix(".dead")
+    settings = found_settings(run=run, queues=[work], amqp=amqp).required("amqp")
 
     found = looking.peek(settings.amqp or "", queue, limit, anyway=anyway)
     if as_json:

@@ -24,18 +24,18 @@ from tiercel.workers.monitoring.wording import body_text
 from tiercel.workers.terminal import say
 
 QueueName = Annotated[
-    str, typer.Argument(help="the queue whose dead letters they are, without .dead")
+    str, typer.Argument(help="the queue that the messages came from, without .dead")
 ]
 
 Places = Annotated[
     list[str],
     typer.Argument(
         metavar="[QUEUE] FILES...",
-        help="the queue, declared if there is none; then text files, one message per line, - for "
-        "standard input. With --exchange there is no queue",
+        help="the queue, which is declared if it is missing, and text files with one message per "
+        "line; - is standard input. With --exchange: files only",
     ),
 ]
-Exchange = Annotated[str | None, typer.Option(help="publish to this exchange, which must be there")]
+Exchange = Annotated[str | None, typer.Option(help="publish to this exchange, which must exist")]
 RoutingKey = Annotated[
     str, typer.Option(metavar="KEY", help="with --exchange: the routing key of all messages")
 ]
@@ -47,7 +47,7 @@ Priority = Annotated[int | None, typer.Option(min=0, max=255, help="the priority
 MessageIdFrom = Annotated[
     str | None,
     typer.Option(
-        metavar="FIELD", help="bodies are JSON objects, of which this member is the message id"
+        metavar="FIELD", help="take the message id from this member of each body, a JSON object"
     ),
 ]
 
@@ -62,7 +62,9 @@ commands.add_typer(dead_letters, name="dead-letters")
 def publish(  # noqa: PLR0913 - a command has its options
     places: Places,
     *,
-    whole: Annotated[bool, typer.Option("--whole", help="one message per file")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="one message per file, and not one per line")
+    ] = False,
     exchange: Exchange = None,
     routing_key: RoutingKey = "",
     header: Header = None,
@@ -91,7 +93,7 @@ def publish(  # noqa: PLR0913 - a command has its options
 @dead_letters.command()
 def show(
     queue: QueueName,
-    limit: Annotated[int, typer.Option(min=1, help="at most this many, the oldest")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many, the oldest")] = 20,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
@@ -108,7 +110,7 @@ def show(
 @dead_letters.command()
 def read(
     queue: QueueName,
-    letter: Annotated[str, typer.Argument(metavar="ID", help="as show says it")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="its id, as show prints it")],
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
@@ -126,10 +128,15 @@ def requeue(
     queue: QueueName,
     chosen: Annotated[
         list[str] | None,
-        typer.Option("--id", metavar="ID", help="only this one, as show says it; may be repeated"),
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="only this one, by the id that show prints; repeat it for more",
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="without --id: at most this many, the oldest")
+        int | None,
+        typer.Option(min=1, help="without --id: at most this many, the oldest; by default all"),
     ] = None,
     amqp: Amqp = None,
     run: Run = None,
@@ -157,7 +164,7 @@ def requeue(
 def purge(
     queue: QueueName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="delete without asking first")] = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:

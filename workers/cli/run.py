@@ -34,12 +34,13 @@ Keep = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="keep the data of the private servers there, and go on with those of an earlier run;"
-        " otherwise they end with the run",
+        help="keep the data of the private servers in this folder, and go on with what an earlier"
+        " run kept there; without it they end with the run",
     ),
 ]
 Reload = Annotated[
-    bool, typer.Option("--reload", help="start its processes anew when a file of its code changes")
+    bool,
+    typer.Option("--reload", help="restart its processes whenever a file of its code changes"),
 ]
 # One of a run with --reload, which has the servers and says what happens.
 Generation = Annotated[bool, typer.Option("--generation", hidden=True)]

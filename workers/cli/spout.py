@@ -18,11 +18,11 @@ commands = typer.Typer()
 def spout(  # noqa: PLR0913 - one parameter an option
     topology: TopologyName,
     component: Annotated[
-        str | None, typer.Argument(help="the spout's id; by default one task of each spout")
+        str | None, typer.Argument(help="the spout's id; without it: one task of each spout")
     ] = None,
     *,
     task_index: Annotated[
-        int | None, typer.Option(help="which of its tasks, from 0; by default a free one")
+        int | None, typer.Option(help="the index of the task, from 0; by default a free one")
     ] = None,
     amqp: Amqp = None,
     redis: Redis = None,

@@ -43,11 +43,11 @@ def state(  # noqa: PLR0913 - one parameter an option
         list[str] | None,
         typer.Argument(
             metavar="[KEY]...",
-            help="as the table shows it, or a plain text; by default the first that are found",
+            help="a key, as the table shows it or as plain text; without any: some entries",
         ),
     ] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="without keys: at most this many")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="without keys: show at most this many")] = 20,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per entry, each on its own line")
     ] = False,
@@ -57,7 +57,7 @@ def state(  # noqa: PLR0913 - one parameter an option
 
     Exits with 1 if there is no entry for a key.
     """
-    settings = found_settings(redis=redis).required("redis")
+    settings = found_settings(topology=topology, redis=redis).required("redis")
     note = topology_named(settings.redis_urls[0], topology)
     spec = note.ledger_spec(settings.redis_urls)
     # No turn begins, so that no run is ended: this one has no number.

@@ -41,15 +41,16 @@ _Found = list[tuple[str, ErrorReport]]
 @commands.command()
 def errors(
     topology: Annotated[
-        str | None, typer.Argument(help="a topology's name; by default all that ran here")
+        str | None, typer.Argument(help="a topology's name; by default all that this Redis knows")
     ] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="at most this many, the newest")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many, the newest")] = 20,
     traceback: Annotated[
         bool,
         typer.Option(
             "--traceback",
-            help="what bolts raised: each kind with its first traceback and its count",
+            help="show instead what bolts raised: each kind of exception with its first traceback"
+            " and its count",
         ),
     ] = False,
     redis: Redis = None,
@@ -90,8 +91,8 @@ def rebalance(
         list[str] | None,
         typer.Option(
             metavar="BOLT=N",
-            help="give a bolt so many tasks, until it is ordered otherwise; BOLT=default: as many"
-            " as its code says; repeat it for more bolts",
+            help="give a bolt N tasks; BOLT=default: as many as its code says; repeat it for more"
+            " bolts",
         ),
     ] = None,
     redis: Redis = None,
@@ -100,10 +101,10 @@ def rebalance(
 
     What is in flight is finished first.
 
-    A number of tasks that is ordered goes before what the code says, new code too,
-    until BOLT=default.
+    A number of tasks that is given here overrides that of the code, also of newer code, until
+    BOLT=default.
 
-    Tasks of spouts are processes: start more of them.
+    The tasks of a spout are processes: start more workers to have more of them.
     """
     change = parse_change(parallelism or [])
     stopped = threading.Event()
@@ -122,8 +123,8 @@ def kill(
         float | None,
         typer.Option(
             min=0,
-            help="seconds, at most, for what is in flight; by default the message timeout, and"
-            " the execute_timeout_secs of bolts that take longer",
+            help="seconds to wait, at most, for what is in flight; by default the message timeout"
+            " plus the execute_timeout_secs of bolts that may take longer",
         ),
     ] = None,
     redis: Redis = None,

@@ -55,7 +55,7 @@ def _meant(
             + (
                 f"none of them is of {topology}"
                 if topology is not None
-                else "say which one with --run, or where the server is"
+                else "name the topology of one (with --run where queues are named), or the server"
             )
         )
     return runs[0] if runs else None

@@ -44,10 +44,10 @@ class LocalCluster(Looking):
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
     no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
     the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
-    still but in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and if it is
-    in prepare or flush, moves it. Spouts run in the thread of the test; threads of their own are
-    not waited for. Entering opens them; leaving closes them and cleans the bolts up,
-    even after an error.
+    still except in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and a
+    sleep in its ``prepare`` or ``flush`` moves the time. Spouts run in the thread of the test; the
+    kit does not wait for threads of theirs. Entering opens spouts; leaving closes them and cleans
+    the bolts up, even after an error.
 
     Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster
     does not promise it.
@@ -65,9 +65,9 @@ class LocalCluster(Looking):
         """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks
         share the bolt tasks.
 
-        ``redis_url`` is for Spark: a server to use in the place of a private one, which is left as
-        it was found. Raises LocalClusterError for an engine that there is not, TopologyError for a
-        topology without a bolt.
+        ``redis_url`` is for Spark: a server to use instead of a private one, on which nothing is
+        left behind. Raises LocalClusterError for an unknown engine, TopologyError for a topology
+        without a bolt.
         """
         if engine not in get_args(EngineName):
             raise LocalClusterError(
@@ -137,7 +137,8 @@ class LocalCluster(Looking):
         )
 
     def step(self) -> bool:
-        """Run at most one round, of what the spouts have; returns whether anything moved.
+        """Run at most one round: emit what the spouts have, and process it. Return False if nothing
+        moved.
 
         For spouts that never run dry.
         """
@@ -180,13 +181,15 @@ class LocalCluster(Looking):
     # -- looking -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told are fully processed, in order."""
+        """Message ids for which ``ack`` was called on this spout, in order."""
         return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told failed, timed out or were rejected, in order.
+        """Message ids that failed, timed out or were rejected, in the order in which this spout
+        heard of them.
 
-        One that it replays may stand here often; one that a bolt wants later without blame is none.
+        One that the spout replays may be here several times. One that a bolt wants later with
+        ``blame=False`` is not here.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
 
@@ -196,7 +199,7 @@ class LocalCluster(Looking):
         return [one.reason for one in told if one.is_failure and one.reason is not None]
 
     def pending(self, component: str) -> int:
-        """Trees of this spout's tuples in flight."""
+        """Number of this spout's tuples whose trees are in flight."""
         return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from tiercel.workers.testing.feeder import FeederSpout
 
 
 def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
-    """The same topology with other spouts in the places of its own, which declare the streams.
+    """The same topology with some spouts replaced; the new ones declare the streams.
 
     Raises LocalClusterError for a component that is no spout of the topology.
     """
@@ -31,8 +31,8 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
 
 def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
-    """The same topology with other bolts in the places of its own, such as one that answers in the
-    place of an API. Streams, subscriptions and settings stay.
+    """The same topology with some bolts replaced, for example by one that answers instead of an
+    API. Streams, subscriptions and settings stay.
 
     Raises LocalClusterError for a component that is no bolt of the topology.
     """

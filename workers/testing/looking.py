@@ -73,8 +73,8 @@ class Looking:
         return list(self._feeder(spout).refused)
 
     def rejected(self, component: str) -> list[MsgId]:
-        """The message ids that this spout was told are rejected, in order: they are among
-        ``failed`` too.
+        """Message ids that a bolt rejected, in the order in which this spout heard of them; they
+        are among ``failed`` too.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.rejected]
 

@@ -441,6 +441,21 @@ def test_another_run_finds_the_snapshots_of_earlier_ones_until_they_are_forgotte
     assert inboxes.snapshots("next but one") == []
 
 
+def test_the_snapshot_of_a_task_that_the_topology_no_longer_has_stays_until_it_is_forgotten(
+    inboxes,
+):
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a"))
+    commit(inbox, 1, take(inbox))
+    assert inbox.seal(Covered(step=2, ticks=1), b"holds a").perform()
+    assert inbox.finish(2).perform()
+    inboxes.adopt("next", [TWO])
+    assert inboxes.snapshots("next") == [(ONE, b"holds a")]
+    inboxes.forget_snapshot("next", ONE)
+    inboxes.adopt("third", [TWO])
+    assert not inboxes.figures([ONE])[ONE].adopted
+
+
 def test_an_entry_is_done_in_part_over_several_steps(inboxes):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a", b"b", tuples=[5, 4]))

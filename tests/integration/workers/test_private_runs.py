@@ -78,6 +78,8 @@ def test_of_several_runs_the_one_is_asked_that_has_the_queue(tiercel, orders):
         assert orders in tiercel("publish", "private-runs", "-").stderr
         assert orders in tiercel("depths", "--run", "orders").stderr
         assert "run of letters" in tiercel("errors", "letters").stderr
+        assert "run of letters" in tiercel("state", "letters", "post").stderr
+        assert orders in tiercel("peek", "private-runs.dead").stderr
 
 
 def test_a_server_that_is_named_is_asked_and_nothing_is_said(tiercel, orders, amqp_url):

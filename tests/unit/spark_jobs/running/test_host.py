@@ -139,6 +139,45 @@ def test_while_redis_is_away_it_waits_and_goes_on_afterwards(
     assert process.end() is None
 
 
+def test_a_server_that_takes_no_counts_still_hears_that_the_tasks_are_attended(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def full(*_: object) -> None:
+        refused.set()
+        raise RedisUnavailableError("out of memory")
+
+    monkeypatch.setattr(cluster.metrics, "add_all", full)
+    process = Process(cluster)
+    cluster.emit([["sleeper"]])
+    assert Sleeps.inside.wait(10)
+    assert refused.wait(10)
+
+    def said() -> bool:
+        found = cluster.inboxes.figures(cluster.bolt_tasks).values()
+        return all(one.seen_s is not None for one in found) and any(one.doing_s for one in found)
+
+    wait_until(said, 10)
+    Sleeps.free.set()
+    assert process.end() is None
+
+
+def test_a_server_that_is_away_keeps_no_task_from_being_told_to_end(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiercel.spark_jobs.running.attempt.LONGEST_WAIT_S", 0.05)
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([["a"], ["b"], ["c"], ["d"]]))
+
+    def away(*_: object) -> None:
+        raise RedisUnavailableError("away")
+
+    monkeypatch.setattr("tiercel.queues.inbox.memory_inbox.MemoryInbox.wake", away)
+    assert process.end() is None
+    assert not any(thread.is_alive() for thread in process.host._threads)
+
+
 def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leaves_it_out(
     cluster: InboxCluster,
 ) -> None:
