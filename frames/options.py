@@ -69,6 +69,11 @@ class SourceOptions:
             raise OptionError(f"bodyFormat is text, json or bytes, not {body_format[:50]!r}")
         if body_format is not None and given.get("fields") is None:
             raise OptionError("bodyFormat needs fields: it says how to read them from a body")
+        corrupt_column = given.get("columnNameOfCorruptRecord")
+        if corrupt_column is not None and given.get("fields") is None:
+            raise OptionError("columnNameOfCorruptRecord needs fields: any body fits without them")
+        if corrupt_column is not None and (not corrupt_column.strip() or "`" in corrupt_column):
+            raise OptionError(f"columnNameOfCorruptRecord is a name, not {corrupt_column[:50]!r}")
         max_messages = given.number("maxMessagesPerTrigger", None, 1, 1_000_000_000)
         max_bytes = given.number("maxBytesPerTrigger", None, 1, 1 << 40)
         return cls(
@@ -77,7 +82,7 @@ class SourceOptions:
             queues=_queues(given.required("queue")),
             fields=given.get("fields"),
             body_format=cast("Format | None", body_format),
-            corrupt_column=given.get("columnNameOfCorruptRecord"),
+            corrupt_column=corrupt_column,
             max_messages=max_messages or _BATCH_MESSAGES,
             max_bytes=max_bytes or _BATCH_BYTES,
             is_bounded=(max_messages or max_bytes) is not None,

@@ -89,12 +89,17 @@ class Batches:
             return bool(self._batches) and self._batches[0].up_to <= self._planned
 
     def commit(self, up_to: int) -> list[Settlement]:
-        """Return what is to be settled now; a batch that was never planned is not.
+        """Return what is to be settled now: what was planned, and what ends there.
 
         A second call for the same batches returns nothing.
         """
         settlements = []
         with self._lock:
+            if any(batch.up_to == up_to for batch in self._batches):
+                # Spark plans no batch of which its optimizer knows that no row is needed, as with
+                # ``where("false")``, and commits it like any other. To go on holding them would
+                # stop the query in silence when they fill the prefetch.
+                self._planned = max(self._planned, up_to)
             while self._batches and self._batches[0].up_to <= min(up_to, self._planned):
                 settlements.append(self._batches.popleft().settlement)
         return settlements

@@ -4,6 +4,7 @@ end: it takes messages, plans batches of them, and settles them once their batch
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -28,6 +29,9 @@ _LAST_WORD_S = 1.0
 _PAUSE_S = 0.1
 # Another consumer may have taken the rest: ask the broker.
 _LOOK_S = 0.5
+# What waits in a queue may all be for another consumer: the single active one, or one of a higher
+# priority. Of a query that reads more than this queue the others would wait too.
+_FIRST_S = 15.0
 
 
 class ReadingSession:
@@ -76,11 +80,14 @@ class ReadingSession:
         """
         self._taker.check()
         bound = most or self._options.max_messages
+        rested = self._taker.wake()
         if self._left is not None:
             taken = self._wait_for(min(bound, self._left))
         elif self._is_first:
             # The consumers have just begun. The next trigger may be an hour away.
-            taken = self._wait_for(min(bound, self._taker.ready_at_start))
+            taken = self._wait_for(min(bound, self._taker.ready_at_start), _FIRST_S)
+        elif rested:
+            taken = self._wait_for(bound, _FIRST_S)
         else:
             taken = self._taker.take(bound, self._options.max_bytes)
         self._is_first = False
@@ -163,15 +170,15 @@ class ReadingSession:
             pieces += cut(columned.rows, self._options.partitions)
         self._batches.add(self._messages, taken, pieces)
 
-    def _wait_for(self, most: int) -> list[list[Delivery]]:
+    def _wait_for(self, most: int, patience_s: float = math.inf) -> list[list[Delivery]]:
         """Take so many messages, waiting for them; none if there are no more. A broker that is
-        away is waited for.
+        away is waited for, and messages that do not come, for ``patience_s``.
         """
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
         size = 0
         was_empty = False
-        moved = time.monotonic()
+        began = moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
             found = self._taker.take(most - count, self._options.max_bytes - size)
             if any(found):
@@ -179,7 +186,9 @@ class ReadingSession:
                 size += sum(len(each.body) for those in found for each in those)
                 taken = [have + more for have, more in zip(taken, found, strict=True)]
                 moved = time.monotonic()
-            elif count and time.monotonic() - moved > _PAUSE_S:
+            elif time.monotonic() - (moved if count else began) > (
+                _PAUSE_S if count else patience_s
+            ):
                 break
             elif not count and time.monotonic() - moved > _LOOK_S:
                 # Of an empty queue the last messages may have been under way to here.

@@ -32,7 +32,23 @@ def cut(rows: pa.RecordBatch, pieces: int) -> list[bytes]:
         return []
     pieces = max(pieces, math.ceil(rows.nbytes / _SLICE_BYTES))
     step = math.ceil(rows.num_rows / pieces)
-    return [_written(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+    return [
+        _written(piece)
+        for at in range(0, rows.num_rows, step)
+        for piece in _halved(rows.slice(at, step))
+    ]
+
+
+def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Return the rows in pieces that are not much too large: large bodies may lie side by side
+    among many small ones.
+    """
+    if rows.num_rows == 1 or rows.nbytes <= 2 * _SLICE_BYTES:
+        yield rows
+        return
+    middle = rows.num_rows // 2
+    yield from _halved(rows.slice(0, middle))
+    yield from _halved(rows.slice(middle))
 
 
 def rows_of(piece: Slice) -> Iterator[pa.RecordBatch]:

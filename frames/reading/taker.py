@@ -25,6 +25,11 @@ _NAME = "tiercel data frame"
 _TURN = 256
 # A broker that restarts is waited for; a wrong address is told within this.
 _PATIENCE = timedelta(seconds=15)
+# Without being asked for so long, hold nothing but what was taken. Messages that wait here for a
+# trigger of tomorrow would meet RabbitMQ's consumer timeout, of twice this, again and again, each
+# time with all that was taken; a queue that limits returns has them dead in the end.
+_REST_S = 900.0
+_REST_LOOK_S = 5.0
 
 
 class Taker:
@@ -39,6 +44,10 @@ class Taker:
         self.ready_at_start = 0
         # Bytes of a body, on average of those taken last: a turn shall not be much too large.
         self._mean = float(MAX_BODY_BYTES)
+        self._resting = threading.Lock()
+        self._rests = False
+        self._asked_s = time.monotonic()
+        self._ended = threading.Event()
 
     def start(self) -> None:
         """Begin to consume.
@@ -53,6 +62,19 @@ class Taker:
         self._consumers = [self._consumer(queue) for queue in self.queues]
         for consumer in self._consumers:
             consumer.start()
+        self.wake()
+        threading.Thread(target=self._rest_now_and_then, name="tiercel rest", daemon=True).start()
+
+    def wake(self) -> bool:
+        """Take messages again after a rest; True if there was one: then they are yet to come."""
+        with self._resting:
+            self._asked_s = time.monotonic()
+            rested = self._rests and not self._ended.is_set()
+            self._rests = False
+            if rested:
+                for consumer in self._consumers:
+                    consumer.resume()
+            return rested
 
     def check(self) -> None:
         """Raise QueuesError when an operator must act: a queue was deleted, a login is refused."""
@@ -79,6 +101,7 @@ class Taker:
         """Take the next messages of each queue, as far as they are here; of hardly more bytes
         than ``most_bytes``.
         """
+        self.wake()
         taken: list[list[Delivery]] = [[] for _ in self._consumers]
         count = 0
         size = 0
@@ -119,6 +142,8 @@ class Taker:
 
     def stop(self, grace: timedelta) -> None:
         """Send the acks that are due, give back everything else, close."""
+        with self._resting:
+            self._ended.set()
         for consumer in self._consumers:
             consumer.pause()
         deadline = time.monotonic() + grace.total_seconds()
@@ -128,6 +153,14 @@ class Taker:
                     "RabbitMQ did not answer in time at the end; it requeues what was open",
                     extra={"event": "reader_cut_off"},
                 )
+
+    def _rest_now_and_then(self) -> None:
+        while not self._ended.wait(_REST_LOOK_S):
+            with self._resting:
+                if not self._rests and time.monotonic() - self._asked_s > _REST_S:
+                    self._rests = True
+                    for consumer in self._consumers:
+                        consumer.pause()
 
     def _ready(self) -> int:
         return sum(depth.ready for depth in depths(self._options.url, self.queues))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tiercel.frames.columns import DELIVERY
@@ -39,8 +40,18 @@ def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) 
             "the select"
         )
     text = functions.lit(reason) if isinstance(reason, str) else reason
+    failures = _by_reader(rows.select(DELIVERY, text.cast("string")).collect())
+    return sum(_tell(reader, those, again=again) for reader, those in failures.items())
+
+
+def _by_reader(rows: Iterable[tuple[Any, Any]]) -> dict[str, list[list[Any]]]:
+    """Return what each reader is to be told; raises FramesError.
+
+    A message of which there are several rows, as after ``explode``, is one, with the first reason.
+    """
     failures: dict[str, list[list[Any]]] = {}
-    for name, why in rows.select(DELIVERY, text.cast("string")).collect():
+    first: dict[Any, Any] = dict(reversed([*rows]))
+    for name, why in first.items():
         found = _NAME.fullmatch(str(name))
         if found is None:
             raise FramesError(
@@ -50,7 +61,7 @@ def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) 
         reader, *place = found.groups()
         failed = [*map(int, place), str(why or "")[:_REASON_CHARACTERS]]
         failures.setdefault(reader, []).append(failed)
-    return sum(_tell(reader, those, again=again) for reader, those in failures.items())
+    return failures
 
 
 def _tell(reader: str, failures: list[list[Any]], *, again: bool) -> int:

@@ -69,6 +69,8 @@ class Post:
             caller.settimeout(_TIMEOUT_S)
             try:
                 _send(caller, self._on_word(_receive(caller)))
+            except EOFError:
+                pass  # another reader looked who is here
             except (OSError, ValueError, TypeError, KeyError) as error:
                 log.warning(
                     "a word to a reader could not be heard: %r", error, extra={"event": "bad_word"}
@@ -85,7 +87,7 @@ def tell(reader: str, word: Word) -> Word | None:
             caller.connect(str(_folder() / f"{reader}.sock"))
             _send(caller, word)
             return _receive(caller)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
 
 
@@ -95,7 +97,10 @@ def _send(to: socket.socket, word: Word) -> None:
 
 def _receive(caller: socket.socket) -> Word:
     with caller.makefile("rb") as lines:
-        word = json.loads(lines.readline(_LONGEST_LINE))
+        line = lines.readline(_LONGEST_LINE)
+    if not line:
+        raise EOFError
+    word = json.loads(line)
     if not isinstance(word, dict):
         raise TypeError("a word is a JSON object")
     return word
@@ -115,7 +120,6 @@ def _listens(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(_TIMEOUT_S)
             caller.connect(str(path))
-            _send(caller, {})
     except ConnectionRefusedError:
         return False
     return True

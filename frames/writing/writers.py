@@ -28,7 +28,7 @@ class RabbitMQWriter(DataSourceArrowWriter):
     """Publishes the rows of a data frame, each confirmed by the broker before its task ends.
 
     A task that fails has published some of its rows, and publishes them again when it is repeated:
-    each is published at least once, and always with the same ``message_id``.
+    each is published at least once, and with the same ``message_id`` if it is at the same place.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -50,7 +50,7 @@ class RabbitMQStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the rows of each micro-batch, each confirmed before the batch counts.
 
     A batch that is repeated after a crash publishes its rows again. Their ``message_id`` says the
-    query, the batch, the partition and the row, so that a consumer can tell.
+    query, the batch, the partition and the row, with a checksum of it, so that a consumer can tell.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:

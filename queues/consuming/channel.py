@@ -91,9 +91,11 @@ class Epoch:
         Or take none, and give back what was not handed out.
         """
         self._taking = taking
+        # First: what is given back to a consumer that is still there comes again at once, to be
+        # given back once more.
+        self.adjust()
         if not taking:
             self._give_back_all(self._hand_out.first_while(lambda _: True))
-        self.adjust()
 
     def check(self) -> None:
         """Begin anew if the broker's consumer is gone without notice, and look after what waits.

@@ -42,6 +42,9 @@ _LONGEST_STALL_S = 60.0
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
 
+# Raised by pika for what it cannot encode; the last three for a routing key that is no text.
+_UNWRITABLE = (AMQPError, ValueError, struct.error, AssertionError, AttributeError, TypeError)
+
 
 class Outlet:
     """Sends messages and waits for their confirms; thread-safe.
@@ -177,7 +180,7 @@ class Outlet:
                 message.properties,
                 mandatory=message.mandatory,
             )
-        except (AMQPError, ValueError, struct.error) as error:
+        except _UNWRITABLE as error:
             # pika encodes all of it before it sends any of it: the broker has seen nothing.
             self._tell(
                 message,

@@ -124,6 +124,17 @@ def test_before_its_commit_a_message_is_not_acked(amqp_url, queue, stream, check
     assert committed(checkpoint) == []
 
 
+def test_a_query_that_needs_no_rows_acks_them_and_goes_on(amqp_url, queue, stream, start):
+    """Spark does not plan such batches, and commits them."""
+    put(amqp_url, queue, *bodies(8))
+    query = start(stream(maxMessagesPerTrigger="1").where("false"), Rows())
+    wait_until(lambda: ready(amqp_url, queue) == 0, 60)
+    query.processAllAvailable()
+    query.stop()
+    wait_until(lambda: not reader_pids(), 10)
+    assert ready(amqp_url, queue) == 0
+
+
 def test_nothing_is_held_after_a_stop(amqp_url, queue, stream, start, checkpoint):
     put(amqp_url, queue, *bodies(100))
     rows = Rows()

@@ -48,7 +48,7 @@ def test_a_row_arrives_with_its_properties(amqp_url, queue, exchange, write):
     assert write([row | {"priority": 4, "type": "order"}]) == 1
     with plain_channel(amqp_url) as channel:
         _, properties, body = channel.basic_get(queue, auto_ack=True)
-    assert (body, properties.message_id, properties.priority) == (b"hello", "id-0", 4)
+    assert (body, properties.message_id[:5], properties.priority) == (b"hello", "id-0-", 4)
     assert (properties.timestamp, properties.type) == (int(when.timestamp()), "order")
 
 

@@ -6,11 +6,20 @@ import threading
 
 import pytest
 
-from tests.support.broker import put, ready, restart_in_order, take_all, unique, wait_ready
+from tests.support.broker import (
+    plain_channel,
+    put,
+    ready,
+    restart_in_order,
+    take_all,
+    unique,
+    wait_ready,
+)
 from tests.support.data_frames import new_queue
 from tests.support.waiting import wait_until
 from tiercel.frames.columns import available, struct
 from tiercel.frames.options import SourceOptions
+from tiercel.frames.reading import session
 from tiercel.frames.reading.slices import rows_of
 from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
 from tiercel.frames.telling.post import tell
@@ -95,6 +104,36 @@ def test_a_word_about_a_batch_that_spark_has_not_seen_acks_nothing(amqp_url, que
     tell(end["reader"], {"committed": 1_000_000})
     reader.stop()
     wait_ready(amqp_url, queue, 1)
+
+
+def test_a_query_that_needs_no_rows_does_not_stand_still(amqp_url, queue, make):
+    """Spark plans no batch of ``orders.where("false")``; it commits them all the same."""
+    put(amqp_url, queue, *[b"%d" % number for number in range(6)])
+    wait_ready(amqp_url, queue, 6)
+    reader = make(maxMessagesPerTrigger="1")
+    end = reader.initialOffset()
+    while end["messages"] < 6:
+        end = latest(reader, end)
+    assert reader.latestOffset(end, None) == end
+    reader.stop()
+    assert ready(amqp_url, queue) == 0
+
+
+@pytest.mark.timeout(60)
+def test_what_waits_for_another_consumer_holds_up_no_query(amqp_url, make, monkeypatch):
+    """The broker gives all of it to the single active one."""
+    monkeypatch.setattr(session, "_FIRST_S", 2.0)
+    name = unique()
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(name, lambda *_: None)
+        put(amqp_url, name, b"a", b"b", b"c")
+        wait_ready(amqp_url, name, 2)
+        reader = make(queue=name)
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, None) == start
 
 
 def test_as_spark_4_1_calls_it(amqp_url, queue, make):

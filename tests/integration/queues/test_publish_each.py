@@ -121,6 +121,13 @@ def test_what_amqp_cannot_say_is_refused_alone(amqp_url, queue, publisher):
     assert bodies(amqp_url, queue) == [b"a", b"c"]
 
 
+@pytest.mark.parametrize("key", [5, b"a"])
+def test_a_routing_key_that_is_no_text_is_refused_alone(amqp_url, queue, publisher, key):
+    fates = publisher.publish_each(to_queues([(queue, b"a"), (key, b"b"), (queue, b"c")]))
+    assert [type(fate) for fate in fates] == [type(None), PublishRefusedError, type(None)]
+    assert bodies(amqp_url, queue) == [b"a", b"c"]
+
+
 class Interrupted(list):
     """Calls a function half way through its items."""
 

@@ -33,12 +33,19 @@ def test_a_committed_batch_is_settled_once(batches):
     assert batches.commit(3) == []
 
 
-def test_what_was_never_planned_is_not_settled_whatever_is_said(batches):
-    """Spark has not seen it: an offset of that number is a mistake, or of another reader."""
-    assert batches.commit(5) == []
+@pytest.mark.parametrize("offset", [2, 4, 6, 1_000_000])
+def test_what_was_never_planned_is_not_settled_by_an_offset_that_spark_was_not_given(
+    batches, offset
+):
+    """It is a mistake, or of another reader."""
+    assert batches.commit(offset) == []
     batches.plan(0, 3)
-    assert tags(batches.commit(5)) == [[1, 2, 3]]
-    batches.plan(3, 5)
+    assert tags(batches.commit(max(offset, 4))) == [[1, 2, 3]]
+
+
+def test_a_batch_that_spark_commits_without_its_rows_is_settled(batches):
+    """The optimizer found that nothing comes of them."""
+    assert tags(batches.commit(3)) == [[1, 2, 3]]
     assert tags(batches.commit(5)) == [[4], [1]]
 
 

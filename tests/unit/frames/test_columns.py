@@ -162,3 +162,12 @@ def test_large_rows_make_more_pieces_than_asked_for():
 
 def test_no_rows_are_no_pieces():
     assert cut(rows([]).rows, 4) == []
+
+
+def test_large_rows_among_small_ones_are_no_large_piece():
+    """Spark refuses a task of more than 128 MiB, and would do so after each restart."""
+    bodies = [b"x"] * 5_000 + [b"x" * 4 * 1024 * 1024] * 6
+    found = rows([delivery(tag, body) for tag, body in enumerate(bodies)]).rows
+    pieces = cut(found, 1)
+    assert max(map(len, pieces)) < 9 * 1024 * 1024
+    assert sum(len(batch) for piece in pieces for batch in rows_of(Slice(piece))) == len(bodies)

@@ -69,6 +69,15 @@ def test_a_list_of_queues_that_is_none_is_refused(text):
         ({"maxMessagesPerTrigger": "9" * 400}, "maxMessagesPerTrigger is a whole number"),
         ({"bodyFormat": "xml", "fields": "a int"}, "bodyFormat is text, json or bytes"),
         ({"bodyFormat": "json"}, "bodyFormat needs fields"),
+        ({"columnNameOfCorruptRecord": "bad"}, "columnNameOfCorruptRecord needs fields"),
+        (
+            {"columnNameOfCorruptRecord": "", "fields": "a int"},
+            "columnNameOfCorruptRecord is a name, not ''",
+        ),
+        (
+            {"columnNameOfCorruptRecord": "a`b", "fields": "a int"},
+            "columnNameOfCorruptRecord is a name, not 'a`b'",
+        ),
     ],
 )
 def test_what_cannot_be_read_says_what_to_write(options, said):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tiercel.frames.telling.post import Post, tell
 
 READER = "0123456789abcdef"
@@ -77,6 +79,19 @@ class TestPost:
         Post(READER, lambda word: word).close()
         assert sorted(path.name[0] for path in folder.iterdir()) == ["a", "c"]
         alive.close()
+
+    def test_a_reader_that_looks_who_is_there_troubles_no_other(self, own_folder, caplog):
+        """Its log would say that a word was lost."""
+        heard = []
+        old = Post("a" * 16, lambda word: heard.append(word) or {})
+        os.utime(own_folder / f"tiercel-readers-{os.getuid()}" / f"{'a' * 16}.sock", (1, 1))
+        Post("b" * 16, lambda word: word).close()
+        # The look came first, and has a thread of its own.
+        assert tell("a" * 16, {"committed": 1}) == {}
+        wait_until(lambda: not [each for each in threading.enumerate() if "_answer" in each.name])
+        old.close()
+        assert heard == [{"committed": 1}]
+        assert caplog.messages == []
 
     def test_a_folder_that_others_can_enter_is_refused(self, own_folder):
         (own_folder / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
