@@ -24,7 +24,7 @@ from tiercel.queues.consuming.hand_out import Delivery
 _GRACE = timedelta(seconds=5)
 # The listener's word of a commit is this long under way, at most, when a query is stopped just
 # after it.
-_LAST_WORD_S = 1.0
+_LAST_WORD_S = 3.0
 # A queue gives what it has without such pauses.
 _PAUSE_S = 0.1
 # Another consumer may have taken the rest: ask the broker.

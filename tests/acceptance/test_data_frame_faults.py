@@ -24,7 +24,7 @@ from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committe
     for kills in range(1, 3):
         running.start()
         batches = 4 * kills
-        wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= batches, 90)  # noqa: B023
+        wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= batches, 240)  # noqa: B023
         running.kill()
     running.start()
-    wait_until(lambda: len(running.written()) == count, 90, running.log[-2000:])
+    wait_until(lambda: len(running.written()) == count, 240, running.log[-2000:])
     wait_until(lambda: ready(amqp_url, queue) == 0, 30)
     # At most what was under way at each kill: a batch, and one whose ack was not sent yet.
     assert running.written().total() - count <= 2 * 2 * running.batch

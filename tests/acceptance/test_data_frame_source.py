@@ -169,6 +169,7 @@ def test_a_queue_that_is_loaded_twice_is_read_by_two_readers(
     query = start(stream().union(stream()), first, **LONG)
     wait_until(lambda: len(first.all) > 0 and len(committed(checkpoint)) == 1, 60)
     assert len(reader_pids()) == 2
+    settled_within(10.0, (checkpoint / "commits" / "0").stat().st_mtime)
     query.stop()
     wait_until(lambda: not reader_pids(), 10)
     put(amqp_url, queue, *bodies(100, first=200))

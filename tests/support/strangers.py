@@ -54,7 +54,11 @@ class ScriptedPage:
         address = f"{self._sockets}?{query}&implicit_handshake=true"
         path = "/_nicegui_ws/socket.io"
         await self._socket.connect(
-            address, headers=self.headers, socketio_path=path, transports=[transport]
+            address,
+            headers=self.headers,
+            socketio_path=path,
+            transports=[transport],
+            wait_timeout=20,
         )
 
     async def close(self):
