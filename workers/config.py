@@ -104,7 +104,7 @@ def _management(value: str) -> str:
 
 
 def _master(value: str) -> str:
-    if not value.startswith(("local", "spark://", "k8s://", "yarn", "mesos://")):
+    if not value.startswith(("local", "spark://", "k8s://", "yarn")):
         raise ValueError("must look like local[2] or spark://host:7077")
     return value
 

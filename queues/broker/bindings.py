@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from pika.exceptions import ChannelClosedByBroker
+from pika.data import encode_table
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import PRECONDITION_FAILED
@@ -67,6 +69,7 @@ class Binding:
                 "a binding names an exchange; by the default exchange each queue gets what is "
                 "published under its name"
             )
+        _check_headers(headers)
         return cls(exchange=exchange, routing_key=routing_key, headers=dict(headers), type=texts[2])
 
     def misfit(self, type_: str) -> str:
@@ -144,3 +147,14 @@ def _look(connection: Any, address: Address, exchange: str) -> None:
         connection.channel().exchange_declare(exchange, passive=True)
     except ChannelClosedByBroker as error:
         raise translate(error, address) from error
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    for name, value in headers.items():
+        try:
+            encode_table([], {name: value})
+        except (AMQPError, ValueError, TypeError, AttributeError, AssertionError, struct.error):
+            raise ValueError(
+                f"a binding looks for headers that are texts, whole numbers, true or false: not "
+                f"{name!r:.80} = {value!r:.80}"
+            ) from None

@@ -73,7 +73,7 @@ class DatabaseSink(Bolt):
         may be called again with each half of them, if it raises. ``once_retention`` is how long
         keys are remembered. Raises TopologyError.
         """
-        _check(table, fields, patience_secs)
+        _check(table, fields, patience_secs, once_retention)
         if mode not in _MODES or (write is not None and mode != "insert"):
             raise TopologyError(
                 f"DatabaseSink has the modes insert and upsert, or a function; not {mode!r:.50}"
@@ -241,7 +241,7 @@ class DatabaseSink(Bolt):
         return self.row_of(tup, columns)
 
 
-def _check(table: str, fields: object, patience_secs: float) -> None:
+def _check(table: str, fields: object, patience_secs: float, once_retention: object) -> None:
     if not isinstance(table, str) or not table:
         raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
     if isinstance(fields, str):
@@ -249,6 +249,10 @@ def _check(table: str, fields: object, patience_secs: float) -> None:
     if not patience_secs > 0:
         raise TopologyError(
             f"DatabaseSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+        )
+    if not isinstance(once_retention, timedelta):
+        raise TopologyError(
+            f"DatabaseSink needs a timedelta as once_retention, not {once_retention!r:.50}"
         )
 
 

@@ -617,6 +617,7 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
         ({"mode": "delete"}, "has the modes insert and upsert"),
         ({"mode": "upsert", "write": print}, "has the modes insert and upsert"),
         ({"patience_secs": 0}, "needs a patience_secs of more than 0"),
+        ({"once_retention": 5}, "needs a timedelta as once_retention, not 5"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings, why):
