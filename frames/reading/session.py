@@ -186,11 +186,12 @@ class ReadingSession:
                 size += sum(len(each.body) for those in found for each in those)
                 taken = [have + more for have, more in zip(taken, found, strict=True)]
                 moved = time.monotonic()
-            elif time.monotonic() - (moved if count else began) > (
-                _PAUSE_S if count else patience_s
-            ):
+            elif count:
+                if time.monotonic() - moved > _PAUSE_S:
+                    break
+            elif time.monotonic() - began > patience_s:
                 break
-            elif not count and time.monotonic() - moved > _LOOK_S:
+            elif time.monotonic() - moved > _LOOK_S:
                 # Of an empty queue the last messages may have been under way to here.
                 if was_empty:
                     break

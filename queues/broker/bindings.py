@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from pika.data import encode_table
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import PRECONDITION_FAILED
-from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.broker.connection import UNENCODABLE, connected, translate
 from tiercel.queues.errors import ExchangeMissingError
 
 log = logging.getLogger(__name__)
@@ -153,7 +152,7 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
     for name, value in headers.items():
         try:
             encode_table([], {name: value})
-        except (AMQPError, ValueError, TypeError, AttributeError, AssertionError, struct.error):
+        except UNENCODABLE:
             raise ValueError(
                 f"a binding looks for headers that are texts, whole numbers, true or false: not "
                 f"{name!r:.80} = {value!r:.80}"

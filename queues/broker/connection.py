@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -27,6 +28,16 @@ from tiercel.queues.errors import (
     ExchangeMissingError,
     QueueMissingError,
     QueuesError,
+)
+
+# Raised by pika for what it cannot encode; the last three for a name or a key that is no text.
+UNENCODABLE = (
+    amqp.AMQPError,
+    ValueError,
+    struct.error,
+    AssertionError,
+    AttributeError,
+    TypeError,
 )
 
 _BLOCKED_TIMEOUT_S = 30

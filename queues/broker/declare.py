@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 OLDEST_SERVER = (3, 10)
 # From here on a quorum queue has a delivery limit unless it is given -1; before, it has none
 # and -1 is refused.
+_DEAD = ".dead"
 _LIMITED_SINCE = (4, 0)
 _LIMIT_SINCE_THEN = 20
 _DELAYED_RETRY_SINCE = (4, 3)
@@ -85,7 +86,12 @@ class Declared:
 
 def dead_letter_queue(name: str) -> str:
     """Return the name of the queue for messages that cannot be processed."""
-    return f"{name}.dead"
+    return f"{name}{_DEAD}"
+
+
+def work_queue(name: str) -> str:
+    """Return the queue whose dead letters are in the queue ``name``, or that queue itself."""
+    return name.removesuffix(_DEAD)
 
 
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections import deque
@@ -10,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pika import spec
-from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import UNENCODABLE
 from tiercel.queues.broker.link import Link
 from tiercel.queues.errors import (
     BrokerRefusedError,
@@ -41,9 +40,6 @@ _LONGEST_STALL_S = 60.0
 # one, and refuses for its whole life, while other channels find the new one. Queues that are full
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
-
-# Raised by pika for what it cannot encode; the last three for a routing key that is no text.
-_UNWRITABLE = (AMQPError, ValueError, struct.error, AssertionError, AttributeError, TypeError)
 
 
 class Outlet:
@@ -180,7 +176,7 @@ class Outlet:
                 message.properties,
                 mandatory=message.mandatory,
             )
-        except _UNWRITABLE as error:
+        except UNENCODABLE as error:
             # pika encodes all of it before it sends any of it: the broker has seen nothing.
             self._tell(
                 message,

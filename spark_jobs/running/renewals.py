@@ -32,7 +32,8 @@ class Renewals:
     def look(self, *, at_work: bool) -> None:
         """Renew what is in the inbox if that is due; ``at_work`` says that calls are under way.
 
-        Raises StaleAttemptError.
+        Look before and after calls begin: what has just begun is to be renewed while the task waits
+        for it, until ``next_at``. Raises StaleAttemptError.
         """
         ledger = self._around.ledger
         if self._renew_s is None or ledger is None:

@@ -153,8 +153,9 @@ class TaskOrder:
         ``full``: no more of them can be held, and what they wait for may be behind them.
         """
         overdue = {key for key in self._awaited.overdue(full=full) if key not in busy}
-        shares = [Share(entry, entry.rows) for entry in backlog] if overdue else ()
-        return self._parted(shares, overdue)[1]
+        if not overdue:
+            return ()
+        return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]
 
     def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
         """Part what a step covers, that is to be repeated, into what it executed and what it gave

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 import redis
 
+from tests.support.broker import CONSUMER_TIMEOUT_S
+from tests.support.servers import Servers
 from tiercel.acker.connection.client import connect
+
+
+@pytest.fixture(scope="module")
+def impatient(servers: Servers) -> Iterator[Any]:
+    """A broker with a short consumer timeout."""
+    with servers.rabbitmq() as server:
+        server.control(
+            "eval",
+            f"application:set_env(rabbit, consumer_timeout, {CONSUMER_TIMEOUT_S * 1000:.0f}),"
+            "application:set_env(rabbit, channel_tick_interval, 500).",
+        )
+        yield server
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from contextlib import contextmanager
@@ -18,9 +19,18 @@ from tiercel.queues.consuming.consumer_settings import ConsumerSettings
 from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 
+# Of the fixture ``impatient``: 30 minutes, scaled.
+CONSUMER_TIMEOUT_S = 4.0
+
 
 def unique(what="queue"):
     return f"{what}-{uuid.uuid4().hex}"
+
+
+def wait_timeouts(count):
+    """Wait for so many consumer timeouts of the fixture ``impatient``."""
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > count * CONSUMER_TIMEOUT_S)
 
 
 @contextmanager

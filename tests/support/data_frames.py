@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +19,8 @@ from tests.support.broker import put, ready
 from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.dataframe import register_rabbitmq
+from tiercel.frames.reading.slices import rows_of
+from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
 
 _RUNNER = b"pyspark.sql.streaming.python_streaming_source_runner"
 _WORKERS = b"pyspark.daemon"
@@ -125,6 +128,18 @@ def kill_readers() -> None:
     for pid in reader_pids():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not reader_pids())
+
+
+def bodies_between(
+    reader: RabbitMQStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[Any]:
+    """The bodies that a reader has between two offsets."""
+    return [
+        body
+        for piece in reader.partitions(start, end)
+        for batch in rows_of(piece)
+        for body in batch.column("body").to_pylist()
+    ]
 
 
 def settled_within(seconds: float, since: float) -> None:

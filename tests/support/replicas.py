@@ -69,10 +69,9 @@ class _Shard(_Member):
     bus_port = 0
 
     def _configure(self) -> None:
-        super()._configure()
         self.bus_port = free_port()
-        with (self.folder / "redis.conf").open("a") as config:
-            config.write(_SHARD.format(bus_port=self.bus_port))
+        self._lines = (_SHARD.format(bus_port=self.bus_port),)
+        super()._configure()
 
 
 class _Sentinel(_Member):

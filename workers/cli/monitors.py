@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
@@ -224,7 +225,7 @@ def _named(queues: Sequence[str], limits: Iterable[str]) -> list[str]:
     """
     if not queues:
         return []
-    return list(dict.fromkeys([*queues, *(name.removesuffix(".dead") for name in limits)]))
+    return list(dict.fromkeys([*queues, *(work_queue(name) for name in limits)]))
 
 
 def _limit(given: str) -> tuple[str, int]:

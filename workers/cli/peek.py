@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from tiercel.queues import peek as looking
+from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.peek import Peeked, QueuedMessage
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.monitoring.screen import message_table
@@ -48,8 +49,7 @@ def peek(  # noqa: PLR0913 - one parameter an option
 
     Meanwhile no consumer gets them: stderr says for how long.
     """
-    work = queue.removesuffix(".dead")
-    settings = found_settings(run=run, queues=[work], amqp=amqp).required("amqp")
+    settings = found_settings(run=run, queues=[work_queue(queue)], amqp=amqp).required("amqp")
 
     found = looking.peek(settings.amqp or "", queue, limit, anyway=anyway)
     if as_json:

@@ -220,9 +220,9 @@ class Awaited:
                 AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, doubtful)
                 for identity, seen_wall, doubtful in _PLACE.iter_unpack(dumped[at:end])
             )
-            line = AwaitedLine(places, now - max(0.0, wall - since_wall), since_wall, now)
-            line.since = max(line.since, now + _LOOK_S - self._patience(places[0]))
-            self._lines[key] = line
+            since = now - max(0.0, wall - since_wall)
+            since = max(since, now + _LOOK_S - self._patience(places[0]))
+            self._lines[key] = AwaitedLine(places, since, since_wall, now)
             at = end
 
     def _next(self, key: bytes, line: AwaitedLine) -> None:

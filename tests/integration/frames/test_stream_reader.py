@@ -15,7 +15,7 @@ from tests.support.broker import (
     unique,
     wait_ready,
 )
-from tests.support.data_frames import new_queue
+from tests.support.data_frames import bodies_between, new_queue
 from tests.support.waiting import wait_until
 from tiercel.frames.columns import available, struct
 from tiercel.frames.options import SourceOptions
@@ -52,25 +52,16 @@ def latest(reader, start):
     )
 
 
-def bodies(reader, start, end):
-    return [
-        body
-        for piece in reader.partitions(start, end)
-        for batch in rows_of(piece)
-        for body in batch.column("body").to_pylist()
-    ]
-
-
 def test_messages_are_acked_when_the_next_offset_is_asked_for(amqp_url, queue, make):
     put(amqp_url, queue, b"a", b"b")
     wait_ready(amqp_url, queue, 2)
     reader = make()
     start = reader.initialOffset()
     end = latest(reader, start)
-    found = bodies(reader, start, end)
+    found = bodies_between(reader, start, end)
     while len(found) < 2:
         start, end = end, latest(reader, end)
-        found += bodies(reader, start, end)
+        found += bodies_between(reader, start, end)
     assert found == [b"a", b"b"]
     assert reader.latestOffset(end, None) == end
     reader.stop()
@@ -81,7 +72,7 @@ def test_messages_of_a_batch_that_is_not_committed_are_given_back_at_the_end(amq
     put(amqp_url, queue, b"a")
     reader = make()
     start = reader.initialOffset()
-    assert bodies(reader, start, latest(reader, start)) == [b"a"]
+    assert bodies_between(reader, start, latest(reader, start)) == [b"a"]
     reader.stop()
     wait_ready(amqp_url, queue, 1)
 
@@ -91,7 +82,7 @@ def test_the_listeners_word_is_enough(amqp_url, queue, make):
     reader = make()
     start = reader.initialOffset()
     end = latest(reader, start)
-    bodies(reader, start, end)
+    bodies_between(reader, start, end)
     assert tell(end["reader"], {"committed": end["messages"]}) == {}
     reader.stop()
     assert ready(amqp_url, queue) == 0
@@ -144,7 +135,7 @@ def test_as_spark_4_1_calls_it(amqp_url, queue, make):
     assert reader.partitions(old, old) == []
     end = wait_until(lambda: (found := reader.latestOffset()) != old and found, 20)
     assert end["messages"] == 8
-    assert bodies(reader, old, end) == [b"a"]
+    assert bodies_between(reader, old, end) == [b"a"]
     assert reader.latestOffset() == end
     reader.stop()
     assert ready(amqp_url, queue) == 0
@@ -176,7 +167,7 @@ def test_what_is_available_now_ends_after_a_restart_too(amqp_url, queue, make, m
     put(amqp_url, queue, b"late")
     found = []
     while (end := reader.latestOffset(start, None)) != start:
-        found.append(bodies(reader, start, end))
+        found.append(bodies_between(reader, start, end))
         start = end
     assert [len(each) for each in found] == [20, 20, 10]
     assert start["messages"] == 1_050
@@ -210,7 +201,7 @@ def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(ra
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     end = reader.latestOffset(start, None)
-    found = bodies(reader, start, end)
+    found = bodies_between(reader, start, end)
     broker.kill()
     start_again = threading.Thread(target=broker.start)
     start_again.start()
@@ -218,7 +209,7 @@ def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(ra
         start, end = end, reader.latestOffset(end, None)
         if start == end:
             break
-        found += bodies(reader, start, end)
+        found += bodies_between(reader, start, end)
     start_again.join()
     reader.stop()
     assert sorted(set(found)) == sorted(numbers)

@@ -7,7 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import Desk, put, ready, unique, version, wait_ready
+from tests.support.broker import (
+    CONSUMER_TIMEOUT_S,
+    Desk,
+    put,
+    ready,
+    unique,
+    version,
+    wait_ready,
+    wait_timeouts,
+)
 from tests.support.proxy import Proxy
 from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
@@ -15,21 +24,7 @@ from tiercel import QueueSpout
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.retry import NO_WAIT
 
-# 30 minutes, scaled.
-TIMEOUT_S = 4.0
 COUNT = 100
-
-
-@pytest.fixture(scope="module")
-def impatient(servers):
-    """A broker with a short consumer timeout."""
-    with servers.rabbitmq() as server:
-        server.control(
-            "eval",
-            f"application:set_env(rabbit, consumer_timeout, {TIMEOUT_S * 1000:.0f}),"
-            "application:set_env(rabbit, channel_tick_interval, 500).",
-        )
-        yield server
 
 
 def filled(amqp_url, count=COUNT, **settings):
@@ -45,11 +40,6 @@ def process_all(stage):
         stage.spout.next_tuple(stage)
         while stage.emitted:
             stage.spout.ack(stage.emitted.pop()[1])
-
-
-def wait_timeouts(count):
-    began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > count * TIMEOUT_S)
 
 
 @pytest.mark.rest
@@ -93,7 +83,7 @@ def test_slow_work_meets_no_consumer_timeout(impatient):
         for _ in range(40):
             ((_, msg_id),) = stage.run(1)
             began = time.monotonic()
-            wait_until(lambda began=began: time.monotonic() - began > TIMEOUT_S / 14)
+            wait_until(lambda began=began: time.monotonic() - began > CONSUMER_TIMEOUT_S / 14)
             stage.spout.ack(msg_id)
         wait_until(lambda: stage.counts["acked_to_broker"] == 40)
         assert stage.counts["channels"] == 1
