@@ -21,6 +21,7 @@ from tests.images.engine import engine
 from tests.support.choice import LONGEST_FIRST, chosen
 from tests.support.docker_engine import all_must_run
 from tests.support.replicas import ClusteredRedis
+from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
 from tiercel.compose import ports
@@ -96,7 +97,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_choice(item: pytest.Item) -> None:
-    """Mark it as quick or as of the rest, for ``-m``."""
+    """Mark it as quick or as of the rest, for ``-m``; and as one that has a second try."""
+    again = second_try(_folder(item))
+    if again is not None:
+        item.add_marker(again)
     try:
         item.add_marker(chosen(_folder(item), [mark.name for mark in item.iter_markers()]))
     except ValueError as error:

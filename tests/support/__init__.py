@@ -4,6 +4,7 @@ waiting        waiting for a condition: tests never sleep for a fixed time
 kinds          topologies with other kinds of bolts
 entered        context managers that tests are made of
 choice         which tests `make test` takes: the one rule
+second_try     which tests are run again when they ran out of time
 pages          pages of the documentation whose Python is a test module
 tutorial       does what docs/tutorial.md says, from top to bottom
 terminal       ``tiercel`` as typed at a terminal

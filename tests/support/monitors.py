@@ -8,12 +8,14 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Error, expect, sync_playwright
 
 from tests.support.waiting import wait_until
 from tiercel.compose.install import find_system_program, install_missing
 
 TOKEN = "a token of the tests"
+_CUT_OFF = "ERR_NETWORK_CHANGED"
+_VISITS = 20
 
 
 @contextmanager
@@ -79,13 +81,45 @@ def chromium(*arguments):
             page.on(
                 "request", lambda request: "127.0.0.1" in request.url or wrong.append(request.url)
             )
-            page.goto(url)
+            visit(page, url)
             return page
 
         open_page.wrong = wrong
         yield open_page
         browser.close()
         assert not [each for each in wrong if not each.startswith(("data:", "blob:"))]
+
+
+def visit(page, url):
+    """Load a page and return the answer to its own request.
+
+    While a network comes or goes on this machine, a container's for instance, Chromium breaks off
+    whatever it is loading, loopback or not, and leaves the page empty: then it is loaded again.
+    """
+    for _ in range(_VISITS):
+        answer, cut_off = _visit_once(page, url)
+        if not cut_off:
+            return answer
+    raise AssertionError(f"{url} was cut off {_VISITS} times")
+
+
+def _visit_once(page, url):
+    failures = []
+
+    def note(request):
+        failures.append(request.failure or "")
+
+    answer = None
+    page.on("requestfailed", note)
+    try:
+        answer = page.goto(url)
+    except Error as error:
+        if _CUT_OFF not in str(error):
+            raise
+        failures.append(str(error))
+    finally:
+        page.remove_listener("requestfailed", note)
+    return answer, any(_CUT_OFF in failure for failure in failures)
 
 
 def give_token(page, token=TOKEN):
