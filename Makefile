@@ -70,14 +70,14 @@ $(DOCS)/.complete: docs/constraints.txt
 	@touch $@
 
 # Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two.
-# But the faults alone, for they show how long recovery takes. What is quick, and what is the rest: tests/support/choice.py.
+# But the other faults one by one, for they show how long recovery takes. What is quick, and what is the rest: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
 test: check
 ifeq ($(ARGS),)
 	@$(PYTEST) -m quick --numprocesses=4 $(BY_FILE) --ignore=tests/faults
-	@$(PYTEST) -m quick tests/faults
+	@$(PYTEST) -m quick --numprocesses=2 $(BY_FILE) tests/faults
 	@echo 'Passed: lint, types, unit, integration, semantics, and of whole topologies and faults one of each kind.'
 	@echo 'Left out: the other topologies and faults, a soak, long waits, and the newest servers. `make test-all` runs them.'
 else
@@ -95,8 +95,8 @@ test-rest: check docs
 # The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 tests/integration
-	@$(PYTEST) --servers=redis:8.0 $(ON_REDIS)
+	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration
+	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
 OLDEST := .cache/oldest

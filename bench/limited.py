@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from bench.latency import Schedule
-from bench.rig import fill, running, servers, until
+from bench.rig import Running, fill, running, servers, until
 from tiercel.workers.config import Settings
 
 LIMIT_PER_S = 100
@@ -97,19 +97,7 @@ def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) 
     """Offer messages of many tenants behind those of a limited one."""
     with running("tenants", settings, timed=True, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
-        began = time.monotonic()
-        fill(settings, topology.queue, repeat(b"big", waiting))
-        delivered = 0
-
-        def settled() -> bool:
-            nonlocal delivered
-            before = delivered
-            delivered = topology.reading.last().delivered
-            time.sleep(1.0)
-            return delivered >= waiting and delivered - before <= _STILL_PER_S
-
-        until(settled, _WITHIN_S, f"{waiting:,} messages to be taken")
-        settled_s = time.monotonic() - began
+        settled_s = _fill_and_settle(settings, topology, waiting)
         first = topology.totals("count")["acked"]
         schedule = Schedule(settings.amqp or "", topology.queue)
         try:
@@ -134,6 +122,25 @@ def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) 
         wall_s=wall_s,
         settled_s=settled_s,
     )
+
+
+def _fill_and_settle(settings: Settings, topology: Running, waiting: int) -> float:
+    """Publish the limited tenant's messages; return after how many seconds their surplus had gone
+    back to the queue.
+    """
+    began = time.monotonic()
+    fill(settings, topology.queue, repeat(b"big", waiting))
+    delivered = 0
+
+    def settled() -> bool:
+        nonlocal delivered
+        before = delivered
+        delivered = topology.reading.last().delivered
+        time.sleep(1.0)
+        return delivered >= waiting and delivered - before <= _STILL_PER_S
+
+    until(settled, _WITHIN_S, f"{waiting:,} messages to be taken")
+    return time.monotonic() - began
 
 
 def _tenants(count: int) -> Iterator[bytes]:

@@ -90,9 +90,29 @@ def drain(
     topology.turn(State.DEACTIVATED)
     publish(topology.settings, topology.queue, sentences(count))
     acked_before = topology.reading.last().acked
-    words_before = topology.executed()
     counted_before = counted()
     cpu_before = cpu_seconds()
+    executed = _until_drained(topology, kind, count)
+    used = spent(cpu_before, cpu_seconds())
+    if (found := counted() - counted_before) != count * topology.words:
+        raise BenchError(
+            f"{kind}: {found:,} words were counted instead of {count * topology.words:,}"
+        )
+    first, acks = _acks_after(topology, acked_before)
+    progress = executed if kind == "untracked" else acks
+    return Drained(
+        what=kind,
+        sentences=count,
+        whole_per_s=count / (moment(progress, count) - first),
+        steady_per_s=rate_between(progress, 0.1 * count, 0.9 * count),
+        cpu_s=used,
+    )
+
+
+def _until_drained(topology: Running, kind: str, count: int) -> list[tuple[float, float]]:
+    """Activate the topology; return how many sentences had been executed when."""
+    acked_before = topology.reading.last().acked
+    words_before = topology.executed()
     executed = [(time.monotonic(), 0.0)]
     topology.turn(State.ACTIVE)
     deadline = time.monotonic() + 60 + count / _SLOWEST
@@ -107,24 +127,16 @@ def drain(
         executed.append((time.monotonic(), done))
     # Counters are told once per second; empty inboxes say at once that the last word is done.
     executed.append((time.monotonic(), float(count)))
-    used = spent(cpu_before, cpu_seconds())
-    if (found := counted() - counted_before) != count * topology.words:
-        raise BenchError(
-            f"{kind}: {found:,} words were counted instead of {count * topology.words:,}"
-        )
+    return executed
+
+
+def _acks_after(topology: Running, before: int) -> tuple[float, list[tuple[float, float]]]:
+    """Return when the first message after these was delivered, and how many were acked when."""
     samples = topology.reading.samples()
-    first = next(sample.at for sample in samples if sample.delivered > acked_before)
-    acks = [
-        (sample.at, float(sample.acked - acked_before)) for sample in samples if sample.at >= first
+    first = next(sample.at for sample in samples if sample.delivered > before)
+    return first, [
+        (sample.at, float(sample.acked - before)) for sample in samples if sample.at >= first
     ]
-    progress = executed if kind == "untracked" else acks
-    return Drained(
-        what=kind,
-        sentences=count,
-        whole_per_s=count / (moment(progress, count) - first),
-        steady_per_s=rate_between(progress, 0.1 * count, 0.9 * count),
-        cpu_s=used,
-    )
 
 
 def tiercel(kind: str, settings: Settings, count: int) -> Drained:

@@ -111,17 +111,29 @@ def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Get the images once for all processes, if there are several; each then finds them."""
+    config = session.config
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        _find_servers(config)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get the images, here because it may take minutes, which are not the first test's."""
-    names = session.config.getoption("--servers")
-    if not names or not session.items or session.config.option.collectonly:
+    if session.items:
+        _find_servers(session.config)
+
+
+def _find_servers(config: pytest.Config) -> None:
+    names = config.getoption("--servers")
+    if not names or config.option.collectonly:
         return
     try:
         engine().close()
     except ServiceMissingError as error:
         pytest.exit(f"not tested with {names}: {error}", returncode=2 if all_must_run() else 0)
     try:
-        session.config.stash[_SERVERS] = in_containers(names)
+        config.stash[_SERVERS] = in_containers(names)
     except ServiceError as error:
         pytest.exit(str(error), returncode=2)
 
