@@ -64,13 +64,16 @@ class SourceOptions:
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
         """Raises OptionError."""
         given = _Given(options, _SOURCE, "read")
+        fields = given.get("fields")
+        if fields is not None and not fields.strip():
+            raise OptionError("fields names the columns of a body, as in 'id long, name string'")
         body_format = given.get("bodyFormat")
         if body_format is not None and body_format not in get_args(Format):
             raise OptionError(f"bodyFormat is text, json or bytes, not {body_format[:50]!r}")
-        if body_format is not None and given.get("fields") is None:
+        if body_format is not None and fields is None:
             raise OptionError("bodyFormat needs fields: it says how to read them from a body")
         corrupt_column = given.get("columnNameOfCorruptRecord")
-        if corrupt_column is not None and given.get("fields") is None:
+        if corrupt_column is not None and fields is None:
             raise OptionError("columnNameOfCorruptRecord needs fields: any body fits without them")
         if corrupt_column is not None and (not corrupt_column.strip() or "`" in corrupt_column):
             raise OptionError(f"columnNameOfCorruptRecord is a name, not {corrupt_column[:50]!r}")
@@ -80,7 +83,7 @@ class SourceOptions:
             address=given.address(),
             url=given.required("url"),
             queues=_queues(given.required("queue")),
-            fields=given.get("fields"),
+            fields=fields,
             body_format=cast("Format | None", body_format),
             corrupt_column=corrupt_column,
             max_messages=max_messages or _BATCH_MESSAGES,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
 
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.errors import QueuesError
@@ -22,6 +23,7 @@ _PATIENCE = timedelta(seconds=60)
 # As docs/decisions/threads-take-turns.md has it: while this thread makes messages of rows, the one
 # that sends them would wait ten times as long for each of its turns.
 _TURN_S = 0.0005
+_AT_ONCE = 1_000
 
 
 def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
@@ -30,22 +32,41 @@ def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
     What could not be routed goes to the queue for that, with the reason, where there is one; else
     it is an error. Raises what ``Publisher.publish`` raises.
     """
-    aside = options.unroutable_queue
-    refused: list[tuple[OutgoingMessage, QueuesError]] = []
+    rest = iter(messages)
+    first = next(rest, None)
+    if first is None:
+        # A stream with an aggregate has two hundred partitions, most of them empty: no connection
+        # for those.
+        return 0
+    rows = chain([first], rest)
     with _short_turns(), Publisher(options.url, _PATIENCE) as publisher:
-        if aside is None:
-            return publisher.publish_all(messages)
-        count = publisher.publish_all(
-            messages, on_refused=lambda message, error: refused.append((message, error))
-        )
+        if options.unroutable_queue is None:
+            return publisher.publish_all(rows)
+        return _send_or_put_aside(publisher, rows, options.unroutable_queue)
+
+
+def _send_or_put_aside(publisher: Publisher, rows: Iterator[OutgoingMessage], aside: str) -> int:
+    count = put_aside = 0
+    reason = None
+    refused: list[tuple[OutgoingMessage, QueuesError]] = []
+    # Some at a time: what is refused is in memory until all of these are confirmed.
+    while sent := publisher.publish_all(
+        islice(rows, _AT_ONCE), on_refused=lambda *each: refused.append(each)
+    ):
+        count += sent
+        if refused and reason is None:
+            reason = refused[0][1]
         # Without a way out of this one: it is an error if that queue is missing too.
-        publisher.publish_all(_aside(aside, message, error) for message, error in refused)
-    if refused:
+        put_aside += publisher.publish_all(
+            _aside(aside, message, error) for message, error in refused
+        )
+        refused.clear()
+    if put_aside:
         log.warning(
             "%d rows could not be routed and are in queue %s: %s",
-            len(refused),
+            put_aside,
             aside,
-            refused[0][1],
+            reason,
             extra={"event": "rows_put_aside", "queue": aside},
         )
     return count

@@ -10,7 +10,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.broker import plain_channel, take_all, unique
 from tests.support.data_frames import new_queue
+from tiercel.compose.ports import free_port
 from tiercel.frames.options import SinkOptions
+from tiercel.frames.writing import sending
 from tiercel.frames.writing.rows import RowsToMessages
 from tiercel.frames.writing.sending import send
 from tiercel.queues.errors import PublishRefusedError, QueuesError
@@ -68,6 +70,25 @@ def test_it_goes_aside_with_the_reason_if_there_is_a_queue_for_that(
     assert body == b"old"
     assert "leads to no queue" in headers["x-tiercel-reason"]
     assert (headers["x-tiercel-exchange"], headers["x-tiercel-routing-key"]) == (exchange, "old")
+
+
+def test_many_that_go_aside_are_not_kept_until_the_end(
+    amqp_url, queue, exchange, write, monkeypatch, caplog
+):
+    monkeypatch.setattr(sending, "_AT_ONCE", 2)
+    aside = new_queue(amqp_url, unique("aside"))
+    rows = [{"body": f"{n}", "routing_key": "old" if n % 3 else "new"} for n in range(9)]
+    assert write(rows, exchange=exchange, unroutableQueue=aside) == 9
+    assert [body for body, _ in take_all(amqp_url, queue)] == [b"0", b"3", b"6"]
+    assert [body for body, _ in take_all(amqp_url, aside)] == [b"1", b"2", b"4", b"5", b"7", b"8"]
+    assert [each.message.split(":")[0] for each in caplog.records] == [
+        f"6 rows could not be routed and are in queue {aside}"
+    ]
+
+
+def test_a_task_without_rows_needs_no_broker():
+    nowhere = SinkOptions.read({"url": f"amqp://127.0.0.1:{free_port()}", "queue": "orders"})
+    assert send(nowhere, []) == 0
 
 
 def test_a_queue_for_what_goes_aside_that_is_missing_is_an_error(exchange, write):

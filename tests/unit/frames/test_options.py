@@ -69,6 +69,7 @@ def test_a_list_of_queues_that_is_none_is_refused(text):
         ({"maxMessagesPerTrigger": "9" * 400}, "maxMessagesPerTrigger is a whole number"),
         ({"bodyFormat": "xml", "fields": "a int"}, "bodyFormat is text, json or bytes"),
         ({"bodyFormat": "json"}, "bodyFormat needs fields"),
+        ({"fields": " "}, "fields names the columns of a body"),
         ({"columnNameOfCorruptRecord": "bad"}, "columnNameOfCorruptRecord needs fields"),
         (
             {"columnNameOfCorruptRecord": "", "fields": "a int"},
