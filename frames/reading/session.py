@@ -4,11 +4,12 @@ end: it takes messages, plans batches of them, and settles them once their batch
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,8 @@ from tiercel.frames.reading.slices import cut
 from tiercel.frames.reading.taker import Taker
 from tiercel.frames.telling.post import Post
 from tiercel.queues.consuming.hand_out import Delivery
+
+log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=5)
 # The listener's word of a commit is this long under way, at most, when a query is stopped just
@@ -177,7 +180,7 @@ class ReadingSession:
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
         size = 0
-        was_empty = False
+        was_empty = warned = False
         began = moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
             found = self._taker.take(most - count, self._options.max_bytes - size)
@@ -197,9 +200,21 @@ class ReadingSession:
                     break
                 was_empty = self._taker.is_empty()
                 moved = time.monotonic()
+                if not was_empty and not warned and moved - began > _FIRST_S:
+                    warned = True
+                    _warn_of_waiting(self._taker.queues)
             self._taker.wait(_PAUSE_S / 2)
             self._taker.check()
         return taken
+
+
+def _warn_of_waiting(queues: Iterable[str]) -> None:
+    log.warning(
+        "messages wait in %s and none comes: another consumer takes them first, because it is the "
+        "single active one or has a higher priority, or RabbitMQ is away; this query waits",
+        ", ".join(queues),
+        extra={"event": "reader_waits"},
+    )
 
 
 def _counts(delivery: Delivery) -> bool:

@@ -110,9 +110,11 @@ def test_a_query_that_needs_no_rows_does_not_stand_still(amqp_url, queue, make):
     assert ready(amqp_url, queue) == 0
 
 
-@pytest.mark.timeout(60)
-def test_what_waits_for_another_consumer_holds_up_no_query(amqp_url, make, monkeypatch):
-    """The broker gives all of it to the single active one."""
+@pytest.fixture
+def taken(amqp_url, monkeypatch):
+    """A queue of three messages whose single active consumer is another one, and that one's
+    channel; a reader waits for two seconds.
+    """
     monkeypatch.setattr(session, "_FIRST_S", 2.0)
     name = unique()
     arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
@@ -122,9 +124,33 @@ def test_what_waits_for_another_consumer_holds_up_no_query(amqp_url, make, monke
         channel.basic_consume(name, lambda *_: None)
         put(amqp_url, name, b"a", b"b", b"c")
         wait_ready(amqp_url, name, 2)
-        reader = make(queue=name)
-        start = reader.initialOffset()
-        assert reader.latestOffset(start, None) == start
+        yield name, channel
+
+
+@pytest.mark.timeout(60)
+def test_what_waits_for_another_consumer_holds_up_no_query(taken, make):
+    reader = make(queue=taken[0])
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, None) == start
+
+
+@pytest.mark.timeout(60)
+def test_what_is_available_now_waits_for_another_consumer_and_says_so(taken, make, caplog):
+    name, channel = taken
+    reader = make(queue=name)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    ends = []
+    asking = threading.Thread(target=lambda: ends.append(reader.latestOffset(start, None)))
+    asking.start()
+    said = f"messages wait in {name} and none comes: another consumer takes them first"
+    wait_until(lambda: said in caplog.text, 30, "a word of what it waits for")
+    channel.cancel()
+    channel.close()
+    asking.join()
+    assert set(bodies_between(reader, start, ends[0])) <= {b"a", b"b", b"c"}
+    assert ends[0] != start
+    assert caplog.text.count("none comes") == 1
 
 
 def test_as_spark_4_1_calls_it(amqp_url, queue, make):
