@@ -107,6 +107,31 @@ def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, py
     page.context.close()
 
 
+@pytest.mark.parametrize("part", ["vue", "nicegui.js", "topology_graph"])
+def test_a_page_that_is_cut_off_while_it_loads_is_loaded_again(url, services, browser, part):
+    """As by Chromium itself, when a container is started beside it."""
+    left = [2]
+
+    def cut_off(route):
+        if left[0] and part in route.request.url:
+            left[0] -= 1
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    name = unique("cut-off")
+    before = len(browser.wrong)
+    with staged(services.redis_url, Play(name=name)):
+        page = browser("about:blank")
+        page.route("**/_nicegui/**", cut_off)
+        page.goto(f"{url}?topology={name}")
+        expect(page.get_by_test_id("graph").locator("g.node")).to_have_count(1)
+        assert left == [0]
+        page.context.close()
+    # Its other scripts complained that one was missing.
+    del browser.wrong[before:]
+
+
 def test_the_first_screen_names_the_bottleneck_and_what_fails(url, services, browser):
     name = unique("hurts")
     with staged(services.redis_url, orders(name)):

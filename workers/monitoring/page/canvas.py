@@ -12,7 +12,10 @@ from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page.drawing import graph_of
 from tiercel.workers.monitoring.page.lines import ChartKind, chart_of
 
-STYLE = Path(__file__).with_name("look") / "page.css"
+_LOOK = Path(__file__).with_name("look")
+STYLE = _LOOK / "page.css"
+# In the head of the page, for it must be there before the scripts that it looks after.
+LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
 
 
 class TopologyGraph(ui.element, component="look/topology_graph.js"):

@@ -13,7 +13,7 @@ from tiercel.acker.metrics.windows import Window
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page.actions import Actions
-from tiercel.workers.monitoring.page.canvas import STYLE, LineChart, TopologyGraph
+from tiercel.workers.monitoring.page.canvas import LOAD_AGAIN, STYLE, LineChart, TopologyGraph
 from tiercel.workers.monitoring.page.component import ComponentSide
 from tiercel.workers.monitoring.page.letters import LetterList, table_of
 from tiercel.workers.monitoring.page.lines import CHARTS
@@ -70,6 +70,7 @@ class Page:
         self._window = Window.TEN_MINUTES
         self._actions = Actions(addresses, shelf, TokenPrompt(lock))
         self._tables: dict[TableKind[Any], ui.table] = {}
+        ui.add_head_html(LOAD_AGAIN)
         ui.add_css(STYLE)
         ui.colors(primary="#23689b", accent="#0f4770")
         self._header()
