@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from pathlib import PurePath
 
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.spark_jobs.logs.redaction import redact
@@ -96,3 +97,11 @@ def hush_libraries() -> None:
     """Leave out what libraries say that we report ourselves."""
     for name, least in QUIET.items():
         logging.getLogger(name).setLevel(least)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Tell it apart from what py4j logs with the root logger: tracebacks of failed calls, which
+    raise errors besides, and come also when we end Spark ourselves in the middle of its start.
+    """
+    return PurePath(record.pathname).parent.name != "py4j"

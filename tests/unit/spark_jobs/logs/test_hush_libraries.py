@@ -1,0 +1,56 @@
+"""Libraries whose failures tiercel reports itself say nothing of them."""
+
+import logging
+import socket
+import threading
+
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+
+from tiercel.spark_jobs.logs import formatters
+from tiercel.spark_jobs.logs.formatters import hush_libraries
+
+
+@pytest.fixture
+def hushed():
+    hush_libraries()
+    yield
+    logging.getLogger().removeFilter(formatters._is_not_of_py4j)
+
+
+@pytest.fixture
+def dying_jvm():
+    """A port where each caller is cut off, as by a JVM that is killed in the middle of a call."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut_off():
+            while True:
+                try:
+                    caller, _ = server.accept()
+                except OSError:
+                    return
+                caller.recv(1)
+                caller.close()
+
+        thread = threading.Thread(target=cut_off, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def call(port):
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+    try:
+        with pytest.raises(Py4JError):
+            gateway.jvm.System.currentTimeMillis()
+    finally:
+        gateway.close()
+
+
+def test_py4j_says_nothing_of_a_call_that_was_cut_off(hushed, dying_jvm, caplog):
+    with caplog.at_level(logging.INFO):
+        call(dying_jvm)
+        logging.getLogger().info("of the user's own")
+    assert caplog.messages == ["of the user's own"]
