@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _listened_to: WeakSet[SparkSession] = WeakSet()
+# How Spark Connect says that an event reached its listeners when Python was already ending.
+_TOO_LATE = "StreamingQueryListenerBus .* cannot schedule new futures after"
 
 
 def register_rabbitmq(spark: SparkSession) -> None:
@@ -37,7 +40,8 @@ def _listen(spark: SparkSession) -> None:
         return
     # Spark Connect starts a thread for its listeners, and at its end Python waits for all threads
     # but daemons: for this one for ever, unless the session is stopped. A thread is a daemon if the
-    # one that starts it is.
+    # one that starts it is. What still reaches a daemon then cannot be handled, and need not be.
+    warnings.filterwarnings("ignore", message=_TOO_LATE)
     listener = CommitListener()
     adding = threading.Thread(target=spark.streams.addListener, args=[listener], daemon=True)
     adding.start()

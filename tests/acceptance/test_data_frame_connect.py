@@ -66,7 +66,10 @@ def test_a_client_of_spark_connect_reads_fails_and_writes(amqp_url, tmp_path):
 
 # The query goes on if the program does not stop it: it is the server's.
 _PROGRAM = """
+import concurrent.futures.thread
+import contextlib
 import sys
+import threading
 
 from pyspark.sql import SparkSession
 from tests.support.broker import ready
@@ -80,6 +83,16 @@ rows = spark.readStream.format("rabbitmq").options(url=url, queue=queue).load()
 writer = rows.writeStream.format("noop").option("checkpointLocation", folder)
 query = writer.trigger(processingTime="1 hour").start()
 wait_until(lambda: query.lastProgress or not query.isActive, 150)
+
+
+def stop_late():
+    # The listener's thread then hears of it when nothing may be scheduled any more.
+    wait_until(lambda: concurrent.futures.thread._shutdown)
+    with contextlib.suppress(RuntimeError):
+        query.stop()
+    wait_until(lambda: "_query_event_handler" not in str(threading.enumerate()))
+
+
 exec(end)
 print("the end of the program", flush=True)
 """
@@ -91,7 +104,16 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize("end", ["", "query.stop()", "spark.stop()", "query.stop(); spark.stop()"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "query.stop()",
+        "spark.stop()",
+        "query.stop(); spark.stop()",
+        "threading.Thread(target=stop_late).start()",
+    ],
+)
 def test_the_program_of_a_client_ends_by_itself(amqp_url, server, tmp_path, end):
     queue = new_queue(amqp_url, unique(), b"one", b"two")
     program = subprocess.Popen(
