@@ -98,17 +98,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _mark_choice(item: pytest.Item) -> None:
     """Mark it as quick or as of the rest, for ``-m``; and as one that has a second try."""
-    again = second_try(_folder(item))
+    marks = [mark.name for mark in item.iter_markers()]
+    again = second_try(_folder(item), marks)
     if again is not None:
         item.add_marker(again)
     try:
-        item.add_marker(chosen(_folder(item), [mark.name for mark in item.iter_markers()]))
+        item.add_marker(chosen(_folder(item), marks))
     except ValueError as error:
         raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
 
 def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were run a second time: the plugin names them, and pytest shows no more."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"run once more: {report.nodeid}", yellow=True)
+        terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -29,7 +29,7 @@ from tiercel.acker.connection.client import connect
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(1800)]
 
 PARTS = 5
 CALM = 3_000

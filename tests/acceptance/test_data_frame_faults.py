@@ -24,7 +24,11 @@ from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.promised,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 @pytest.fixture

@@ -14,7 +14,11 @@ from tests.support.data_frames import new_queue, plain_spark
 from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.promised,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 MESSAGES = 600
 

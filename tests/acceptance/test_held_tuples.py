@@ -17,7 +17,7 @@ from tiercel import Publisher
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 PAIRS = 400
 _SEED = 5

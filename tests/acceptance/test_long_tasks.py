@@ -29,7 +29,7 @@ from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.promised, pytest.mark.quick]
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,7 +26,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 ORDERS = 4_000
 # Messages published together, and the pause after them.

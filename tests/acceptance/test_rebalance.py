@@ -22,7 +22,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.registry import topology_named
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 RATE = 100
 

@@ -12,6 +12,7 @@ from tests.support.waiting import wait_until
 COUNT = 20
 
 
+@pytest.mark.promised
 @pytest.mark.timeout(240)
 def test_what_is_wanted_later_comes_then_and_a_long_call_is_made_once(tmp_path):
     with running(

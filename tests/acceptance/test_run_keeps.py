@@ -9,7 +9,7 @@ import pytest
 from tests.support.runs import SHOUT, Desk
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 
 def test_a_later_run_goes_on_with_what_an_earlier_one_was_given(tmp_path):

@@ -10,7 +10,7 @@ from tests.support.runs import Desk
 from tests.support.waiting import wait_until
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 TOPOLOGY = """
 from helpers import say

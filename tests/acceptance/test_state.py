@@ -16,7 +16,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 SENTENCES = 3_000
 # A second.

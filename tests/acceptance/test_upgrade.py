@@ -25,7 +25,7 @@ from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.processes import Child
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 NAME = QUEUE = "upgraded"
 RATE = 200
