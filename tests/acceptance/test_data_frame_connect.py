@@ -86,11 +86,13 @@ wait_until(lambda: query.lastProgress or not query.isActive, 150)
 
 
 def stop_late():
-    # The listener's thread then hears of it when nothing may be scheduled any more.
+    # The listener's thread then hears of it when nothing may be scheduled any more. It ends by
+    # that, with PySpark 4.1 it does not.
     wait_until(lambda: concurrent.futures.thread._shutdown)
+    [hears] = [each for each in threading.enumerate() if "_query_event_handler" in each.name]
     with contextlib.suppress(RuntimeError):
         query.stop()
-    wait_until(lambda: "_query_event_handler" not in str(threading.enumerate()))
+    hears.join(5)
 
 
 exec(end)
