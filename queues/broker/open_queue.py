@@ -56,17 +56,16 @@ class OpenQueue:
         the one before where the bounds allow that, and comes by a consumer that ends when it is
         full: pika rejects what arrives at a consumer that ends earlier, and a rejected message
         counts as a delivery and goes behind the others. Where the end of a channel gives them
-        back, it does so consumer by consumer, in the order of their names; to a quorum queue each
-        ``basic.get`` is a consumer too, named by its number, so that the tenth would be in front
-        of the second.
+        back, it does so consumer by consumer, in the order of their names, or of their beginning
+        from RabbitMQ 4.0 on. To a quorum queue each ``basic.get`` is a consumer too, named by its
+        number, so that the tenth would be in front of the second; and from 4.0 on all of them come
+        behind those that consumers had.
         """
-        size = 0
-        number = 0
-        for message in self.got(min(most, 1)):
-            self.hold()
-            size = len(message[2])
-            number = 1
-            yield [message]
+        first = self._first(most)
+        number = len(first)
+        size = sum(len(body) for _, _, body in first)
+        if first:
+            yield first
         while 0 < number < min(most, self.count) and size < most_bytes:
             left = min(most_bytes - size, _STRETCH_BYTES)
             room = math.ceil(left * number / max(size, 1))
@@ -77,6 +76,17 @@ class OpenQueue:
             yield came
             if len(came) < wanted:
                 return  # other consumers have the rest
+
+    def _first(self, most: int) -> list[tuple[Any, Any, bytes]]:
+        """Return the first message, if there is one, and count those that wait."""
+        self.count = self._ready(self.channel)
+        came = self._stretch(1) if min(most, self.count) else []
+        if not came:
+            # The queue is empty, its leader silent, or its messages are for another consumer.
+            self.count = 0
+            came = list(self.got(min(most, 1)))
+            self._holds = self._holds or bool(came)
+        return came
 
     def _stretch(self, wanted: int) -> list[tuple[Any, Any, bytes]]:
         """Return the next so many messages, fewer if no more come."""
@@ -103,8 +113,8 @@ class OpenQueue:
 
         As (method, properties, body) of pika.
 
-        The first of them says how many wait, not a passive declare: to that RabbitMQ answers 0 for
-        a quorum queue whose leader is silent for 250 ms.
+        The first of them says how many wait if that is not known. A passive declare does not
+        always: RabbitMQ answers 0 for a quorum queue whose leader is silent for 250 ms.
         """
         number = 0
         while most is None or number < most:
@@ -138,9 +148,9 @@ class OpenQueue:
         channel = self._connection.channel()
         until = time.monotonic() + _RETURNED_S
         while time.monotonic() < until:
-            if (
-                channel.queue_declare(self.name, passive=True).method.message_count
-                >= self.count - gone
-            ):
+            if self._ready(channel) >= self.count - gone:
                 return
             self._connection.sleep(0.02)
+
+    def _ready(self, channel: Any) -> int:
+        return int(channel.queue_declare(self.name, passive=True).method.message_count)

@@ -79,6 +79,15 @@ def test_it_shows_the_first_messages_and_all_stay_in_their_order(amqp_url, queue
     assert bodies(amqp_url, queue) == BODIES
 
 
+def test_a_queue_that_has_one_consumer_at_a_time_is_looked_at_while_it_has_none(amqp_url):
+    arguments = {"x_queue_type": "quorum", "x_single_active_consumer": True}
+    with declared(amqp_url, **arguments) as queue:
+        put(amqp_url, queue, *BODIES)
+        wait_ready(amqp_url, queue, 20)
+        found = peek(amqp_url, queue, 3, anyway=True)
+        assert [message.body for message in found.messages] == BODIES[:3]
+
+
 @pytest.mark.parametrize("limit", [12, 20, 30])
 def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
     """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
