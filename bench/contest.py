@@ -73,7 +73,7 @@ def consuming(
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = ProbeResults(Path(folder))
         argv = [sys.executable, "-m", "bench.peers.consumer", what, queue]
-        with _process(argv, settings, reading.environment(timed=timed)) as check:
+        with peer_process(argv, settings, reading.environment(timed=timed)) as check:
             yield reading, check
 
 
@@ -101,7 +101,7 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
         with redis.Redis.from_url(settings.redis_urls[0]) as client:
             client.config_resetstat()
         before = cpu_seconds()
-        with _process([python, *workers[what]], settings, {}) as check:
+        with peer_process([python, *workers[what]], settings, {}) as check:
             seconds = _seconds_of_tasks(what, settings, count, check)
             used = spent(before, cpu_seconds())
         _check_words(settings, what, count)
@@ -131,7 +131,7 @@ def _seconds_of_tasks(
 
 
 @contextmanager
-def _process(
+def peer_process(
     argv: Sequence[str], settings: Settings, more: Mapping[str, str]
 ) -> Iterator[Callable[[], bool]]:
     """A peer's process, which may have children, until the block ends.

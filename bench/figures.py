@@ -71,12 +71,34 @@ HEADLINES = (
         low=True,
     ),
     _row(
-        "beside_slow_p99_ms",
-        "beside one tuple of 10 s: p99 of messages for other tasks",
-        100,
+        "beside_slow_all_p99_ms",
+        "beside one tuple of 10 s: p99 of all other messages",
+        60,
         "{:.0f} ms",
         1,
         low=True,
+    ),
+    _row("uneven_exp_p50", "uneven work, exponential: p50 / Celery's", 1.0, "{:.2f}", low=True),
+    _row("uneven_exp_p99", "uneven work, exponential: p99 / Celery's", 1.0, "{:.2f}", low=True),
+    _row(
+        "uneven_heavy_p50",
+        "uneven work, one in twenty takes 2 s: p50 / Celery's",
+        1.0,
+        "{:.2f}",
+        low=True,
+    ),
+    _row(
+        "uneven_heavy_p99",
+        "uneven work, one in twenty takes 2 s: p99 / Celery's",
+        1.0,
+        "{:.2f}",
+        low=True,
+    ),
+    _row(
+        "half_speed_ratio",
+        "four tasks, one at half speed: throughput / sum of speeds",
+        0.95,
+        "{:.2f}",
     ),
     _row("p50_ms_100", "latency at 100 messages per second, p50", 15, "{:.0f} ms", 1, low=True),
     _row("p99_ms_100", "latency at 100 messages per second, p99", 40, "{:.0f} ms", 1, low=True),
@@ -162,7 +184,14 @@ def headline(results: Results) -> dict[str, Figure]:
         "celery_ratio": ratio(results, "basic", "celery"),
         "dramatiq_ratio": ratio(results, "basic", "dramatiq"),
         "slow_bolt_ratio": slow(results, "drain", "ratio"),
-        "beside_slow_p99_ms": slow(results, "beside", "p99_ms"),
+        "beside_slow_all_p99_ms": slow(results, "beside", "p99_ms"),
+        "uneven_exp_p50": uneven_ratio(results, "exponential", "p50_ms"),
+        "uneven_exp_p99": uneven_ratio(results, "exponential", "p99_ms"),
+        "uneven_heavy_p50": uneven_ratio(results, "heavy", "p50_ms"),
+        "uneven_heavy_p99": uneven_ratio(results, "heavy", "p99_ms"),
+        "half_speed_ratio": _of(
+            rounds_of(results, "uneven"), lambda of_round: of_round.get("half_speed_ratio")
+        ),
         **{key: latency(results, *which) for key, which in _LATENCIES.items()},
         "bare_per_s": drained(results, "bare", "whole_per_s"),
         "ledger_updates_per_s": ledger(results, PENDING, "updates_per_s"),
@@ -233,6 +262,20 @@ def slow_rounds(results: Results, what: str) -> list[Mapping[str, Any]]:
     """One row per round of a kind of slow work."""
     found: list[Mapping[str, Any]] = dict(rounds_of(results, "slow") or {}).get(what, [])
     return found
+
+
+def uneven(results: Results, kind: str, figure: str) -> Figure:
+    """A latency of uneven work, in milliseconds."""
+    return _of(rounds_of(results, "uneven"), lambda of_round: of_round[kind].get(figure))
+
+
+def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
+    """A latency of uneven work, divided by Celery's in the same round."""
+    return _median(
+        of_round[kind][figure] / of_round[kind][f"celery_{figure}"]
+        for of_round in rounds_of(results, "uneven")
+        if of_round[kind][f"celery_{figure}"]
+    )
 
 
 def depth_ratio(results: Results) -> Figure:

@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,15 +85,26 @@ class Schedule:
         The bodies are published in turn, again and again; sentences by default.
         """
         count = int(rate * seconds)
-        bodies = bodies or list(sentences(min(count, _BODIES)))
+        began, late = self.at(
+            [number / rate for number in range(count)],
+            bodies or list(sentences(min(count, _BODIES))),
+        )
+        return count, began, late
+
+    def at(self, times_s: Sequence[float], bodies: Sequence[bytes]) -> tuple[float, list[float]]:
+        """Publish at these times, ascending, in seconds from the first.
+
+        Returns the time of the first, and by how many seconds each was late.
+        """
+        count = len(times_s)
         began = time.monotonic() + 0.1
         late: list[float] = []
         sent = self._confirmed = 0
         while sent < count:
             now = time.monotonic()
-            due = min(count, int((now - began) * rate) + 1) if now >= began else 0
+            due = bisect_right(times_s, now - began)
             for number in range(sent, due):
-                at = began + number / rate
+                at = began + times_s[number]
                 properties = BasicProperties(delivery_mode=2, message_id=str(round(at * 1e6)))
                 self._outlet.submit(
                     Publication(
@@ -109,7 +121,7 @@ class Schedule:
                     f"only {self._confirmed:,} of {count:,} messages were confirmed: {self._error}"
                 )
             time.sleep(_STEP_S)
-        return count, began, late
+        return began, late
 
     def close(self) -> None:
         self._outlet.close(5.0)

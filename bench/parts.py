@@ -13,6 +13,7 @@ from bench.slow.amount import RAISING, Slow
 from bench.slow.beside import Beside, beside
 from bench.slow.curve import curve
 from bench.slow.drain import SlowDrained, drain
+from bench.slow.uneven import KINDS, half_speed, uneven
 from bench.throughput import Drained
 from bench.tuples import price
 from bench.tuples.hot_spots import hot_spots
@@ -63,7 +64,7 @@ QUICK = Scale(
     latency_s=8,
     bare_s=4,
     # As many messages as in full, so that the dice of shuffling weigh as much.
-    slow=Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0),
+    slow=Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0, uneven_s=30.0),
     inbox=inbox.Amount(calls=300, steps=300, hop_s=2.0, idle_s=2.0),
     pending=(ledger.HEADLINE,),
     trees=(),
@@ -164,6 +165,25 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
     return found
 
 
+def measure_uneven(scale: Scale, peers: str | None, say: Say) -> Any:
+    """Measure rounds of {kind of work: latencies}, and of a task at half speed."""
+    found: list[dict[str, Any]] = []
+    for number in range(scale.rounds):
+        of_round: dict[str, Any] = {}
+        with servers() as settings:
+            for kind in KINDS:
+                row = uneven(settings, scale.slow, kind, peers)
+                say(f"round {number + 1}: {row.line()}")
+                of_round[kind] = asdict(row)
+            of_round["half_speed_ratio"] = half_speed(settings, scale.slow)
+            say(
+                f"round {number + 1}: one task at half speed: {of_round['half_speed_ratio']:.2f} "
+                "of the sum of speeds"
+            )
+        found.append(of_round)
+    return found
+
+
 def slow_runs(
     settings: Settings, how: Slow, *, first: bool
 ) -> dict[str, Callable[[], SlowDrained | Beside]]:
@@ -233,6 +253,7 @@ PARTS: dict[str, Callable[[Scale, str | None, Say], Any]] = {
     "throughput": measure_throughput,
     "latency": measure_latency,
     "slow": measure_slow,
+    "uneven": measure_uneven,
     "ledger": measure_ledger,
     "inbox": measure_inbox,
     "tuples": measure_tuples,

@@ -27,6 +27,7 @@ def blocks(results: Results) -> dict[str, list[str]]:
         "latency": speed.latency,
         "slow": slow.slow,
         "beside": slow.beside,
+        "uneven": slow.uneven,
         "curve": slow.curve,
         "ledger": costs.ledger,
         "trees": costs.trees,

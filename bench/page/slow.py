@@ -32,7 +32,34 @@ def beside(results: Results) -> list[str]:
     forms = ("p50_ms", "p99_ms", "max_ms")
     found = [number(figures.slow(results, "beside", figure), "{:,.1f} ms") for figure in forms]
     return table_of(
-        ["beside one long tuple", "p50", "p99", "max"], [["messages for other tasks", *found]]
+        ["beside one long tuple", "p50", "p99", "max"], [["all other messages", *found]]
+    )
+
+
+def uneven(results: Results) -> list[str]:
+    rows = []
+    for kind, says in (
+        ("exponential", "exponential"),
+        ("heavy", "one in twenty takes 2 s, the others 105 ms"),
+    ):
+        ours, celery, ideal = (
+            " / ".join(
+                number(figures.uneven(results, kind, f"{who}{figure}_ms"), "{:,.0f}")
+                for figure in ("p50", "p99")
+            )
+            for who in ("", "celery_", "ideal_")
+        )
+        rows.append([says, f"{ours} ms", f"{celery} ms", f"{ideal} ms"])
+    if not figures.rounds_of(results, "uneven"):
+        return []
+    return table_of(
+        [
+            "work of 0.2 s on average: p50 / p99",
+            "tiercel",
+            "Celery, prefetch 1",
+            "one queue, simulated",
+        ],
+        rows,
     )
 
 

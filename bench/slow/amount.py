@@ -32,6 +32,10 @@ class Slow:
     curve_tasks: Sequence[int] = (1, 2, 4, 8, 16)
     # Time that a point of the curve takes where nothing but the work takes time.
     curve_s: float = 10.0
+    # How long uneven work arrives.
+    uneven_s: float = 120.0
+    # Of a tuple, where one task is half as fast as the others.
+    half_ms: float = 100
 
 
 def within_s(best_s: float) -> float:

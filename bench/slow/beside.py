@@ -1,4 +1,4 @@
-"""Latency of fast messages for other tasks, while one tuple takes long."""
+"""Latency of all other messages, while one tuple takes long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WARM_UP_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Latency of fast messages for other tasks while one tuple takes long. In milliseconds."""
+    """Latency of all other messages while one tuple takes long. In milliseconds."""
 
     messages: int
     p50_ms: float
@@ -29,20 +29,16 @@ class Beside:
         """For people."""
         return (
             f"beside one long tuple: p50 {self.p50_ms:.1f} ms  p99 {self.p99_ms:.1f} ms"
-            f"  max {self.max_ms:.1f} ms  ({self.messages:,} messages for other tasks)"
+            f"  max {self.max_ms:.1f} ms  (all {self.messages:,} other messages)"
         )
 
 
 def beside(settings: Settings, how: Slow) -> Beside:
-    """Fast messages at a steady rate, each task its share.
-
-    In their midst one for the first task is long.
-    """
-    shape = SlowShape(tasks=how.tasks, even=True)
+    """Shuffle fast messages at a steady rate; one in their midst is long."""
+    shape = SlowShape(tasks=how.tasks)
     long_s = how.long_ms / 1000
-    # A message for the first task, some seconds after the beginning.
-    number = _first_of_task_zero(int(_WARM_UP_S * how.rate), how.tasks)
-    seconds = _WARM_UP_S + long_s + how.tasks / how.rate + 1.0
+    number = int(_WARM_UP_S * how.rate)
+    seconds = _WARM_UP_S + long_s + 1.0
     bodies = [
         slow_body(each, how.long_ms if each == number else 0.0)
         for each in range(int(seconds * how.rate))
@@ -62,23 +58,19 @@ def beside(settings: Settings, how: Slow) -> Beside:
     return beside_of(found, began, how, number)
 
 
-def _first_of_task_zero(number: int, tasks: int) -> int:
-    return -(-number // tasks) * tasks
-
-
 def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside:
-    """Rows for other tasks, due while ``number`` was at work. Pure.
+    """Latencies of the messages that were due while message ``number`` was at work. Pure.
 
-    From rows of scheduled time and seconds to the ack.
+    ``found`` has a row per message: scheduled time and seconds to the ack.
     """
     numbers = np.rint((found[:, 0] - began) * how.rate).astype(np.int64)
     last = number + int(how.rate * how.long_ms / 1000)
-    mine = (numbers > number) & (numbers <= last) & (numbers % how.tasks != 0)
-    if not mine.any():
+    others = (numbers > number) & (numbers <= last)
+    if not others.any():
         raise BenchError("no message was acked beside the long one")
     if found[numbers == number, 1].max(initial=0.0) < how.long_ms / 1000:
         raise BenchError("the long tuple was not at work")
-    p50, p99, longest = 1000 * np.percentile(found[mine, 1], [50, 99, 100])
+    p50, p99, longest = 1000 * np.percentile(found[others, 1], [50, 99, 100])
     return Beside(
-        messages=int(mine.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest)
+        messages=int(others.sum()), p50_ms=float(p50), p99_ms=float(p99), max_ms=float(longest)
     )

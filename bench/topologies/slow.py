@@ -26,6 +26,8 @@ from tiercel import (
 SLOW = "BENCH_SLOW"
 # A hash in Redis: how often each message was executed.
 EXECUTIONS = "bench-executions"
+# A hash in Redis: the monotonic time at which the work of each message ended.
+DONE = "bench-done"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,10 @@ class SlowShape:
     even: bool = False
     # Each execution is noted in Redis, so that repeats are seen and messages can raise once.
     noted: bool = False
+    # The end of each execution is noted in Redis.
+    stamped: bool = False
+    # The first task takes twice as long for everything.
+    half: bool = False
 
     @classmethod
     def told(cls) -> SlowShape:
@@ -56,7 +62,7 @@ def slow_body(number: int, work_ms: float, *, raises: bool = False) -> bytes:
 
 
 def slow_bodies(count: int, work_ms: float, raising: int = 0) -> Iterator[bytes]:
-    """So many of them; of ``raising`` messages one raises."""
+    """Messages that take ``work_ms`` each; one of ``raising`` messages raises."""
     for number in range(count):
         yield slow_body(number, work_ms, raises=bool(raising) and number % raising == 0)
 
@@ -72,16 +78,20 @@ class Work(BasicBolt):
 
     transient = frozenset({"_client"})
 
-    def __init__(self, *, noted: bool) -> None:
-        self._noted = noted
+    def __init__(self, shape: SlowShape) -> None:
+        self._shape = shape
+        self._factor = 1
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         super().prepare(config, context)
         self._client = redis.Redis.from_url(config["redis_url"])
+        self._factor = 2 if self._shape.half and context.task_index == 0 else 1
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        time.sleep(tup["work_ms"] / 1000)
-        if self._noted:
+        time.sleep(self._factor * tup["work_ms"] / 1000)
+        if self._shape.stamped:
+            self._client.hset(DONE, tup["number"], str(time.monotonic()))
+        if self._shape.noted:
             times: Any = self._client.hincrby(EXECUTIONS, tup["number"], 1)
             if tup["raises"] and times == 1:
                 raise FirstTimeError(f"message {tup['number']} raises the first time")
@@ -108,7 +118,7 @@ def slow() -> Topology:
         "bench-slow", fields="number long, work_ms double, raises boolean", format="json"
     )
     builder.set_spout("sentences", spout)
-    work = builder.set_bolt("work", Work(noted=shape.noted), parallelism=shape.tasks)
+    work = builder.set_bolt("work", Work(shape), parallelism=shape.tasks)
     if shape.even:
         work.custom_grouping("sentences", ByNumber())
     else:

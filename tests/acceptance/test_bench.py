@@ -10,6 +10,7 @@ from bench.slow.amount import RAISING, Slow
 from bench.slow.beside import beside
 from bench.slow.curve import curve
 from bench.slow.drain import drain
+from bench.slow.uneven import arrivals, half_speed, uneven
 from bench.standby import measure as measure_standby
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
@@ -69,11 +70,23 @@ def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, rais
     assert 80 / 4 <= found.busiest <= 80 + found.raised
 
 
-def test_messages_for_other_tasks_do_not_wait_for_a_long_tuple(settings):
+def test_messages_beside_a_long_tuple_are_measured(settings):
     found = beside(settings, Slow(long_ms=3_000))
-    assert 40 <= found.messages <= 45
+    assert found.messages == 60
     assert 0 < found.p50_ms <= found.p99_ms <= found.max_ms
     assert found.p50_ms < 1_000
+
+
+def test_uneven_work_is_measured_beside_an_ideal_queue(settings):
+    found = uneven(settings, Slow(uneven_s=4.0), "exponential", None)
+    assert found.messages == len(arrivals("exponential", 4, 4.0))
+    assert 0 < found.ideal_p50_ms < found.ideal_p99_ms
+    assert found.p50_ms <= found.p99_ms
+    assert found.celery_p50_ms is None
+
+
+def test_a_task_at_half_speed_is_measured(settings):
+    assert 0 < half_speed(settings, Slow(messages=40, half_ms=50)) <= 1.1
 
 
 def test_slow_work_has_a_curve(settings):

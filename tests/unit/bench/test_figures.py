@@ -25,7 +25,9 @@ KEYS = [
         "celery_ratio",
         "dramatiq_ratio",
     ),
-    *("slow_bolt_ratio", "beside_slow_p99_ms"),
+    *("slow_bolt_ratio", "beside_slow_all_p99_ms"),
+    *("uneven_exp_p50", "uneven_exp_p99", "uneven_heavy_p50", "uneven_heavy_p99"),
+    "half_speed_ratio",
     *("p50_ms_100", "p99_ms_100", "p50_ms", "p99_ms", "p50_ms_5000", "p99_ms_5000"),
     *("bare_p50_ms", "bare_p99_ms", "bare_per_s"),
     *("ledger_updates_per_s", "ledger_bytes_per_root", "arrow_tuples_per_s", "basic_tuples_per_s"),
@@ -83,6 +85,15 @@ def inbox_row(server_us):
     return {"p50_ms": 0.1, "p99_ms": 0.2, "client_us": 100.0, "server_us": server_us}
 
 
+def uneven_row(**found):
+    return {
+        "messages": 1_920,
+        **{f"{who}p50_ms": 400.0 for who in ("", "celery_", "ideal_")},
+        **{f"{who}p99_ms": 1_300.0 for who in ("", "celery_", "ideal_")},
+        **found,
+    }
+
+
 WHOLE = results(
     throughput=[a_round(1), a_round(2), a_round(4)],
     latency=[
@@ -105,6 +116,14 @@ WHOLE = results(
             for work_ms in (1_000, 10)
         ],
     },
+    uneven=[
+        {
+            "exponential": uneven_row(p50_ms=400.0 * factor, celery_p50_ms=500.0),
+            "heavy": uneven_row(p50_ms=300.0 * factor, celery_p50_ms=600.0),
+            "half_speed_ratio": 0.9 + factor / 100,
+        }
+        for factor in (1, 2, 3)
+    ],
     inbox={
         "calls": {
             "take 2 KB": inbox_row(20.0),
@@ -180,9 +199,22 @@ def test_a_contestant_that_failed_in_a_round_counts_in_the_others():
 
 def test_a_run_of_slow_work_that_failed_counts_in_no_figure():
     found = figures.headline(WHOLE)
-    assert (found["slow_bolt_ratio"], found["beside_slow_p99_ms"]) == (1.11, 60.3)
+    assert (found["slow_bolt_ratio"], found["beside_slow_all_p99_ms"]) == (1.11, 60.3)
     failed = figures.headline(results(slow={"drain": [{"error": "no"}]}))
-    assert (failed["slow_bolt_ratio"], failed["beside_slow_p99_ms"]) == (None, None)
+    assert (failed["slow_bolt_ratio"], failed["beside_slow_all_p99_ms"]) == (None, None)
+
+
+def test_uneven_work_is_divided_by_celery_in_the_same_round():
+    found = figures.headline(WHOLE)
+    assert (found["uneven_exp_p50"], found["uneven_heavy_p50"]) == (1.6, 1.0)
+    assert (found["uneven_exp_p99"], found["half_speed_ratio"]) == (1.0, 0.92)
+    alone = [
+        {
+            kind: uneven_row(celery_p50_ms=None, celery_p99_ms=None)
+            for kind in ("exponential", "heavy")
+        }
+    ]
+    assert figures.headline(results(uneven=alone))["uneven_exp_p50"] is None
 
 
 def test_a_target_is_met_from_its_own_side():

@@ -126,6 +126,7 @@ def test_a_quick_run_measures_every_figure_of_the_last_line_but_those_of_growth(
         "throughput",
         "latency",
         "slow",
+        "uneven",
         "ledger",
         "inbox",
         "tuples",

@@ -10,9 +10,10 @@ import redis
 
 from bench.rig import BenchError
 from bench.slow.amount import Slow
-from bench.slow.beside import _first_of_task_zero, beside_of
+from bench.slow.beside import beside_of
 from bench.slow.curve import messages_of_point
 from bench.slow.drain import check_executions
+from bench.slow.uneven import KINDS, MEAN_MS, Arrival, arrivals, ideal_s
 from bench.topologies.slow import SLOW, FirstTimeError, SlowShape, slow, slow_bodies, slow_body
 from tests.support.pump import Pump
 
@@ -88,22 +89,19 @@ def test_a_message_that_was_not_executed_just_as_often_as_needed_spoils_the_run(
 
 
 def latencies(how, number, beside_s):
-    """Rows as the probe writes them: the long tuple, those of its task behind
-    it, and the others.
-    """
-    rows = []
-    for each in range(600):
-        scheduled = 100.0 + each / how.rate
-        behind = each % how.tasks == 0 and number <= each <= number + how.rate * how.long_ms / 1000
-        done = 100.0 + number / how.rate + how.long_ms / 1000
-        rows.append((scheduled, done - scheduled if behind else beside_s))
-    return np.array(rows)
+    """Rows as the probe writes them: the long tuple and the others."""
+    return np.array(
+        [
+            (100.0 + each / how.rate, how.long_ms / 1000 if each == number else beside_s)
+            for each in range(600)
+        ]
+    )
 
 
-def test_what_counts_beside_a_long_tuple_is_what_other_tasks_are_given_meanwhile():
+def test_all_other_messages_that_are_due_beside_a_long_tuple_count():
     how = Slow()
     found = beside_of(latencies(how, 200, 0.02), 100.0, how, 200)
-    assert found.messages == 150
+    assert found.messages == 200
     assert (found.p50_ms, found.p99_ms, found.max_ms) == pytest.approx((20, 20, 20))
 
 
@@ -115,13 +113,32 @@ def test_a_long_tuple_that_was_never_at_work_measures_nothing():
         beside_of(rows, 100.0, how, 200)
 
 
-def test_the_long_tuple_is_for_the_first_task():
-    assert [_first_of_task_zero(number, 4) for number in (200, 201, 203, 204)] == [
-        200,
-        204,
-        204,
-        204,
+@pytest.mark.parametrize("kind", KINDS)
+def test_uneven_work_keeps_its_tasks_busy_for_four_fifths_of_the_time(kind):
+    schedule = arrivals(kind, 4, 10_000.0)
+    work_s = sum(one.work_ms for one in schedule) / 1000
+    assert work_s / len(schedule) == pytest.approx(MEAN_MS / 1000, rel=0.05)
+    assert work_s / 4 / 10_000 == pytest.approx(0.8, rel=0.05)
+    assert schedule == arrivals(kind, 4, 10_000.0)
+    assert schedule != arrivals(kind, 4, 10_000.0, seed=2)
+
+
+def test_the_ideal_queue_gives_a_message_to_the_server_that_is_free_first():
+    schedule = [
+        Arrival(at_s=0.0, work_ms=10_000),
+        *(Arrival(at_s=float(each), work_ms=500) for each in range(1, 5)),
+        Arrival(at_s=4.2, work_ms=100),
     ]
+    assert ideal_s(schedule, 2) == pytest.approx([10.0, 0.5, 0.5, 0.5, 0.5, 0.4])
+
+
+def test_a_task_at_half_speed_takes_twice_as_long(slow_topology, monkeypatch):
+    slept = []
+    monkeypatch.setattr("bench.topologies.slow.time.sleep", slept.append)
+    pump = Pump(slow_topology(tasks=2, even=True, half=True))
+    pump.feed(*rows_of(slow_bodies(4, 100.0)))
+    pump.run()
+    assert sorted(slept) == [0.1, 0.1, 0.2, 0.2]
 
 
 @pytest.mark.parametrize("work_ms", Slow().curve_ms)
