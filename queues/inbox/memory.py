@@ -24,7 +24,6 @@ from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,
-    digest_of,
     number_of_run,
     stale,
     superseded,
@@ -175,11 +174,11 @@ class MemoryInboxes:
             if known.attempt > sender.attempt:
                 return Appended.STALE
             if number <= known.number:
-                same = number < known.number or digest_of(parcel) == known.digest
+                same = number < known.number or parcel.digest == known.digest
                 return Appended.REPEATED if same else Appended.DIFFERENT
             if parcel.bounded and box.entries and not self._has_room(box, parcel):
                 return Appended.FULL
-            box.senders[sender.task] = Known(sender.attempt, number, digest_of(parcel))
+            box.senders[sender.task] = Known(sender.attempt, number, parcel.digest)
             for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
                 box.add(bytes(chunk), tuples, self._clock())
             self._changed.notify_all()

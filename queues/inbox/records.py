@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 
 
@@ -46,6 +47,15 @@ class Parcel:
     tuples: Sequence[int]
     # False where waiting for room could wait for itself: on the way back of a cycle.
     bounded: bool = True
+    # 16 hexadecimal digits of its content, by which a repeat is compared.
+    digest: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = blake2b(digest_size=8)
+        for chunk, tuples in zip(self.chunks, self.tuples, strict=False):
+            content.update(b"%d %d " % (len(chunk), tuples))
+            content.update(chunk)
+        object.__setattr__(self, "digest", content.hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +94,8 @@ class Covered:
     # these entries. An inbox that holds nothing has all its room, whatever was given here.
     tuples: int = 0
     bytes: int = 0
+    # Hexadecimal digest of all effects of the step, by which a repeat is compared; empty: unknown.
+    work: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

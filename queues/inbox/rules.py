@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from hashlib import blake2b
 
 from tiercel.queues.inbox.contract import LARGEST
 from tiercel.queues.inbox.records import Parcel, StaleAttemptError, StepOrderError
@@ -24,15 +23,6 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
         if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
             counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
             raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
-
-
-def digest_of(parcel: Parcel) -> str:
-    """Return 16 hexadecimal digits of the parcel's content, by which a repeat is compared."""
-    content = blake2b(digest_size=8)
-    for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
-        content.update(b"%d %d " % (len(chunk), tuples))
-        content.update(chunk)
-    return content.hexdigest()
 
 
 def stale(task: int) -> StaleAttemptError:

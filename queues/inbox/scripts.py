@@ -23,7 +23,6 @@ from tiercel.queues.inbox.records import (
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
-    digest_of,
     stale,
     superseded,
     unfinished,
@@ -131,7 +130,7 @@ class InboxScripts:
     ) -> Effect[Appended]:
         """Append a parcel."""
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
-        args: list[Any] = [run, sender.task, sender.attempt, number, digest_of(parcel), *most]
+        args: list[Any] = [run, sender.task, sender.attempt, number, parcel.digest, *most]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
             args += (tuples, chunk)
         keys = (self._meta, self._entries, self._senders, self._wake)

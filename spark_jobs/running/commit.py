@@ -11,7 +11,10 @@ For each commit, in this order:
    with the next commit, whichever comes first.
 
 Where all of this is on one server, 1 and 3 are one round trip, or with a state 1 and 2. An attempt
-that dies after 1 is repeated by the next one over exactly the same tuples.
+that dies after 1 is repeated by the next one over exactly the same tuples. The seal has a digest of
+all that leaves. A repeat whose own digest differs sends nothing: some effects of the first attempt
+may have left and others not, so that every message that either attempt touched fails, and its
+broker delivers it again.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
+
+import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all, perform_in_turn
 from tiercel.acker.ledger import Applied, Ledger, Reply, Token
 from tiercel.acker.outcomes import total
-from tiercel.acker.work import canonical, conflict_of
+from tiercel.acker.work import conflict_of
 from tiercel.queues.inbox.contract import Inbox, Inboxes
 from tiercel.queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
 from tiercel.spark_jobs.errors import LostStepsError
@@ -76,20 +83,24 @@ class Committer:
         LostStepsError.
         """
         step = covered.step
-        self.conflicted = False
-        first = [*self._finishing(), self._inbox.seal(covered, done.snapshot)]
-        appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
-        applying = self._applying(step, done)
+        work = _work_of(done)
+        self.conflicted = bool(covered.work) and covered.work != work
+        sealing = self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot)
+        first = [*self._finishing(), sealing]
         if states is not None and states.begun:
             writing = states.writing(done.updates, done.failures)
             # Never written unless sealed: a successor would take other tuples into the step.
             _check(perform_in_turn([*first, *(writing or ())]))
             first = []
-            if writing is None:
-                self._conflict(done)
-                self.unfinished = step
-                return None
-        elif not _on_one_server([*first, *appends, *applying]):
+            self.conflicted |= writing is None
+        if self.conflicted:
+            _check(perform_all(first))
+            self._conflict(done)
+            self.unfinished = step
+            return None
+        appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
+        applying = self._applying(step, done)
+        if first and not _on_one_server([*first, *appends, *applying]):
             _check(perform_all(first))
             first = []
         began = time.perf_counter_ns()
@@ -168,13 +179,23 @@ class Committer:
         return reply
 
     def _conflict(self, done: Done) -> None:
-        """An earlier attempt at the step did other work, whose effects stay: its
-        messages come again.
+        """Fail all messages of the input and of what the task holds: an earlier attempt at the step
+        did other work, some of whose effects stay.
         """
         self.conflicted = True
-        if self._ledger is not None:
-            roots = canonical(done.updates, done.failures).roots.tolist()
+        roots = np.unique(done.lineage.roots).tolist()
+        if self._ledger is not None and roots:
             self._ledger.fail([conflict_of(root) for root in roots])
+
+
+def _work_of(done: Done) -> str:
+    """Return the digest of all that leaves with a step; equal for equal work."""
+    content = blake2b(done.updates.roots.tobytes(), digest_size=8)
+    content.update(done.updates.xors.tobytes())
+    # Reasons may hold addresses and times, which differ between attempts that did the same.
+    content.update(b"".join(b"%d " % failure.root for failure in done.failures))
+    content.update(b"".join(b"|%d %b" % (one.target, one.digest.encode()) for one in done.parcels))
+    return content.hexdigest()
 
 
 def _check(replies: Sequence[bool]) -> None:

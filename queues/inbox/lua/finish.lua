@@ -12,7 +12,7 @@ if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then return 0 end
 if tonumber(ARGV[3]) <= tonumber(meta[3]) then return 1 end
 local sealed = redis.call('HGET', KEYS[3], 'sealed') or ''
 local step, ticks, tuples, size, whole, part =
-  sealed:match('^(%d+) (%d+) (%d+) (%d+)|([^|]*)|(.*)$')
+  sealed:match('^(%d+) (%d+) (%d+) (%d+) %x+|([^|]*)|(.*)$')
 if step ~= ARGV[3] then return 2 end
 
 for position, rows in part:gmatch('(%S+)=(%x+)') do
