@@ -68,9 +68,9 @@ class WorkingCopy:
     def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:
         """Take a snapshot after a step; None if nothing changed since the one before.
 
-        ``kept`` then adopts it.
-
-        What cannot be packed is reported to the record, and the copy dropped.
+        ``kept`` then adopts it. Where attributes cannot be packed the record is aborted, as by a
+        ``flush`` that raises, and the copy dropped: what the next one does must not depend on a
+        step that it does not know.
         """
         if self._bolt is None or record.aborted:
             return None
@@ -175,11 +175,15 @@ class WorkingCopy:
         return packed
 
     def _lose(self, record: Record, why: str) -> None:
-        reason = f"cannot keep its attributes: {why}"
+        reason = (
+            f"cannot keep its attributes: {why}; name in transient those that need not outlive "
+            "the process"
+        )
         log.warning(
             "%s[%d]: %s", self._component, self._task, reason, extra={"event": "snapshot_failed"}
         )
         record.report(reason)
+        record.abort(reason)
         self.drop()
 
 

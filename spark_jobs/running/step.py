@@ -159,8 +159,6 @@ class Step:
             else:
                 trusted = execute_bolt(bolt, record, watch)
         if not trusted:
-            if self._states is not None:
-                self._states.forget(self._of.task)
             self._setup.copy.drop()
 
     def _while_it_may(
@@ -222,8 +220,11 @@ class Step:
         record = self.record
         lineage = self.lineage
         executed = record.executed
-        parcels, children = self._parcels()
+        # First: a copy that cannot be kept fails the input, and nothing that it did leaves.
         snapshot = self._setup.copy.snapshot(record, lineage)
+        if record.aborted and self._states is not None:
+            self._states.forget(self._of.task)
+        parcels, children = self._parcels()
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
             record.failure(row, root, self._of.task)
