@@ -3,6 +3,7 @@
 word_count          sentences from RabbitMQ, split, counted by word in a state
 arrow_word_count    the same with whole record batches, into another queue
 invoices            from queue to queue
+lookups             a pool of threads that answers later
 webhooks            from a queue to web servers, hundreds at once, with a limit per second
 bulk_insert         from a queue into a database, one transaction per batch
 model               a model that works on batches, loaded once per process

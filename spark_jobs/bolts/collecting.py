@@ -1,6 +1,6 @@
 """The contracts of the collectors: what a bolt emits, acks and fails with.
 
-``execute`` and ``flush`` are handed one, and must not keep it. ``emitting`` makes them.
+``execute`` and ``flush`` are handed one. ``emitting`` makes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ class _Collector(ABC):
 
 
 class BasicCollector(_Collector):
-    """For ``BasicBolt``: anchors what is emitted to the tuple that is being executed."""
+    """For ``BasicBolt``: anchors what is emitted to the tuple that is being executed.
+
+    For as long as ``execute`` runs: threads may use it that ``execute`` waits for. A bolt whose
+    threads go on is a ``Bolt``.
+    """
 
     @abstractmethod
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
@@ -61,7 +65,14 @@ class AsyncCollector(_Collector):
 
 
 class OutputCollector(_Collector):
-    """For ``Bolt``: anchors, acks and fails by hand."""
+    """For ``Bolt``: anchors, acks and fails by hand.
+
+    Any thread may call it, at any time, for a tuple that is not done, also in a later step than the
+    tuple's own. Outside of ``execute`` and ``flush``, and in other threads than theirs, a call
+    takes effect with the next commit of the task, which follows soon. If the process dies before,
+    the tuple's message fails and is delivered again; a thread that outlives its task's copy of the
+    bolt gets a ForeignTupleError.
+    """
 
     @abstractmethod
     def emit(
@@ -70,7 +81,8 @@ class OutputCollector(_Collector):
         anchors: Tuple | Iterable[Tuple] = (),
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that receive it.
+        """Emit a tuple; returns the ids of the tasks that receive it: none to a thread, for
+        they are chosen at the commit.
 
         It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of
         all of them do. Without anchors it belongs to no tree, and nothing is replayed if it is

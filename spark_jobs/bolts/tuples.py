@@ -37,6 +37,7 @@ class Tuple:
     """
 
     __slots__ = (
+        "__weakref__",
         "began_ns",
         "emitted",
         "lanes",

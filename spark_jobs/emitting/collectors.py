@@ -49,7 +49,7 @@ class Recorder:
         self._record.report(reason_given(error))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a collector is handed in and never stored: it is another one in each step")
+        raise TypeError("a collector cannot travel: name the attribute that has it in transient")
 
 
 class BasicRecorder(Recorder, BasicCollector):

@@ -74,6 +74,12 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
+        # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
+        self.answers: object = None
+        # Number of answers that took effect in this step.
+        self.answered = 0
+        # The thread that executes the step; 0 before and afterwards.
+        self.thread = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
         # Row of each failed tuple to why.

@@ -10,11 +10,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.ledger import Failure
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.contract import Inbox
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
 _RETRY_S = 0.1
+_THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
 T = TypeVar("T")
 
 
@@ -114,6 +117,7 @@ class Attempt:
 
         Call it before the first ``turn``.
         """
+        self._fail_lost()
         sealed = self._inbox.opened.sealed
         if sealed is not None:
             self._repeat(sealed)
@@ -123,10 +127,13 @@ class Attempt:
 
         Returns whether there was one.
         """
-        self._take(wait_s)
+        copy = self._setup.copy
+        if copy.lost:
+            self._fail_lost()
+        self._take(0.0 if copy.answers.waiting else wait_s)
         most = self._most() if self._backlog else 0
         ticks = self._ticks.due(self._around.clock()) if self._ticks is not None else []
-        if not most and not ticks:
+        if not most and not ticks and not copy.answers.waiting:
             return False
         self._work(most, ticks)
         return True
@@ -221,7 +228,7 @@ class Attempt:
             self.doing = None
         self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
-        if covered.whole or covered.part or done.ticked:
+        if covered.whole or covered.part or done.ticked or done.record.answered:
             self._leave(covered, done, states, began_ns)
             self._slices.committed()
         done.record.let_go()
@@ -261,7 +268,7 @@ class Attempt:
         else:
             reply = self._patiently(lambda: self._committer.commit(covered, done, states))
         if done.snapshot is not None:
-            self._setup.copy.kept(done.snapshot)
+            self._setup.copy.kept()
         step_ns = time.perf_counter_ns() - began_ns
         self._around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
@@ -275,7 +282,28 @@ class Attempt:
 
     def _working_copy(self, snapshot: bytes | None) -> WorkingCopy:
         around = self._around
-        return WorkingCopy(around.topology, self.task, around.config, around.key, snapshot)
+        return WorkingCopy(
+            around.topology, self.task, around.config, around.key, snapshot, self._wake_for_answer
+        )
+
+    def _wake_for_answer(self) -> None:
+        # A server that is away wakes nothing: the wait for it ends by itself within seconds.
+        with suppress(RedisUnavailableError):
+            self.wake()
+
+    def _fail_lost(self) -> None:
+        """Fail the messages of tuples that only threads held, when these threads' copy ended."""
+        copy = self._setup.copy
+        ledger = self._around.ledger
+        failures = [
+            Failure(
+                root=root, component=self._setup.component, task=self.task, reason=_THREAD_ENDED
+            )
+            for root in copy.lost
+        ]
+        if ledger is not None and failures:
+            self._patiently(lambda: ledger.fail(failures))
+        copy.lost = []
 
     # -- around it -------------------------------------------------------------------------------
 

@@ -21,6 +21,10 @@ from tiercel.spark_jobs.topology.graph import Topology
 log = logging.getLogger(__name__)
 
 
+def _nobody() -> None:
+    """Wake nobody: a bolt with calls under way has no collector that threads may keep."""
+
+
 class CallingCopy(WorkingCopy):
     """Lives as long as the attempt: other calls are using it when a step ends, or fails.
 
@@ -35,7 +39,7 @@ class CallingCopy(WorkingCopy):
         caller: Caller,
         places: int,
     ) -> None:
-        super().__init__(topology, task, config, b"", None)
+        super().__init__(topology, task, config, b"", None, _nobody)
         self._caller = caller
         self._places = places
         self._playback: Playback | BaseException | None = None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from tiercel.queues.inbox.chunk import Lineage
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN
+from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
-from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, unpack
+from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, thread_roots, unpack
 from tiercel.spark_jobs.snapshots.signing import BadSignatureError, sign, verified
 from tiercel.spark_jobs.topology.graph import Topology
 
@@ -31,24 +32,31 @@ class WorkingCopy:
     a new one from the newest snapshot. One thread only.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the settings that a copy is made with
         self,
         topology: Topology,
         task: int,
         config: Mapping[str, Any],
         key: bytes,
         snapshot: bytes | None,
+        wake: Callable[[], None],
     ) -> None:
         """``config`` stands beneath the component's own settings; ``key`` signs the
-        snapshots of the run.
+        snapshots of the run; ``wake`` makes the task look whether a thread has answered.
         """
         self._topology = topology
         self._task = task
         self._component = topology.component_of(task)
         self._config = config
         self._key = key
-        # As it was signed; None: the copy is as ``prepare`` left it.
-        self._snapshot = snapshot
+        # The newest one that is kept, verified; None: the copy is as ``prepare`` left it.
+        self._kept = None if snapshot is None else self._content(snapshot)
+        # The one of the last step that changed anything.
+        self._packed = self._kept
+        # Roots of tuples that only threads held when the copy before this one ended.
+        self.lost: list[int] = [] if self._kept is None else thread_roots(self._kept)
+        self._wake = wake
+        self.answers = Answers(self._component, wake)
         self._bolt: StepBolt | None = None
         self._digest = b""
         self._local: set[str] = set()
@@ -74,25 +82,28 @@ class WorkingCopy:
         """
         if self._bolt is None or record.aborted:
             return None
+        left = sum([tup.state == OPEN and not tup.is_tick for tup in record.tuples])
         is_bare = not vars(self._bolt).keys() - self._local - self._bolt.transient
-        if is_bare and self._was_bare:
-            # It holds nothing either: what cannot be reached from an attribute can never be acked.
-            _tell_forgotten(record, held=0)
+        if is_bare and self._was_bare and not left and not self.held.threads:
             return None
         self._was_bare = is_bare
-        packed = self._packed(self._bolt, record, lineage)
+        # Let go of here, so that a tuple which nothing else refers to is gone.
+        self.held.tuples = []
+        packed = self._pack(self._bolt, record, lineage)
         if packed is None:
             return None
         self.held = packed.held
+        _tell_forgotten(record, left - sum(not tup.is_tick for tup in packed.held.tuples))
         digest = _digest(packed.content)
         if digest == self._digest:
             return None
         self._digest = digest
+        self._packed = packed.content
         return sign(self._key, self._purpose, packed.content)
 
-    def kept(self, snapshot: bytes) -> None:
-        """The snapshot is stored where the next attempt finds it."""
-        self._snapshot = snapshot
+    def kept(self) -> None:
+        """The newest snapshot is stored where the next attempt finds it."""
+        self._kept = self._packed
 
     def drop(self) -> None:
         """Throw the copy away; the next use begins with the newest snapshot that was kept."""
@@ -100,6 +111,9 @@ class WorkingCopy:
         self._bolt = None
         if bolt is None:
             return
+        self.answers.end()
+        if self._kept is not None:
+            self.lost += thread_roots(self._kept)
         try:
             bolt.cleanup()
         except RAISED as error:
@@ -120,11 +134,10 @@ class WorkingCopy:
         self._local = set(packed.stuck)
         self._digest = _digest(packed.content)
         self.held = Held()
-        if self._snapshot is not None:
-            content = self._content(self._snapshot)
-            if content is not None:
-                self.held = unpack(bolt, content)
-                self._digest = _digest(content)
+        self.answers = Answers(self._component, self._wake)
+        if self._kept is not None:
+            self.held = unpack(bolt, self._kept)
+            self._digest = _digest(self._kept)
         return bolt
 
     def _settings(self) -> dict[str, Any]:
@@ -144,7 +157,7 @@ class WorkingCopy:
             )
             return None
 
-    def _packed(self, bolt: StepBolt, record: Record, lineage: Lineage) -> Packed | None:
+    def _pack(self, bolt: StepBolt, record: Record, lineage: Lineage) -> Packed | None:
         try:
             packed = pack(bolt, self._local, record, lineage)
         except RAISED as error:
@@ -171,7 +184,6 @@ class WorkingCopy:
                 "it in transient"
             )
         self._local |= packed.stuck.keys()
-        _tell_forgotten(record, held=sum(not tup.is_tick for tup in packed.held.tuples))
         return packed
 
     def _lose(self, record: Record, why: str) -> None:
@@ -187,12 +199,11 @@ class WorkingCopy:
         self.drop()
 
 
-def _tell_forgotten(record: Record, *, held: int) -> None:
-    forgotten = sum([tup.state == OPEN and not tup.is_tick for tup in record.tuples]) - held
+def _tell_forgotten(record: Record, forgotten: int) -> None:
     if forgotten:
         record.report(
-            f"{forgotten} tuples were neither acked nor failed nor kept in an attribute: "
-            "their messages time out"
+            f"{forgotten} tuples were neither acked nor failed nor kept in an attribute or a "
+            "thread: their messages time out"
         )
 
 

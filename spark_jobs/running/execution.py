@@ -6,12 +6,14 @@ What a bolt raises fails tuples, never the Spark task.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED
@@ -20,10 +22,13 @@ from tiercel.spark_jobs.suspects.notes import Watch
 log = logging.getLogger(__name__)
 
 
-def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = None) -> bool:
+def execute_bolt(
+    bolt: Bolt | BasicBolt, record: Record, answers: Answers, watch: Watch | None = None
+) -> bool:
     """Execute the input, all of it where no notes are taken, then flush.
 
-    Returns whether the copy can still be trusted.
+    Answers that wait take effect before it and after it. Returns whether the copy can still be
+    trusted.
     """
     began = time.perf_counter_ns()
     if isinstance(bolt, BasicBolt):
@@ -34,15 +39,23 @@ def execute_bolt(bolt: Bolt | BasicBolt, record: Record, watch: Watch | None = N
             return flush_bolt(lambda: bolt.flush(basic), record)
 
         _execute_basic(bolt, basic, watch(record.fresh, flush) if watch else record.fresh, record)
+        # A thread that comes late is told, and anchors nothing to the last tuple.
+        basic.current = None
     else:
-        output = OutputRecorder(record)
+        output = AnyThreadRecorder(record, answers)
+        record.thread = threading.get_ident()
+        output.give_answers()
 
         def flush() -> bool:
-            return flush_bolt(lambda: bolt.flush(output), record)
+            trusted = flush_bolt(lambda: bolt.flush(output), record)
+            if trusted:
+                output.give_answers()
+            return trusted
 
         _execute_rich(bolt, output, watch(record.fresh, flush) if watch else record.fresh, record)
     record.doing = None
     trusted = not record.aborted and flush()
+    record.thread = 0
     record.execute_ns += time.perf_counter_ns() - began
     return trusted
 

@@ -155,9 +155,9 @@ class Step:
             )
             if self._states is not None and isinstance(bolt, StatefulBolt):
                 with self._states.lent(self._of.task, bolt, record):
-                    trusted = execute_bolt(bolt, record, watch)
+                    trusted = execute_bolt(bolt, record, self._setup.copy.answers, watch)
             else:
-                trusted = execute_bolt(bolt, record, watch)
+                trusted = execute_bolt(bolt, record, self._setup.copy.answers, watch)
         if not trusted:
             self._setup.copy.drop()
 
@@ -201,6 +201,7 @@ class Step:
             tup.row = at
             tup.seed = identities[at]
             tup.record = record
+        record.answers = setup.copy.answers
         record.tuples = list(self._held.tuples)
         record.held = row
         for chunk in self._chunks:

@@ -1,8 +1,9 @@
 """From a working copy to bytes and back: the attributes as a pickle, the held tuples as chunks.
 
-A snapshot is a row of frames, each with its length before it: the attributes; where in the chunks
-each held tuple is; how many emissions each has anchored to it, and when its ``execute`` began; then
-the chunks, which are safe to read from any writer.
+A snapshot is a row of frames, each with its length before it: an empty one; the attributes; where
+in the chunks each held tuple is; how many emissions each has anchored to it, and when its
+``execute`` began; the roots of the tuples that only threads hold; then the chunks, which are safe
+to read from any writer. Snapshots of versions before 0.1 lack the empty frame and the roots.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tiercel.acker.ledger import Ids
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
@@ -26,9 +29,8 @@ from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 
 _FRAME = struct.Struct(">I")
-_CHUNKS_FROM = 3
+_CHUNKS_FROM = 5
 _PLACE = 8
-_NONE = np.empty(0, np.uint64)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,6 +39,8 @@ class Held:
 
     tuples: list[Tuple] = field(default_factory=list)
     lineage: Lineage = field(default_factory=lambda: join_lineages([]))
+    # Roots of those that no attribute reaches, but a thread: they are lost with the process.
+    threads: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +59,9 @@ def pack(
     """Take a snapshot of a copy, without its attributes ``local``, after the step that
     ``record`` is of.
 
-    ``lineage`` is of all input of the step. A tuple is held if it is open and can be reached from
-    the attributes: nothing else can ever be acked. Raises what a user's pickling raises if it
-    cannot be put down to single attributes.
+    ``lineage`` is of all input of the step. A tuple is held if it is open and anything still refers
+    to it, an attribute or a thread: nothing else can ever be acked. The record lets go of all open
+    tuples. Raises what a user's pickling raises if it cannot be put down to single attributes.
     """
     attributes = {
         name: value
@@ -73,9 +77,34 @@ def pack(
             {name: value for name, value in attributes.items() if name not in stuck}, record
         )
     held = Held(tuples=tuples)
-    if lineage is not None and tuples:
-        held.lineage = select(lineage, np.array([tup.row for tup in tuples], np.int64))
-    return Packed(content=b"".join(_framed([pickled, *_held_frames(held)])), held=held, stuck=stuck)
+    if lineage is not None:
+        _select(held, lineage)
+    elsewhere = Held(tuples=[] if record is None else _known_elsewhere(record, tuples))
+    if lineage is not None and elsewhere.tuples:
+        _select(elsewhere, lineage)
+    threads = np.unique(elsewhere.lineage.roots)
+    frames = [b"", pickled, *_told_frames(held), threads.astype("<u8").tobytes()]
+    content = b"".join(_framed([*frames, *_chunk_frames(held)]))
+    both = Held(
+        tuples=[*held.tuples, *elsewhere.tuples],
+        lineage=join_lineages([held.lineage, elsewhere.lineage]),
+        threads=threads.tolist(),
+    )
+    return Packed(content=content, held=both, stuck=stuck)
+
+
+def _select(held: Held, lineage: Lineage) -> None:
+    held.lineage = select(lineage, np.array([tup.row for tup in held.tuples], np.int64))
+
+
+def _known_elsewhere(record: Record, reached: Sequence[Tuple]) -> list[Tuple]:
+    """The open tuples that no attribute reaches, and that something else refers to: a thread."""
+    there = frozenset(map(id, reached))
+    left = [tup for tup in record.tuples if tup.state == OPEN and not tup.is_tick]
+    known = [weakref.ref(tup) for tup in left if id(tup) not in there]
+    record.tuples = [tup for tup in record.tuples if tup.state != OPEN]
+    left.clear()
+    return [tup for one in known if (tup := one()) is not None]
 
 
 def unpack(bolt: StepBolt, content: bytes) -> Held:
@@ -83,7 +112,7 @@ def unpack(bolt: StepBolt, content: bytes) -> Held:
 
     Only for bytes that we wrote.
     """
-    pickled, places, told, chunks = _opened(content)
+    pickled, places, told, threads, chunks = _opened(content)
     stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
     tuples = [stored[place] for place in places.tolist()]
     for tup, (emitted, began_ns) in zip(tuples, told.tolist(), strict=True):
@@ -91,49 +120,78 @@ def unpack(bolt: StepBolt, content: bytes) -> Held:
         tup.began_ns = began_ns
     lineage = select(join_lineages([chunk.lineage for chunk in chunks]), places)
     vars(bolt).update(_Unpickler(pickled, tuples).load())
-    return Held(tuples=tuples, lineage=lineage)
+    return Held(tuples=tuples, lineage=lineage, threads=threads.tolist())
 
 
 def held_roots(content: bytes) -> list[int]:
-    """The roots of the tuples that a snapshot holds, each once.
+    """The roots of the tuples that a snapshot tells of, each once.
 
     Unpickles nothing; raises ValueError for bytes that are no snapshot.
     """
-    _, _, _, chunks = _opened(content)
+    _, _, _, threads, chunks = _opened(content)
     roots: list[int] = np.unique(
-        np.concatenate([_NONE, *(chunk.lineage.roots for chunk in chunks)])
+        np.concatenate([threads, *(chunk.lineage.roots for chunk in chunks)])
     ).tolist()
     return roots
 
 
-def _opened(content: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], list[Chunk]]:
-    """The attributes, still pickled; and, checked, the places of the held tuples, what is told of
-    them, their chunks.
+def thread_roots(content: bytes) -> list[int]:
+    """The roots of the tuples that only threads of the process held, each once; as above."""
+    roots: list[int] = _opened(content)[3].tolist()
+    return roots
+
+
+def _opened(
+    content: bytes,
+) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], Ids, list[Chunk]]:
+    """The attributes, still pickled; and, checked, the places of the held tuples, facts about
+    them, the roots that threads held, and the chunks.
 
     Raises ValueError (BadChunkError is one) for bytes that are no snapshot.
     """
-    pickled, places, told, *chunks = _frames(content)
+    frames = _frames(content)
+    if frames and frames[0]:
+        frames[:0] = [b""]
+        frames[4:4] = [b""]
+    if len(frames) < _CHUNKS_FROM:
+        raise ValueError("not a snapshot: it lacks parts")
+    _, pickled, places, told, threads, *chunks = frames
+    if len(threads) % _PLACE:
+        raise ValueError("not a snapshot: its roots are cut off")
     if len(places) % _PLACE or len(told) != 2 * len(places):
         raise ValueError("not a snapshot: it does not say where its tuples are")
     found = np.frombuffer(places, "<i8")
     held = [decode(chunk) for chunk in chunks]
     if not np.array_equal(np.sort(found), np.arange(sum(chunk.values.num_rows for chunk in held))):
         raise ValueError("not a snapshot: it has other tuples than it says")
-    return pickled, found, np.frombuffer(told, "<i8").reshape(-1, 2), held
+    return (
+        pickled,
+        found,
+        np.frombuffer(told, "<i8").reshape(-1, 2),
+        np.frombuffer(threads, "<u8").astype(np.uint64),
+        held,
+    )
 
 
-def _held_frames(held: Held) -> Iterator[bytes]:
+def _by_origin(held: Held) -> dict[tuple[str, str, int], list[int]]:
     by_origin: dict[tuple[str, str, int], list[int]] = {}
     for position, tup in enumerate(held.tuples):
         by_origin.setdefault((tup.source_component, tup.source_stream, tup.source_task), []).append(
             position
         )
+    return by_origin
+
+
+def _told_frames(held: Held) -> Iterator[bytes]:
     order = np.array(
-        [position for positions in by_origin.values() for position in positions], np.int64
+        [position for positions in _by_origin(held).values() for position in positions], np.int64
     )
     yield np.argsort(order).astype("<i8").tobytes()
     yield np.array([(tup.emitted, tup.began_ns) for tup in held.tuples], "<i8").tobytes()
-    for (component, stream, task), positions in by_origin.items():
+
+
+def _chunk_frames(held: Held) -> Iterator[bytes]:
+    for (component, stream, task), positions in _by_origin(held).items():
         route = Route(component=component, stream=stream, source_task=task, target_task=0)
         rows = [held.tuples[position].values for position in positions]
         values = _columns(rows, held.tuples[positions[0]].origin.schema)
@@ -230,6 +288,4 @@ def _frames(content: bytes) -> list[bytes]:
         if at > len(content):
             raise ValueError("not a snapshot: it ends too early")
         frames.append(content[at - length : at])
-    if len(frames) < _CHUNKS_FROM:
-        raise ValueError("not a snapshot: it lacks parts")
     return frames

@@ -238,6 +238,15 @@ def each_event_is_posted_also_to_a_partner_that_was_busy(example: Example) -> No
         server.shutdown()
 
 
+def each_parcel_has_its_place_and_is_acked_after_that(example: Example) -> None:
+    example.publish("parcels", [json.dumps({"parcel": n}).encode() for n in range(300)])
+    pids = killed_python_workers(example)
+    wait_until(lambda: example.counted("parcels", "acked") >= 300, 300, "every parcel's ack")
+    assert pids == 2
+    found = [json.loads(body)["parcel"] for body in take_all(example.services.amqp_url, "places")]
+    assert set(found) == set(range(300))
+
+
 def each_question_gets_its_answer(example: Example) -> None:
     url = example.services.amqp_url
     declare_queue(url, WorkQueue(name="quotes"))
@@ -305,6 +314,7 @@ def each_payment_is_made_once(example: Example) -> None:
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
     "bulk_insert": readings_are_stored_and_an_impossible_one_is_kept,
+    "lookups": each_parcel_has_its_place_and_is_acked_after_that,
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
     "model": each_line_comes_out_with_its_language,
     "orders": each_order_is_booked_once,

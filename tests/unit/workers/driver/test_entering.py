@@ -78,12 +78,13 @@ class Left:
 
 
 def snapshot(*roots):
-    """Four frames and up: what the bolt is, where its tuples are, what is told of
-    them, their chunks.
+    """An empty frame, the bolt's attributes, the places of its tuples, facts about them, the roots
+    that threads held, and the chunks.
     """
     places = struct.pack(f"<{len(roots)}q", *range(len(roots)))
     return b"".join(
-        struct.pack(">I", len(part)) + part for part in (b"", places, places * 2, chunk(*roots))
+        struct.pack(">I", len(part)) + part
+        for part in (b"", b"attributes", places, places * 2, b"", chunk(*roots))
     )
 
 

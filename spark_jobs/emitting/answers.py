@@ -1,0 +1,196 @@
+"""Answers to tuples that a bolt gives from threads of its own, or between two steps.
+
+An answer belongs to its tuple and not to the step that happens to run: it waits here, in order, and
+leaves with the next commit of the task.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from tiercel.spark_jobs.bolts.collecting import OutputCollector
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
+from tiercel.spark_jobs.emitting.collectors import OutputRecorder
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError
+from tiercel.spark_jobs.reasons import RAISED, reason_given
+
+_ENDED_MEANWHILE = "an answer from a thread names a tuple that was acked or has failed meanwhile"
+
+# One answer: made with the collector of the step in which it takes effect.
+Answer = Callable[[OutputRecorder], object]
+
+
+class Answers:
+    """Answers that wait for the next step of one copy of a bolt. Thread-safe.
+
+    They end with the copy: its tuples are delivered again, or go on as other objects.
+    """
+
+    def __init__(self, component: str, wake: Callable[[], None]) -> None:
+        """``wake`` makes the task look for answers; it is called from any thread."""
+        self._component = component
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Sequence[Tuple], Answer]] = []
+        # The tuples that an answer which waits acks or fails, by id, and the verb.
+        self._ended: dict[int, str] = {}
+        self._is_over = False
+
+    @property
+    def waiting(self) -> bool:
+        """True if there are answers that no step has."""
+        return bool(self._waiting)
+
+    def add(
+        self, tuples: Sequence[Tuple], verb: str, answer: Answer, ends: str | None = None
+    ) -> None:
+        """Keep an answer for the next step.
+
+        ``ends`` is "acked" or "failed" where it is the last one to its tuple. Raises
+        ForeignTupleError, AlreadyAckedError.
+        """
+        with self._lock:
+            for tup in tuples:
+                self._check(tup, verb)
+            if ends is not None:
+                self._ended |= dict.fromkeys(map(id, tuples), ends)
+            is_first = not self._waiting
+            self._waiting.append((tuples, answer))
+        if is_first:
+            self._wake()
+
+    def give(self, collector: OutputRecorder, record: Record) -> None:
+        """Let all answers take effect in a step; an answer that raises fails its tuples.
+
+        So does one that also names a tuple whose ``execute`` has raised meanwhile.
+        """
+        # Under the lock to the end: an answer after an ack must be refused.
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._ended.clear()
+            record.answered += len(waiting)
+            for tuples, answer in waiting:
+                is_open = [tup for tup in tuples if tup.state == OPEN]
+                try:
+                    if len(is_open) == len(tuples):
+                        answer(collector)
+                    elif is_open:
+                        raise AlreadyAckedError(_ENDED_MEANWHILE)
+                except RAISED as error:
+                    reason, verdict = record.blame(error)
+                    for tup in is_open:
+                        record.fail(tup, reason, verdict)
+
+    def end(self) -> None:
+        """Refuse all further answers."""
+        with self._lock:
+            self._is_over = True
+            self._waiting.clear()
+            self._ended.clear()
+
+    def _check(self, tup: Tuple, verb: str) -> None:
+        if not isinstance(tup, Tuple):
+            raise ForeignTupleError(f"{self._component!r} {verb} {tup!r:.60}, which is no tuple")
+        record = tup.record
+        if not isinstance(record, Record) or record.answers is not self:
+            raise ForeignTupleError(
+                f"{self._component!r} {verb} {tup!r}, which this task does not hold"
+            )
+        if self._is_over:
+            raise ForeignTupleError(
+                f"{self._component!r} {verb} {tup!r}, but its task was started again: its message "
+                "is delivered again"
+            )
+        done = self._ended.get(id(tup))
+        if done is None and tup.state != OPEN:
+            done = "acked" if tup.state == ACKED else "failed"
+        if done is not None:
+            raise AlreadyAckedError(
+                f"{self._component!r} {verb} {tup!r}, which it has {done} before"
+            )
+
+
+class AnyThreadRecorder(OutputRecorder, OutputCollector):
+    """The ``OutputCollector`` of a ``Bolt``: any thread may call it, at any time.
+
+    In the thread of the task, while the step is at work, a call takes effect at once; else with the
+    next step.
+    """
+
+    def __init__(self, record: Record, answers: Answers) -> None:
+        super().__init__(record)
+        self._answers = answers
+        # Direct calls, for answers that take effect now.
+        self._now = OutputRecorder(record)
+
+    def emit(
+        self,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
+    ) -> list[int]:
+        if self._is_now():
+            return super().emit(values, anchors, stream)
+        kept = self._record.outputs.for_emit(stream, values).keep(values)
+        tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        self._answers.add(tuples, "anchors to", lambda now: now.emit(kept, tuples, stream))
+        return []
+
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        if self._is_now():
+            super().emit_direct(task, values, anchors, stream)
+            return
+        self._record.outputs.direct(task, stream, values)
+        kept = self._streams[stream].keep(values)
+        tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        self._answers.add(
+            tuples, "anchors to", lambda now: now.emit_direct(task, kept, tuples, stream)
+        )
+
+    def ack(self, tup: Tuple) -> None:
+        if self._is_now():
+            super().ack(tup)
+        else:
+            self._answers.add((tup,), "acks", lambda now: now.ack(tup), "acked")
+
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        if self._is_now():
+            super().fail(tup, reason)
+        else:
+            self._answers.add((tup,), "fails", lambda now: now.fail(tup, reason), "failed")
+
+    def reset_timeout(self, tup: Tuple) -> None:
+        if self._is_now():
+            super().reset_timeout(tup)
+        else:
+            self._answers.add((tup,), "resets the timeout of", lambda now: now.reset_timeout(tup))
+
+    def report_error(self, error: BaseException | str) -> None:
+        if self._is_now():
+            super().report_error(error)
+        else:
+            message = reason_given(error)
+            self._answers.add((), "reports", partial(OutputRecorder.report_error, error=message))
+
+    def give_answers(self) -> None:
+        """Let the answers that wait take effect in this step."""
+        if self._answers.waiting:
+            self._answers.give(self._now, self._record)
+
+    def _is_now(self) -> bool:
+        """Return True in the task's thread during the step, after the answers given so far."""
+        if self._record.thread != threading.get_ident():
+            return False
+        self.give_answers()
+        return True
