@@ -5,7 +5,6 @@ keys          what a tuple is known by over all deliveries of its message
 ledger        the contract of the ledger and its feed
 work          one call's work in canonical form, its digest
 memory        the ledger in memory
-memory_steps  which steps were applied to it
 redis_ledger  the ledger in Redis
 layout        its keys, and ids packed into them
 scripts       its Lua scripts as typed functions, in lua/

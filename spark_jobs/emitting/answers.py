@@ -36,15 +36,11 @@ class Answers:
         self._component = component
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Sequence[Tuple], Answer]] = []
+        # Answers that no step has yet, with the tuples that each is to.
+        self.waiting: list[tuple[Sequence[Tuple], Answer]] = []
         # The tuples that an answer which waits acks or fails, by id, and the verb.
         self._ended: dict[int, str] = {}
         self._is_over = False
-
-    @property
-    def waiting(self) -> bool:
-        """True if there are answers that no step has."""
-        return bool(self._waiting)
 
     def add(
         self, tuples: Sequence[Tuple], verb: str, answer: Answer, ends: str | None = None
@@ -59,8 +55,8 @@ class Answers:
                 self._check(tup, verb)
             if ends is not None:
                 self._ended |= dict.fromkeys(map(id, tuples), ends)
-            is_first = not self._waiting
-            self._waiting.append((tuples, answer))
+            is_first = not self.waiting
+            self.waiting.append((tuples, answer))
         if is_first:
             self._wake()
 
@@ -71,7 +67,7 @@ class Answers:
         """
         # Under the lock to the end: an answer after an ack must be refused.
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting, self.waiting = self.waiting, []
             self._ended.clear()
             record.answered += len(waiting)
             for tuples, answer in waiting:
@@ -90,7 +86,7 @@ class Answers:
         """Refuse all further answers."""
         with self._lock:
             self._is_over = True
-            self._waiting.clear()
+            self.waiting.clear()
             self._ended.clear()
 
     def _check(self, tup: Tuple, verb: str) -> None:

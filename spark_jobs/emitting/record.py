@@ -74,6 +74,8 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
+        # Rows of the open tuples that it has given up.
+        self.open_rows: Sequence[int] = ()
         # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
         self.answers: object = None
         # Number of answers that took effect in this step.
@@ -115,16 +117,27 @@ class Record:
     def abort(self, reason: str, verdict: Verdict | None = None) -> None:
         """Fail the input; the task still holds what it held before."""
         self.aborted = True
-        for tup in self.tuples[: self.held]:
-            tup.state = OPEN
-            self.reasons.pop(tup.row, None)
-            self.verdicts.pop(tup.row, None)
+        for row in range(self.held):
+            self.reasons.pop(row, None)
+            self.verdicts.pop(row, None)
         self.resets.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
-        for tup in self.fresh:
-            if tup.state != FAILED:
+        for tup in self.tuples:
+            if tup.row < self.held:
+                tup.state = OPEN
+            elif tup.state != FAILED:
                 self.fail(tup, reason, verdict)
+        for row in self.open_rows:
+            if row >= self.held:
+                self.note(row, reason, verdict)
+
+    def give_up(self, left: Sequence[Tuple]) -> None:
+        """Keep the rows of the open tuples ``left`` alone: a tuple that nothing else refers to is
+        gone when the caller lets go of it.
+        """
+        self.open_rows = [tup.row for tup in left]
+        self.tuples = [tup for tup in self.tuples if tup.state != OPEN]
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""
@@ -176,7 +189,7 @@ class Record:
     @property
     def executed(self) -> int:
         """Number of tuples in the input."""
-        return len(self.tuples) - self.held
+        return len(self.tuples) + len(self.open_rows) - self.held
 
     @cached_property
     def acked(self) -> Sequence[int] | Rows:

@@ -20,21 +20,25 @@ from tiercel.acker.ledger import Failure, Updates
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
 from tiercel.queues.inbox.records import Parcel
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.departures import Departure, departures
 from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.backlog import Share
 from tiercel.spark_jobs.running.batch_execution import execute_batches
+from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step_setup import StepSetup
 from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.topology.graph import Topology
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
@@ -72,6 +76,37 @@ class Done:
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
+
+
+class StepSetup:
+    """Everything that the steps of one bolt task share: its outputs, its copy, the
+    places of the targets.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        task: int,
+        copy: WorkingCopy,
+        unbounded: AbstractSet[int],
+        local: AbstractSet[int],
+    ) -> None:
+        """``unbounded`` are the tasks that this one must never wait for: they lie on
+        a cycle with it.
+
+        ``local`` are those in its process.
+        """
+        self.topology = topology
+        self.task = task
+        self.component = topology.component_of(task)
+        self.copy = copy
+        self.outputs = Outputs(topology, task, local)
+        self.unbounded = unbounded
+        bolt = topology.bolts[self.component].bolt
+        self.basic = isinstance(bolt, BasicBolt | AsyncBolt)
+        self.batch = isinstance(bolt, BatchBolt)
+        self.arrow = isinstance(bolt, ArrowBolt)
+        self.stateful = isinstance(bolt, StatefulBolt)
 
 
 class Step:
@@ -221,11 +256,14 @@ class Step:
         record = self.record
         lineage = self.lineage
         executed = record.executed
-        # First: a copy that cannot be kept fails the input, and nothing that it did leaves.
-        snapshot = self._setup.copy.snapshot(record, lineage)
-        if record.aborted and self._states is not None:
-            self._states.forget(self._of.task)
+        # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
         parcels, children = self._parcels()
+        snapshot = self._setup.copy.snapshot(record, lineage)
+        if record.aborted:
+            # The copy cannot be kept: the input fails, and nothing that it did leaves.
+            parcels, children = [], []
+            if self._states is not None:
+                self._states.forget(self._of.task)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
             record.failure(row, root, self._of.task)

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
-from tiercel.spark_jobs.snapshots.packing import held_roots
-from tiercel.spark_jobs.snapshots.signing import BadSignatureError, body_of, sign, verified
+from tiercel.spark_jobs.snapshots.packing import (
+    BadSignatureError,
+    body_of,
+    held_roots,
+    sign,
+    verified,
+)
 
 
 class Join(Bolt):
@@ -271,7 +276,7 @@ def test_a_collector_that_is_stored_stays_behind() -> None:
     pump = pumped(Storing())
     pump.feed(["a"])
     pump.run()
-    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [
+    assert ["a collector cannot travel" in error.message for error in pump.metrics.errors(10)] == [
         True
     ]
     assert pump.ledger.pending() == 0
