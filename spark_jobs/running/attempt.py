@@ -226,7 +226,8 @@ class Attempt:
             self.doing = None
         self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
-        if covered.whole or covered.part or done.ticked or done.record.answered:
+        # A sealed step may have had answers alone, which are gone with the process.
+        if sealed or covered.whole or covered.part or done.ticked or done.record.answered:
             self._leave(covered, done, states, began_ns)
             self._slices.committed()
         done.record.let_go()
