@@ -28,6 +28,8 @@ from tiercel.queues.inbox.records import Bounds
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.errors import ForeignTupleError
 
+pytestmark = pytest.mark.timeout(3600)
+
 # Effects of one step, at most: a process dies after a number of them.
 EFFECTS = 8
 
