@@ -9,7 +9,6 @@ redis_ledger  the ledger in Redis
 layout        its keys, and ids packed into them
 scripts       its Lua scripts as typed functions, in lua/
 redis_feed    its outcome feed
-redis_census  what it holds, for monitors
 outcomes      several reads, or replies, joined
 effects       calls of several stores that leave together
 connection    clients of Redis, and their errors as ours

@@ -55,6 +55,14 @@ class Record:
 
     # Notes what the bolt raised, and its reason; returns the counter that counts it.
     tell_raised: Callable[[BaseException, str], str] | None = None
+    # Rows of the open tuples that it has given up.
+    open_rows: Sequence[int] = ()
+    # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
+    answers: object = None
+    # Number of answers that took effect in this step.
+    answered = 0
+    # The thread that executes the step of such a bolt; 0 before and afterwards.
+    thread = 0
 
     def __init__(
         self,
@@ -74,14 +82,6 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
-        # Rows of the open tuples that it has given up.
-        self.open_rows: Sequence[int] = ()
-        # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
-        self.answers: object = None
-        # Number of answers that took effect in this step.
-        self.answered = 0
-        # The thread that executes the step; 0 before and afterwards.
-        self.thread = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
         # Row of each failed tuple to why.

@@ -22,7 +22,7 @@ ANSWER = "its task was started again while a thread of the bolt had the tuple"
 
 
 class Handed(Bolt):
-    """Hands each tuple to whoever answers: the test, or a thread."""
+    """Hands each tuple to the test, or to a thread, which answers."""
 
     output_fields = "text string"
     hand: Callable[[Any, Any], None]
