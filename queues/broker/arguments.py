@@ -47,9 +47,9 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
     known: dict[str, Any] = {TYPE: "quorum", probe: impossible}
     for _ in range(_ROUNDS):
         refusal = _refusal(connection, name, properties, known)
+        if refusal is None and known.get(probe) != impossible:
+            break
         if refusal is None:
-            if known.get(probe) != impossible:
-                break
             # The queue was deleted a moment ago, and this declaration has made one.
             connection.channel().queue_delete(name)
             return None
@@ -60,9 +60,9 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
             properties[argument] = value in (True, "true")
         elif argument == TYPE:
             known[TYPE] = value or "classic"
+            known.pop(probe)
             if known[TYPE] not in _PROBES:
                 break
-            known.pop(probe)
             probe, impossible = _PROBES[known[TYPE]]
             known.setdefault(probe, impossible)
         elif argument == probe and known[probe] == impossible:
@@ -73,20 +73,22 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
             known[argument] = value
     else:
         return None
-    declared = {argument: value for argument, value in known.items() if value is not None}
-    return MappingProxyType({**properties, **declared})
+    return MappingProxyType({**properties, **_given(known)})
 
 
 def _refusal(
     connection: Any, name: str, properties: Mapping[str, bool], known: Mapping[str, Any]
 ) -> str | None:
     """Declare it; None if these are its arguments, an empty text if refused for other reasons."""
-    arguments = {argument: value for argument, value in known.items() if value is not None}
     try:
-        connection.channel().queue_declare(name, arguments=arguments, **properties)
+        connection.channel().queue_declare(name, arguments=_given(known), **properties)
     except ChannelClosedByBroker as error:
         return str(error.reply_text) if error.reply_code == PRECONDITION_FAILED else ""
     return None
+
+
+def _given(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {argument: value for argument, value in known.items() if value is not None}
 
 
 def _value(text: str | None, kind: str | None) -> Any:
