@@ -17,6 +17,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import NoSuchTableError
 
+from tiercel.spark_jobs.logs.redaction import redact
+
 _SUFFIX = "_tiercel_keys"
 # PostgreSQL cuts longer names off: so many bytes.
 _LONGEST_NAME = 63
@@ -32,7 +34,8 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
     lacks one of the columns.
     """
     schema, _, plain = name.rpartition(".")
-    where = connection.engine.url.render_as_string(hide_password=True)
+    # SQLAlchemy hides the password before the host, and none among the options.
+    where = redact(connection.engine.url.render_as_string(hide_password=True))
     try:
         table = Table(plain, MetaData(), schema=schema or None, autoload_with=connection)
     except NoSuchTableError as error:

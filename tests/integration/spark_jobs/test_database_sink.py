@@ -5,14 +5,16 @@ fails alone.
 from __future__ import annotations
 
 import threading
+import traceback
 import uuid
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.support.proxy import Proxy
@@ -350,6 +352,19 @@ def test_a_table_that_lacks_a_column_or_is_not_there_fails_in_one_line(database)
         assert "has no primary key" in running.failed[1]
 
 
+def test_a_password_among_the_options_of_an_address_is_in_no_error(postgres_url):
+    url = make_url(postgres_url)
+    assert url.password
+    place = f"{url.host}:{url.port}/{url.database}"
+    options = urlencode({"user": url.username, "password": url.password})
+    with Running(DatabaseSink(f"postgresql://{place}?{options}", "missing")) as running:
+        running.send([1, "a"])
+        said = running.failed[1]
+    assert f"there is no table 'missing' in postgresql+psycopg://{place}?" in said
+    assert "password=***" in said
+    assert url.password not in said
+
+
 def test_a_table_that_is_made_later_is_found(database):
     database.run(f"DROP TABLE {database.table}")
     with Running(database.sink()) as running:
@@ -610,6 +625,8 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
     ("settings", "why"),
     [
         ({"url": "no address"}, "no address of a database"),
+        ({"url": "postgresql://u:S3CRET"}, "no address of a database"),
+        ({"url": "postgresql://u:S3@CRET@h/d"}, "password percent-encoded"),
         ({"url": "mysql://u@h/d"}, "knows PostgreSQL and SQLite, not 'mysql'"),
         ({"url": "nosuch://u@h/d"}, "knows PostgreSQL and SQLite, not 'nosuch'"),
         ({"table": ""}, "needs the name of a table"),
@@ -621,8 +638,10 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings, why):
-    with pytest.raises(TopologyError, match=why):
+    with pytest.raises(TopologyError, match=why) as refused:
         DatabaseSink(**{"url": "sqlite:///x.db", "table": "t", **settings})
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "CRET" not in shown.replace(str(settings), "")
 
 
 def pumped(sink, **config):
