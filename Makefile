@@ -58,7 +58,7 @@ SITE := .cache/site
 DOCS := .cache/docs
 docs: $(DOCS)/.complete
 	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
-	@cd $(SITE) && $(CURDIR)/$(DOCS)/bin/zensical build --strict
+	@cd $(SITE) && "$(CURDIR)/$(DOCS)/bin/zensical" build --strict
 	@echo 'The documentation is there: $(SITE)/html/index.html'
 
 $(DOCS)/.complete: docs/constraints.txt
@@ -112,7 +112,7 @@ $(OLDEST)/.complete: tests/oldest.txt $(STAMP)
 	@echo 'tiercel: installing the oldest PySpark into $(OLDEST)'
 	@rm -rf $(OLDEST)
 	@$(BIN)/python -m venv $(OLDEST)
-	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_OF))')" > $$($(OLDEST)/bin/python $(SITE_OF))/tests.pth
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_OF))')" > "$$($(OLDEST)/bin/python $(SITE_OF))/tests.pth"
 	@$(PYTHON) -B .ci/install.py $(OLDEST)/install.log $(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input \
 		install --no-deps --use-pep517 --no-build-isolation --ignore-installed --require-hashes -r tests/oldest.txt
 	@touch $@
