@@ -2,7 +2,7 @@
 batch with their ids.
 
 On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
-columns, then ``__keys`` (24 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
+columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
 (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
 """
 
@@ -30,7 +30,7 @@ _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _IDS = pa.list_(pa.uint64())
 # Numbers of 64 bits that a key is made of, see ``acker.keys``.
-KEY_LANES = 3
+KEY_LANES = 5
 _KEY = pa.binary(8 * KEY_LANES)
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF

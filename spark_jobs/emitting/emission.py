@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import mix, mix_array
-from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, as_keys
+from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, Said, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
@@ -210,7 +210,8 @@ class SpoutEmitter:
         return sum([len(task_outputs) for _, task_outputs in chosen])
 
     def _key(self, identity: Identified, stream: str) -> bytes:
-        return self._origin.key(*as_identity(identity), stream)
+        id_, *said = as_identity(identity)
+        return self._origin.key(id_, Said(*said), stream)
 
     def _keys(self, identities: Sequence[Identified | None], stream: str) -> Keys | None:
         """The keys of many tuples; None if none has one."""

@@ -21,6 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.pump import Pump
 from tests.support.waiting import wait_until
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
+from tiercel.acker.keys import Said
 from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of
@@ -399,7 +400,7 @@ def test_a_key_is_remembered_from_its_own_write_on(database, monkeypatch):
 
         def fate(number):
             values = {"id": number, "name": "x"}
-            [outcome] = writing.write([Row(key=bytes([number]) * 16, content=0, values=values)])
+            [outcome] = writing.write([Row(key=bytes([number]) * 16, said=Said(), values=values)])
             return outcome.fate
 
         assert fate(1) is Fate.WRITTEN
@@ -412,6 +413,67 @@ def test_a_key_is_remembered_from_its_own_write_on(database, monkeypatch):
         assert fate(3) is Fate.WRITTEN
         assert database.number_of_keys() == 2
         assert fate(2) is Fate.REPEATED
+
+
+def test_keys_of_a_table_that_is_written_to_once_per_day_go_after_their_retention(
+    database, monkeypatch
+):
+    now = 0.0
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now))
+    day_s = 86_400
+    settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=day_s)
+    with closing(writer.Writer(engine_of(database.url), settings)) as writing:
+        for day in range(1, 6):
+            now += day_s
+            if day > 1:
+                database.run(
+                    f"UPDATE {database.keys} SET written_at = written_at - {day_s} "
+                    "WHERE length(key) = 0"
+                )
+            values = {"id": day, "name": "x"}
+            writing.write([Row(key=bytes([day]) * 16, said=Said(), values=values)])
+    assert database.number_of_keys() <= 2
+
+
+def test_a_table_of_keys_that_a_version_before_made_keeps_its_keys(database):
+    """It had 32 bits of a digest per row, and a process of that version may still write."""
+    with Running(database.sink()) as running:
+        running.send([1, "a"], identities=[Identity(b"1", content=7 << 100, short=7)])
+        running.send([2, "b"], identities=[Identity(b"2", content=8 << 100, short=8)])
+    old = "key, content, written_at"
+    database.run(f"CREATE TABLE kept AS SELECT {old} FROM {database.keys}")
+    database.run(f"DROP TABLE {database.keys}")
+    blob = "bytea" if database.engine.dialect.name == "postgresql" else "blob"
+    database.run(
+        f"CREATE TABLE {database.keys} (key {blob} PRIMARY KEY, content bigint NOT NULL, "
+        "written_at bigint NOT NULL)"
+    )
+    database.run(f"INSERT INTO {database.keys} ({old}) SELECT {old} FROM kept WHERE content <> 8")
+    with Running(database.sink()) as running:
+        same, other = (Identity(b"1", content=n << 100, short=n) for n in (7, 9))
+        running.send([3, "a"], [4, "x"], identities=[same, other])
+        # As that version writes.
+        database.run(
+            f"INSERT INTO {database.keys} ({old}) SELECT {old} FROM kept WHERE content = 8"
+        )
+        same, other = (Identity(b"2", content=n << 100, short=n) for n in (8, 9))
+        running.send([5, "b"], [6, "x"], identities=[same, other])
+        assert running.acked == [3, 5]
+        assert all("another message" in running.failed[one] for one in (4, 6))
+        running.send([7, "c"], identities=["new"])
+    database.run("DROP TABLE kept")
+    assert [row[0] for row in database.rows()] == [1, 2, 7]
+
+
+def test_equal_short_digests_do_not_make_two_messages_one(database):
+    """A second body for 32 bits is found in a minute."""
+    mallory = Identity(b"order-17", content=7 << 100, short=7)
+    genuine = Identity(b"order-17", content=8 << 100, short=7)
+    with Running(database.sink()) as running:
+        running.send([1, "a"], identities=[mallory])
+        running.send([2, "b"], identities=[genuine])
+        assert running.acked == [1]
+        assert "another message" in running.failed[2]
 
 
 @pytest.mark.parametrize("years", [1, -1])
@@ -460,7 +522,7 @@ def test_many_tasks_with_the_same_messages_write_each_once(postgres_url):
     database = Database(postgres_url)
     database.without_a_primary_key()
     settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=3600)
-    rows = [Row(key=bytes([n]) * 16, content=0, values={"id": n, "name": "x"}) for n in range(50)]
+    rows = [Row(key=bytes([n]) * 16, said=Said(), values={"id": n, "name": "x"}) for n in range(50)]
     outcomes = []
 
     def work(number):
