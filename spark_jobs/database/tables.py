@@ -18,7 +18,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from tiercel.spark_jobs.database.engine import passes, words_of
-
 from tiercel.spark_jobs.logs.redaction import redact
 
 _SUFFIX = "_tiercel_keys"
