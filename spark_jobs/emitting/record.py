@@ -20,9 +20,11 @@ from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.reasons import reason_at, reason_in
 
 _TELL_RESETS_S = 1.0
+_NO_ROOM = "other tuples of its step have emitted max_output_bytes"
 
 
 class Item(Protocol):
@@ -63,6 +65,8 @@ class Record:
     answered = 0
     # The thread that executes the step of such a bolt; 0 before and afterwards.
     thread = 0
+    # Bytes that were emitted; a tuple for several tasks counts once.
+    size = 0
 
     def __init__(
         self,
@@ -99,6 +103,8 @@ class Record:
         self.errors: list[str] = []
         self.emitted = 0
         self.transferred = 0
+        # The size at which the call under way has emitted as much as it may.
+        self.most = outputs.limit
         # Time in ``execute`` and ``flush``.
         self.execute_ns = 0
         # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
@@ -138,6 +144,27 @@ class Record:
         """
         self.open_rows = [tup.row for tup in left]
         self.tuples = [tup for tup in self.tuples if tup.state != OPEN]
+
+    def call(self) -> None:
+        """A call of the bolt begins, which may emit as much as any other."""
+        self.most = self.size + self.outputs.limit
+
+    def begin_call(self) -> None:
+        """Begin a call of a bolt whose steps are not cut; raises RetryLater where the calls before
+        it have emitted as much as may be kept.
+        """
+        if self.size >= self.outputs.limit:
+            raise RetryLater(0, _NO_ROOM, blame=False)
+
+    def add(self, size: int) -> None:
+        """Count what the call emits; raises OutputLimitError before it is recorded."""
+        if self.size + size > self.most:
+            raise self.too_much()
+        self.size += size
+
+    def too_much(self) -> OutputLimitError:
+        """Return the error for a call that emits more than it may."""
+        return OutputLimitError.of(self.component, self.outputs.limit)
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""

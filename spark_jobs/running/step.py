@@ -17,8 +17,8 @@ import numpy as np
 
 from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.ledger import Failure, Updates
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
-from tiercel.queues.inbox.records import Parcel
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode_parts
+from tiercel.queues.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
@@ -66,6 +66,7 @@ class Done:
     executed: int
     # True if the tick was executed, which comes last.
     ticked: bool
+    # Those of one target in the order of their parts.
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
@@ -199,13 +200,13 @@ class Step:
     def _while_it_may(
         self, may: May, noting: Noting | None, items: Sequence[Tuple], flush: Callable[[], bool]
     ) -> Iterator[Item]:
-        """One tuple at least; those after a no are left to a later step."""
+        """One tuple at least; those after a no, or after large output, are left to a later step."""
         some = self._until(may, items)
         return some if noting is None else noting(some, flush)
 
     def _until(self, may: May, items: Sequence[Tuple]) -> Iterator[Tuple]:
         for at, item in enumerate(items):
-            if not may() and at:
+            if (not may() or self.record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
                 return
             yield item
@@ -285,7 +286,7 @@ class Step:
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
         """Return what was emitted, by target, and the lineages of all of it."""
-        packed: dict[int, tuple[list[bytes], list[int]]] = {}
+        packed: dict[int, list[tuple[bytes, int]]] = {}
         children: list[Lineage] = []
         for departure in self._departures():
             children.append(departure.lineage)
@@ -295,14 +296,13 @@ class Step:
                 source_task=self._of.task,
                 target_task=departure.target,
             )
-            payload = encode(Chunk(route=route, values=departure.values, lineage=departure.lineage))
-            chunks, counts = packed.setdefault(departure.target, ([], []))
-            chunks.append(payload)
-            counts.append(departure.values.num_rows)
+            chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
+            packed.setdefault(departure.target, []).extend(encode_parts(chunk))
         unbounded = self._setup.unbounded
         parcels = [
-            Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)
-            for target, (chunks, counts) in packed.items()
+            parcel
+            for target, chunks in packed.items()
+            for parcel in parcels_of(target, chunks, bounded=target not in unbounded)
         ]
         return parcels, children
 
