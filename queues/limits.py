@@ -10,7 +10,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 # own limit is 65,535.
 PREFETCH = 30_000
 
-# Bytes of bodies that a spout task holds, more or less: above this it takes no more messages until
+# Bytes of messages, with their headers, that a spout task holds, more or less: above this it takes no more messages until
 # half of it is settled.
 #
 # 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer

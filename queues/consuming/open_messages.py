@@ -66,7 +66,7 @@ class OpenMessages:
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
-        self._intake.let_go(sum([len(delivery.body) for delivery in found]), len(found))
+        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
         if self._settings.failures:
             for delivery in found:
                 self._forget_failures(delivery)
@@ -134,7 +134,7 @@ class OpenMessages:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
             return
         self._book.finish(tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         if fate is CopyFate.DELAYED:
             # The copy's header knows them, also those that were noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
@@ -155,7 +155,7 @@ class OpenMessages:
         self._timers.clear()
         self.acks.void()
         for delivery in (*self._open.values(), *self._busy.values()):
-            self._intake.let_go(len(delivery.body))
+            self._intake.let_go(delivery.size)
         self._open.clear()
         self._busy.clear()
 
@@ -214,5 +214,5 @@ class OpenMessages:
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._stirred()
         self._book.close(delivery.tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         self.counts[counter] += 1
