@@ -56,7 +56,7 @@ class Consumer:
         self._number = 0
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
-        self._failures = FailureBook(settings.tasks)
+        self._failures = FailureBook(settings.tasks, settings.queue.delivery_limit)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
         self._arguments: Mapping[str, int] = {}
@@ -83,6 +83,11 @@ class Consumer:
         """The next messages, as many as there are just now and ``limit`` at most."""
         epoch = self._epoch
         return [] if epoch is None else epoch.take(limit)
+
+    @property
+    def waiting(self) -> int:
+        """Failed messages that are held for their back-off."""
+        return self._intake.waiting
 
     def error(self) -> QueuesError | None:
         """Return why it has ended by itself: a refusal that an operator must act on."""
