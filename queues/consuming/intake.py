@@ -14,9 +14,10 @@ class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
     It is small at first, because what waits in the queue may be large; it grows when messages turn
-    out to be small; it is 0 (no consumer) while too many bytes are held, or more messages than are
-    expected. What is held when it shrinks is held on, and nothing is asked for until it has become
-    less. It outlives the channel: what was held on one that is gone must be let go here too.
+    out to be small. It is 1 while too many bytes are held, or more messages than are expected: one
+    more is all that is asked for then, and the queue keeps its consumer. It is 0 (no consumer) only
+    where nothing is expected. What is held when it shrinks is held on. It outlives the channel:
+    what was held on one that is gone must be let go here too.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -66,15 +67,17 @@ class Intake:
         """The prefetch to have, given the one there is (0: no consumer).
 
         A change costs a round trip, so it grows only where that doubles it, and shrinks only where
-        that halves it. With a new consumer RabbitMQ counts from zero, whatever is still held: so
-        there is none before that fits.
+        that halves it. With a new consumer RabbitMQ counts from zero, whatever is still held: so it
+        gets 1 before what it may ask for fits.
         """
         limit = self._limit
-        if limit == 0 or self._held > self._bound:
+        if limit == 0:
             return 0
+        if self._held > self._bound:
+            return 1
         first = max(1, self._bound // MAX_BODY_BYTES)
         affordable = min(limit, max(first, int(self._bound / max(self._size, 1.0))))
-        if current == 0:
-            fits = self._held <= self._bound // 2 and self._count <= limit
-            return affordable if fits else 0
-        return affordable if affordable >= 2 * current or 2 * limit <= current else current
+        fits = self._held <= self._bound // 2 and self._count <= limit
+        if current <= 1 or 2 * limit <= current:
+            return affordable if fits else 1
+        return affordable if fits and affordable >= 2 * current else current
