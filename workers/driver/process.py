@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
-from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.connection.client import check_eviction, connect_topology
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
@@ -139,7 +139,9 @@ class Driver:
         stateful = [
             name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
         ]
-        check_layout(run.ledger, stateful)
+        spec = run.ledger
+        check_layout(spec, stateful)
+        check_eviction(spec.urls, spec.topology, spec.shards, stateful)
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, topology.name)
