@@ -131,7 +131,7 @@ def _listens(path: Path) -> bool:
 def _folder() -> Path:
     """Return the folder for the socket of a new reader, made if it is missing.
 
-    Its name is known, so another user may have taken it where the temporary folder is everybody's:
+    Its name is known, so another user may have taken it where the temporary folder is shared:
     then it is one with a name of its own, which ``tell`` finds too.
     """
     folder = Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
