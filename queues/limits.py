@@ -10,8 +10,8 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 # own limit is 65,535.
 PREFETCH = 30_000
 
-# Bytes of messages, with their headers, that a spout task holds, more or less: above this it takes no more messages until
-# half of it is settled.
+# Bytes of messages, with their headers, that a spout task holds, more or less: above this it takes
+# no more messages until half of it is settled.
 #
 # 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer
 # therefore begins with as many messages as fit whatever their size (16), and asks for more once it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import secrets
 from collections.abc import Sequence
 
 from tiercel.acker.effects import perform_all
@@ -58,8 +57,8 @@ class Outbox:
         self._lease = lease
         self._owner = owner
         # Drawn for each worker: what an earlier one of this task appended has nothing to do with
-        # this one's numbers.
-        self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
+        # this one's numbers. None: one is drawn before the next append.
+        self._sender: Sender | None = None
         self._arrangement = Arrangement(topology)
         # By which the next batch must be emitted: it changes in ``look``, with the run.
         self.topology = topology
@@ -146,6 +145,8 @@ class Outbox:
 
         An inbox that is full takes it later, and what follows waits behind it.
         """
+        if self._sender is None:
+            self._sender = self._inboxes.draw_sender()
         verdicts = perform_all(
             self._inboxes.append(self._run, self._sender, self._number, self._parcels)
         )
@@ -155,6 +156,8 @@ class Outbox:
                 extra={"event": "run_changed"},
             )
             self._look_at = now
+            # It may be this sender that an inbox has forgotten.
+            self._sender = None
             return BatchFate.REFUSED
         self._parcels = [
             parcel
