@@ -62,6 +62,7 @@ _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
     ACKER.title: ("updates", "memory", "late"),
+    ONCE.title: ("maybe too old", "no identity"),
     QUEUES.title: ("delayed", "out/s", "in/s", "use"),
     OWN.title: ("feed entries", "oldest waiting"),
 }
