@@ -63,7 +63,7 @@ _NEWEST = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class UnfitExecutor:
     """An executor that cannot start Python, and why, in one line."""
 
     executor: str
@@ -117,7 +117,9 @@ def readiness_of(answers: Sequence[str], python: str) -> Readiness:
     """Judge by the lines of the shells, one per slot."""
     found = [answer.split("\t", 3) for answer in answers]
     faults = {
-        Fault(executor, host, _EXIT_CODES.get(code) or said or f"it ended with exit code {code}")
+        UnfitExecutor(
+            executor, host, _EXIT_CODES.get(code) or said or f"it ended with exit code {code}"
+        )
         for code, executor, host, said in found
         if code != "ready"
     }
@@ -125,7 +127,7 @@ def readiness_of(answers: Sequence[str], python: str) -> Readiness:
     return Readiness(slots=slots, unfit=len(found) - slots, trouble=trouble_of(faults, python))
 
 
-def trouble_of(faults: set[Fault], python: str) -> str:
+def trouble_of(faults: set[UnfitExecutor], python: str) -> str:
     """Say all of it in one line; empty without faults."""
     if not faults:
         return ""
@@ -188,7 +190,7 @@ class Asking:
         return readiness_of([str(line) for line in future.get()], context.pythonExec)
 
 
-def start_failures(context: Any, job: int) -> Iterator[tuple[int, Fault]]:
+def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]]:
     """Yield the newest failures of a Spark job's tasks for which no Python could be started.
 
     Each comes with the number of the attempt.
@@ -205,7 +207,10 @@ def start_failures(context: Any, job: int) -> Iterator[tuple[int, Fault]]:
             said = str(task.errorMessage().get()) if task.errorMessage().isDefined() else ""
             reason = start_failure(said)
             if reason:
-                yield int(task.taskId()), Fault(str(task.executorId()), str(task.host()), reason)
+                yield (
+                    int(task.taskId()),
+                    UnfitExecutor(str(task.executorId()), str(task.host()), reason),
+                )
 
 
 def start_failure(said: str) -> str:

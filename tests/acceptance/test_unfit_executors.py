@@ -153,8 +153,12 @@ def executors() -> list[int]:
     return found
 
 
-def test_one_broken_executor_of_two_is_named_and_the_other_one_works(python, tmp_path, capfd):
+def test_one_broken_executor_of_two_is_named_and_the_other_one_works(
+    python, tmp_path, capfd, monkeypatch
+):
     said: list[str] = []
+    # Executors have the environment of their host.
+    monkeypatch.setenv(rebalanced.FOLDER, str(tmp_path / "work"))
     python.becomes('case "$TMPDIR" in */host-2-tmp) echo no disk >&2; exit 1;; esac')
     (tmp_path / "hosts").mkdir()
     with Standalone(tmp_path / "hosts") as spark, stack_on(spark.url, tmp_path) as stack:
