@@ -53,6 +53,9 @@ class SparkUnit:
                 f"Spark does not start on {master!r}: {first_line}"
             ) from error
         self._stack = ExitStack()
+        gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
+        # None: it is not this process that started it.
+        self._process: subprocess.Popen[bytes] | None = gateway.proc
         # Set when executors that cannot start Python need not be kept from tasks any more.
         self._unfit_held = threading.Event()
         if self.context.getConf().get("spark.authenticate", "false") != "true":
@@ -77,9 +80,9 @@ class SparkUnit:
 
         Call it after a failure: a connection breaks a moment before the process is gone.
         """
-        gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
-        with suppress(subprocess.TimeoutExpired):
-            gateway.proc.wait(_ENDS_WITHIN_S)
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_WITHIN_S)
         if self._has_ended:
             raise SparkEndedError(
                 "Spark's JVM has ended: was it killed, because the machine was short of memory? "
@@ -88,8 +91,7 @@ class SparkUnit:
 
     @property
     def _has_ended(self) -> bool:
-        gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
-        return gateway is not None and gateway.proc.poll() is not None
+        return self._process is not None and self._process.poll() is not None
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
@@ -116,7 +118,6 @@ class SparkUnit:
         each whether Python starts there. Executors on which it does not are kept busy until it
         does, so that Spark gives them no tasks.
         """
-        self._unfit_held.set()
         python = str(self.context.pythonExec)
         if self._local:
             return this_machine(python, int(self.context.defaultParallelism))
@@ -126,6 +127,7 @@ class SparkUnit:
         asking = Asking(self.context)
         found = asking.answers(slots)
         if found.slots and found.unfit:
+            self._unfit_held.set()  # the new thread asks those executors too
             self._unfit_held = threading.Event()
             threading.Thread(
                 target=self._hold_unfit,
@@ -147,14 +149,23 @@ class SparkUnit:
         with suppress(Exception):  # Spark ends
             while not over.is_set():
                 found = asking.answers(slots, hold_s)
-                slots = self._free()
-                if not found.unfit or not slots:
+                if not found.unfit:
+                    return
+                slots = self._freed()
+                if not slots:  # those executors are gone
                     return
                 hold_s = min(_LONGEST_HOLD_S, 2 * hold_s)
                 log.error(
                     "%s; it is asked again after %.0f s, the others work", found.trouble, hold_s,
                     extra={"event": "executor_unfit"},
                 )  # fmt: skip
+
+    def _freed(self) -> int:
+        """Return the free slots, once Spark knows that tasks that have just ended are over."""
+        end = time.monotonic() + _HELD_WITHIN_S
+        while not (slots := self._free()) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        return slots
 
     @property
     def free(self) -> int:
