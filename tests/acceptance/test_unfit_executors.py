@@ -5,6 +5,7 @@ wrong, and no message is blamed for it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -164,12 +165,10 @@ def test_one_broken_executor_of_two_is_named_and_the_other_one_works(
     with Standalone(tmp_path / "hosts") as spark, stack_on(spark.url, tmp_path) as stack:
         published = publish(stack, 0)
         wait_until(lambda: set(written(stack)) >= set(published), 240, "all to be processed")
-        [named] = {
-            line.split("; set PYSPARK")[0].partition("executor ")[2]
-            for line in records(capfd, said)
-            if "cannot start Python" in line
-        }
-        assert named.endswith(f"on 127.0.0.3 cannot start Python '{python.path}': no disk")
+        [named] = set(
+            re.findall(r"on (\S+ cannot start Python [^;]*)", "\n".join(records(capfd, said)))
+        )
+        assert named == f"127.0.0.3 cannot start Python '{python.path}': no disk"
         none_is_blamed(stack)
 
         python.becomes("")

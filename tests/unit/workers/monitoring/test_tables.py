@@ -230,3 +230,10 @@ def test_a_long_name_is_broken_and_no_number_is():
         assert text in shown
     for letter in "sbqt":
         assert shown.count(letter) >= 60
+
+
+def test_top_says_why_no_executor_can_run_bolts():
+    trouble = "executor 1 on host-3 cannot start Python '/no/python': No such file or directory"
+    shown = rendered(screen.top_view(replace(BUSY, trouble=trouble), "10m", []))
+    assert f"no executor can run bolts: {trouble}" in shown
+    assert "no executor" not in rendered(screen.top_view(BUSY, "10m", []))
