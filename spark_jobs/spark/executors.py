@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 _LOOK_S = 0.1
-# Executors register one after the other when an application begins, and again after some were lost.
-_STEADY_S = 3.0
+# Executors register one after the other: seconds apart when an application begins, for their
+# machines start JVMs, and within one when some come back.
+FIRST_STEADY_S = 3.0
+STEADY_S = 1.0
 _LONGEST_S = 10.0
 _READY = "tiercel-can-run"
 # Libraries that no archive can bring.
@@ -91,25 +93,26 @@ class Readiness:
 def steady_slots(
     count: Callable[[], int],
     wanted: int,
+    steady_s: float,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Return the slots of executors once there are ``wanted``, or no more have come for a time.
+    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``.
 
-    That time is three seconds; it waits at most ten.
+    Waits at most ten seconds.
 
     At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins,
     for its tasks take the slots that there are then.
     """
     end = clock() + _LONGEST_S
     slots = count()
-    steady_at = clock() + _STEADY_S
+    steady_at = clock() + steady_s
     while slots < wanted and clock() < end and (not slots or clock() < steady_at):
         wait(_LOOK_S)
         found = count()
         if found != slots:
             slots = found
-            steady_at = clock() + _STEADY_S
+            steady_at = clock() + steady_s
     return max(1, slots)
 
 

@@ -19,7 +19,14 @@ from pyspark.errors import PySparkException
 
 from tiercel.spark_jobs.errors import SparkEndedError, SparkUnavailableError
 from tiercel.spark_jobs.spark.archive import reading_options
-from tiercel.spark_jobs.spark.executors import Asking, Readiness, steady_slots, this_machine
+from tiercel.spark_jobs.spark.executors import (
+    FIRST_STEADY_S,
+    STEADY_S,
+    Asking,
+    Readiness,
+    steady_slots,
+    this_machine,
+)
 from tiercel.spark_jobs.spark.settings import SECRET, is_local, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
 from tiercel.spark_jobs.spark.versions import check_versions
@@ -53,6 +60,7 @@ class SparkUnit:
                 f"Spark does not start on {master!r}: {first_line}"
             ) from error
         self._stack = ExitStack()
+        self._steady_s = FIRST_STEADY_S
         gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
         # None: it is not this process that started it.
         self._process: subprocess.Popen[bytes] | None = gateway.proc
@@ -121,7 +129,8 @@ class SparkUnit:
         python = str(self.context.pythonExec)
         if self._local:
             return this_machine(python, int(self.context.defaultParallelism))
-        slots = steady_slots(self._free, wanted)
+        slots = steady_slots(self._free, wanted, self._steady_s)
+        self._steady_s = STEADY_S
         if not self._free():
             return Readiness(slots=slots)
         asking = Asking(self.context)

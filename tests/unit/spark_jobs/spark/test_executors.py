@@ -42,7 +42,7 @@ class Cluster:
         self.now += seconds
 
     def steady_slots(self, wanted: int) -> int:
-        return steady_slots(self.count, wanted, self.clock, self.wait)
+        return steady_slots(self.count, wanted, 3.0, self.clock, self.wait)
 
 
 @pytest.mark.parametrize(
