@@ -119,6 +119,10 @@ _OWN: dict[_Figure, Callable[[Own], float]] = {
 }
 _TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
     ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
+    (
+        "tiercel_executors_fit",
+        "0 while the driver finds that no executor can run bolts",
+    ): lambda each: not each.trouble,
     ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
     ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: (
         each.message_timeout_s

@@ -114,6 +114,8 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", _ALARM)
+    if overview.trouble:
+        problems = [*problems, f"no executor can run bolts: {overview.trouble}"]
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
     parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]

@@ -107,6 +107,7 @@ class TopologyReader:
             state=self._control.state(),
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
+            trouble=redact(holder.trouble) if holder else "",
             inboxes=self._inboxes.figures(note.graph.bolt_tasks),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in reports],

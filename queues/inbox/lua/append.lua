@@ -52,6 +52,6 @@ for at = 10, #ARGV, 2 do
   redis.call('XADD', KEYS[2], '*', ARGV[at], ARGV[at + 1])
 end
 redis.call('HSET', KEYS[1], 'tuples', tuples, 'bytes', size)
-if not known and redis.call('HLEN', KEYS[3]) > tonumber(ARGV[8]) then forget_senders() end
+if not known and redis.call('HLEN', KEYS[3]) > tonumber(ARGV[9]) then forget_senders() end
 if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '') end
 return 0
