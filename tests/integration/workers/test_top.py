@@ -27,6 +27,8 @@ from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.cli.app import app
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry, known_topologies
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.top import view_of
@@ -131,6 +133,26 @@ def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
 def test_what_there_is_not_is_named(redis_url, arguments):
     with pytest.raises(Exception, match="there is no"):
         CliRunner().invoke(app, ["top", *arguments, "--redis", redis_url], catch_exceptions=False)
+
+
+def test_the_first_look_is_at_a_topology_that_runs(redis):
+    server = redis()
+    with closing(Registry(server.url)) as registry:
+        for name in ("a", "b", "c"):
+            builder = TopologyBuilder(name)
+            builder.set_spout("lines", QueueSpout("q"))
+            registry.announce(builder.build())
+    with (
+        closing(Watcher(Addresses(redis_urls=(server.url,)))) as watcher,
+        closing(Lease(RedisPresences(server.url, "b"))) as lease,
+    ):
+        assert watcher.look(None, Window.ALL_TIME).overview.name == "a", "none runs"
+        assert lease.take(Holder(driver="driver"))
+        watcher.look("b", Window.ALL_TIME)
+        assert watcher.look(None, Window.ALL_TIME).overview.name == "b"
+        # A monitor that has just begun sees it at once.
+        with closing(Watcher(Addresses(redis_urls=(server.url,)))) as other:
+            assert other.look(None, Window.ALL_TIME).overview.name == "b"
 
 
 def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
