@@ -199,6 +199,9 @@ class QueueSpout(Spout):
         if self._consumer is not None and (refusal := self._consumer.error()) is not None:
             raise refusal
 
+    def in_back_off(self) -> int:
+        return 0 if self._consumer is None else self._consumer.waiting
+
     def ack(self, msg_id: MsgId) -> None:
         self.ack_all([msg_id])
 

@@ -58,11 +58,11 @@ _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
 # Columns that a narrow terminal does without, the first one first. The page has all of them.
 _LESS = {
-    SPOUTS.title: ("transferred", "timeouts", "emitted"),
+    SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
     ACKER.title: ("updates", "memory", "late"),
     QUEUES.title: ("delayed", "out/s", "in/s", "use"),
-    OWN.title: ("feed entries", "oldest waiting"),
+    OWN.title: ("feed entries", "oldest waiting", "in back-off"),
 }
 
 
