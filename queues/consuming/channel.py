@@ -170,7 +170,7 @@ class Epoch:
             again,
         )
         self._book.open(tag)
-        self._intake.arrived(len(body))
+        self._intake.arrived(delivery.size)
         self.counts["delivered"] += 1
         self.counts["redelivered"] += bool(again)
         if self._limit.deletes and self._limit.is_last_delivery(count):

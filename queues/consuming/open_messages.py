@@ -92,7 +92,7 @@ class OpenMessages:
         for delivery in found:
             self._book.finish(delivery.tag)
         self._again -= sum([delivery.redelivered for delivery in found])
-        self._intake.let_go(sum([len(delivery.body) for delivery in found]), len(found))
+        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
         if self._settings.failures:
             for delivery in found:
                 self._forget_failures(delivery)
@@ -159,7 +159,7 @@ class OpenMessages:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
             return
         self._book.finish(tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         if fate is CopyFate.DELAYED:
             # The copy's header knows them, also those that were noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
@@ -196,7 +196,7 @@ class OpenMessages:
         for _ in self._waiting:
             self._intake.waited()
         for delivery in (*self._open.values(), *self._busy.values(), *self._waiting.values()):
-            self._intake.let_go(len(delivery.body))
+            self._intake.let_go(delivery.size)
         self._clear()
 
     def _clear(self) -> None:
@@ -251,7 +251,7 @@ class OpenMessages:
         if not self._limit.is_last_delivery(delivery.delivery_count):
             kept = delivery._replace(body=b"", properties=None)
         self._waiting[tag] = kept
-        self._intake.waits(len(delivery.body) - len(kept.body))
+        self._intake.waits(delivery.size - kept.size)
         self.waiting_here += self._book.is_after_mark(tag)
         self._timers[tag] = self._link.later(wait_s, lambda: self._back_off_over(tag))
 
@@ -282,5 +282,5 @@ class OpenMessages:
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._stirred()
         self._book.close(delivery.tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         self.counts[counter] += 1
