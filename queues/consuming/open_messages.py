@@ -13,9 +13,9 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import GiveUp, failed_before, next_action
 
-# One whose back-off is over waits no longer than this for others that came again before it: bolts
-# may hold them for longer than the broker's consumer timeout.
-_LONGEST_DUE_S = 60.0
+# One whose back-off is over waits no longer than this for others that came again before it: these
+# may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
+_LONGEST_DUE_S = 10.0
 
 
 class OpenMessages:
