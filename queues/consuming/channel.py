@@ -218,7 +218,8 @@ class Epoch:
         call sends them.
         """
         if self.is_open:
-            self.messages.let_return()
+            if self.messages.due:
+                self.messages.let_return()
             self.adjust()
             if not self.broker_consumer.withholds_acks(self._settings.clock()):
                 self.messages.acks.send()

@@ -15,9 +15,9 @@ from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.retry import GiveUp, failed_before, next_action
 
-# One whose back-off is over waits no longer than this for others that came again before it: bolts
-# may hold them for longer than the broker's consumer timeout.
-_LONGEST_DUE_S = 60.0
+# One whose back-off is over waits no longer than this for others that came again before it: these
+# may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
+_LONGEST_DUE_S = 10.0
 
 
 class OpenMessages:
@@ -56,7 +56,7 @@ class OpenMessages:
         # not over; of the others since when it is, and the tag.
         self._waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
-        self._due: deque[tuple[float, int]] = deque()
+        self.due: deque[tuple[float, int]] = deque()
         # Of those that wait, the ones that came over the broker's consumer of now.
         self.waiting_here = 0
         # Open messages that were delivered before, and those that were returned for that just now.
@@ -207,12 +207,12 @@ class OpenMessages:
         if anew:
             self._returning = 0
         late_s = self._settings.clock() - _LONGEST_DUE_S
-        while self._due and self._channel.is_open:
+        while self.due and self._channel.is_open:
             has_room = self._again + self._returning < self._intake.again
-            if not has_room and self._due[0][0] > late_s:
+            if not has_room and self.due[0][0] > late_s:
                 break
             self._returning += 1
-            self._reject_held(self._due.popleft()[1])
+            self._reject_held(self.due.popleft()[1])
 
     def void(self) -> None:
         """The channel is gone."""
@@ -229,7 +229,7 @@ class OpenMessages:
         self._busy.clear()
         self._wishes.clear()
         self._waiting.clear()
-        self._due.clear()
+        self.due.clear()
         self._again = self._returning = self.waiting_here = 0
 
     def _forget_timers(self) -> None:
@@ -283,7 +283,7 @@ class OpenMessages:
 
     def _back_off_over(self, tag: int) -> None:
         del self._timers[tag]
-        self._due.append((self._settings.clock(), tag))
+        self.due.append((self._settings.clock(), tag))
         self.let_return()
 
     def _reject_held(self, tag: int) -> None:

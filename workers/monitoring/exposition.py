@@ -43,6 +43,10 @@ _SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: (
         row.oldest_s
     ),
+    (
+        "tiercel_spout_messages_in_back_off",
+        "Failed messages that a spout holds until their back-off is over",
+    ): lambda row: row.in_back_off,
     ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
     ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
 }

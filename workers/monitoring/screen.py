@@ -59,12 +59,12 @@ _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
 # Columns that a narrow terminal does without, the first one first. The page has all of them. Tables
 # that fit everywhere are not listed.
 _LESS = {
-    SPOUTS.title: ("transferred", "timeouts", "emitted"),
+    SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
     ACKER.title: ("updates", "memory", "late"),
     ONCE.title: ("maybe too old", "no identity"),
     QUEUES.title: ("delayed", "out/s", "in/s", "use"),
-    OWN.title: ("feed entries", "oldest waiting"),
+    OWN.title: ("feed entries", "oldest waiting", "in back-off"),
 }
 
 

@@ -134,6 +134,7 @@ SPOUTS = TableKind[SpoutRow](
         Column("released", lambda row: count(row.released)),
         Column("pending", lambda row: count(row.pending)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("in back-off", lambda row: count(row.in_back_off)),
         Column("last error", lambda row: _message(row.last_error), Kind.LONG),
     ),
 )
@@ -227,6 +228,7 @@ OWN = TableKind[Own](
         Column("oldest waiting", lambda row: seconds(row.oldest_waiting_s)),
         Column("pending roots", lambda row: count(row.pending)),
         Column("oldest pending", lambda row: seconds(row.oldest_pending_s)),
+        Column("in back-off", lambda row: count(row.in_back_off)),
         Column("feed entries", lambda row: count(row.feed_entries)),
         Column("feed lag", lambda row: seconds(row.feed_lag_s)),
     ),

@@ -1,5 +1,5 @@
-"""What a spout holds: in a run in which nothing fails RabbitMQ hands each message out once, however
-the bound on tuples in flight changes; and messages that always fail keep no others waiting.
+"""Messages that a spout holds: where nothing fails RabbitMQ hands each one out once, however the
+bound on tuples in flight changes; and those that always fail keep no others waiting.
 """
 
 import threading

@@ -98,6 +98,22 @@ def test_a_back_off_that_is_over_waits_for_no_message_that_another_worker_has():
     assert bench.consumer.waiting == 0
 
 
+def test_a_back_off_that_is_over_waits_ten_seconds_for_what_came_again_before_it():
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(2)
+    bench.put(*[b"%d" % number for number in range(8)])
+    while bench.consumer.waiting < 8:
+        bench.run_until_idle()
+        for delivery in bench.consumer.get(10):
+            bench.consumer.fail(delivery.epoch, delivery.tag)
+    bench.link.run_timers()
+    bench.run_until_idle()
+    assert bench.consumer.waiting == 7, "one came again, and a bolt holds it"
+    bench.now += 10
+    bench.run_until_idle()
+    assert bench.consumer.waiting == 0
+
+
 def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
     bench = ConsumerBench()
     for _ in range(5):
