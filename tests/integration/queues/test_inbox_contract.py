@@ -404,7 +404,7 @@ def test_drawn_senders_that_are_gone_are_forgotten_and_append_nothing_more(inbox
     assert put(inboxes, 1, parcel(b"bolt")) == [REPEATED]
     assert put(inboxes, 1, parcel(b"gone", target=TWO), sender=gone) == [DONE]
     assert payloads(take(inbox, tuples=10_000)).count(b"gone") == 1
-    # Another run knows nobody.
+    # Another run knows none of them.
     inboxes.adopt("next", [ONE, TWO])
     assert put(inboxes, 1, parcel(b"a", bounded=False), sender=unused, run="next") == [DONE]
 
