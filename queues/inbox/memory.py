@@ -178,7 +178,7 @@ class MemoryInboxes:
             box = self._boxes.get(parcel.target)
             if box is None or box.run != run:
                 return Appended.STALE
-            if box.forgot(sender.task):
+            if sender.task not in box.senders and box.forgotten <= sender.task < -1:
                 return Appended.STALE
             known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:
