@@ -24,6 +24,7 @@ from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,
+    drawn_sender,
     number_of_run,
     stale,
     superseded,
@@ -43,6 +44,8 @@ class MemoryInboxes:
         self._clock = clock
         self._boxes: dict[int, Box] = {}
         self._forgotten = 0
+        # Senders.
+        self._drawn = 0
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
@@ -139,6 +142,11 @@ class MemoryInboxes:
                     box.since = box.seen - doing_s[task] if task in doing_s else None
             return lost
 
+    def draw_sender(self) -> Sender:
+        with self._changed:
+            self._drawn += 1
+            return drawn_sender(self._drawn)
+
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
@@ -170,6 +178,8 @@ class MemoryInboxes:
             box = self._boxes.get(parcel.target)
             if box is None or box.run != run:
                 return Appended.STALE
+            if box.forgot(sender.task):
+                return Appended.STALE
             known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:
                 return Appended.STALE
@@ -180,6 +190,7 @@ class MemoryInboxes:
             if parcel.bounded and box.entries and not self._has_room(box, parcel):
                 return Appended.FULL
             box.senders[sender.task] = Known(sender.attempt, number, parcel.part, parcel.digest)
+            box.forget_senders(self._bounds.senders)
             for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
                 box.add(bytes(chunk), tuples, self._clock())
             self._changed.notify_all()

@@ -5,7 +5,8 @@ Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
     meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
                         last taken, seen
     entries    stream   one entry per chunk: field = its tuples, value = its payload
-    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel
+    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel;
+                        "forgotten": the highest drawn sender that was forgotten
     progress   hash     position: bitmap in hex of what is done of the entry;
                         "sealed": see ``covered``
     snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
@@ -13,7 +14,7 @@ Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so
 that the inboxes of an earlier shape of the topology, or of an earlier list of servers, are
-found and drained.
+found and drained. The first one has ``{topology}:sender``: the last number that was drawn.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from tiercel.queues.inbox.records import (
     Parcel,
     Sender,
 )
-from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, stale
-from tiercel.queues.inbox.scripts import InboxScripts
+from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, drawn_sender, stale
+from tiercel.queues.inbox.scripts import InboxScripts, draw_sender
 from tiercel.queues.inbox.server import InboxServer, InboxServers
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
@@ -132,6 +133,10 @@ class RedisInboxes:
             lambda box, home: box.beat(run, attempts[home[1]], doing_s.get(home[1]), place),
         )
         return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
+
+    def draw_sender(self) -> Sender:
+        key = f"tiercel:{{{self._name}}}:sender"
+        return drawn_sender(draw_sender(self._servers.at(0, key), key).perform())
 
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 
 from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.records import Parcel, StaleAttemptError, StepOrderError
+from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
 
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000
@@ -23,6 +24,15 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
         if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
             counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
             raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
+
+
+def drawn_sender(number: int) -> Sender:
+    """Return the sender with a number that was drawn, of at most 31 bits.
+
+    With some random bits, should a failover of Redis lose the last draw: two processes that are one
+    sender would take each other's appends for repeats.
+    """
+    return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
 
 def stale(task: int) -> StaleAttemptError:

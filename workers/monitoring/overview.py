@@ -151,6 +151,8 @@ class Overview:
     processes: tuple[ProcessRow, ...] = ()
     # None: there is no driver, or it does not say.
     driver_at: Whereabouts | None = None
+    # Why no executor can run bolts; empty: nothing is known against it.
+    trouble: str = ""
     # The last order that was given; the topology obeys it while it runs.
     ordered: State = State.ACTIVE
     # Those that it reads.
@@ -209,6 +211,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
         spout_tasks=spout_tasks(raw),
         processes=processes(raw),
         driver_at=raw.driver_at,
+        trouble=raw.trouble,
         ordered=raw.state or State.ACTIVE,
     )
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
@@ -108,7 +109,14 @@ def _about(message: QueuedMessage) -> str:
     """Return the exchange that it came by, if it has a name, its properties and its headers."""
     place = {"exchange": message.exchange, "routing_key": message.routing_key}
     said = {**(place if message.exchange else {}), **message.properties, **message.headers}
-    return " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
+    return redact(
+        " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
+    )
+
+
+def reason_of(letter: DeadLetter) -> str:
+    """Return the reason of its death, without the passwords of addresses that it quotes."""
+    return redact(letter.reason)
 
 
 SPOUTS = TableKind[SpoutRow](
@@ -269,7 +277,7 @@ DEAD = TableKind[DeadLetter](
     "Dead letters",
     (
         Column("died", lambda row: UNKNOWN if row.died is None else when(row.died), Kind.MOMENT),
-        Column("reason", lambda row: row.reason, Kind.LONG),
+        Column("reason", reason_of, Kind.LONG),
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
         Column("id", lambda row: row.id, Kind.NAME),

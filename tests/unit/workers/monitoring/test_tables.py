@@ -334,3 +334,10 @@ def test_top_shows_each_of_its_tables_for_every_kind_of_bolt(width):
     for name in EVERY_BOLT:
         assert shown.count(name) >= 3, "as a bolt, its tasks, and where it takes effect once"
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_top_says_why_no_executor_can_run_bolts():
+    trouble = "executor 1 on host-3 cannot start Python '/no/python': No such file or directory"
+    shown = rendered(screen.top_view(replace(BUSY, trouble=trouble), "10m", []))
+    assert f"no executor can run bolts: {trouble}" in shown
+    assert "no executor" not in rendered(screen.top_view(BUSY, "10m", []))
