@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,8 +22,20 @@ from pyspark.sql.types import StructType
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SinkOptions
 from tiercel.frames.writing.rows import RowsToMessages
-from tiercel.frames.writing.sending import send
+from tiercel.queues.errors import QueuesError
+from tiercel.queues.message.header_text import published_headers
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.publishing.dead_letter_copy import Death, dead_letter_properties
+from tiercel.queues.publishing.publisher import Publisher
 
+log = logging.getLogger(__name__)
+
+# A broker that restarts is waited for: on one machine Spark does not repeat a task that failed.
+_PATIENCE = timedelta(seconds=60)
+# As docs/decisions/threads-take-turns.md has it: while this thread makes messages of rows, the one
+# that sends them would wait ten times as long for each of its turns.
+_TURN_S = 0.0005
+_AT_ONCE = 1_000
 # Spark's names for what a task knows of its stream.
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -77,3 +94,71 @@ def _task() -> TaskContext:
 def _refuse(*, overwrite: bool) -> None:
     if overwrite:
         raise OptionError('a queue cannot be overwritten: write with mode("append"), or outputMode')
+
+
+def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
+    """Publish them; returns their number when the broker has confirmed all of them.
+
+    What could not be routed goes to the queue for that, with the reason, where there is one; else
+    it is an error. Raises what ``Publisher.publish`` raises.
+    """
+    rest = iter(messages)
+    first = next(rest, None)
+    if first is None:
+        # A stream with an aggregate has two hundred partitions, most of them empty: no connection
+        # for those.
+        return 0
+    rows = chain([first], rest)
+    with _short_turns(), Publisher(options.url, _PATIENCE) as publisher:
+        if options.unroutable_queue is None:
+            return publisher.publish_all(rows)
+        return _send_or_put_aside(publisher, rows, options.unroutable_queue)
+
+
+def _send_or_put_aside(publisher: Publisher, rows: Iterator[OutgoingMessage], aside: str) -> int:
+    count = put_aside = 0
+    reason = None
+    refused: list[tuple[OutgoingMessage, QueuesError]] = []
+    # Some at a time: what is refused is in memory until all of these are confirmed.
+    while sent := publisher.publish_all(
+        islice(rows, _AT_ONCE), on_refused=lambda *each: refused.append(each)
+    ):
+        count += sent
+        if refused and reason is None:
+            reason = refused[0][1]
+        # Without a way out of this one: it is an error if that queue is missing too.
+        put_aside += publisher.publish_all(
+            _aside(aside, message, error) for message, error in refused
+        )
+        refused.clear()
+    if put_aside:
+        log.warning(
+            "%d rows could not be routed and are in queue %s: %s",
+            put_aside,
+            aside,
+            reason,
+            extra={"event": "rows_put_aside", "queue": aside},
+        )
+    return count
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Have threads take short turns, and leave the process to Spark as it was."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _TURN_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _aside(queue: str, message: OutgoingMessage, error: QueuesError) -> OutgoingMessage:
+    published = published_headers(message.exchange, message.routing_key)
+    target = message.exchange or message.routing_key
+    death = Death(queue=target, reason=str(error), at=datetime.now(UTC))
+    return OutgoingMessage(
+        body=message.body,
+        routing_key=queue,
+        properties=dead_letter_properties(message.properties, death, published),
+    )

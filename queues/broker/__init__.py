@@ -2,12 +2,10 @@
 
 address     an AMQP URL
 connection  one connection for a moment, and errors in one line
-kept        one connection for many moments
 link        one connection that comes back, on an I/O thread
 frames      where pika reads what a message carries
 headers     what a message carries beside its body
 arguments   what a queue was declared with
-consumer_timeout  how long RabbitMQ lets a message be held
 declare     a quorum queue and its dead-letter queue
 delays      queues from which a message comes back later
 bindings    a queue and its exchanges

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import translate
+from tiercel.queues.broker.connection import connect, translate, translated
 from tiercel.queues.broker.declare import dead_letter_queue
-from tiercel.queues.broker.kept import KeptConnection
 from tiercel.queues.broker.management import Managed, ManagementSilentError, managed
-from tiercel.queues.errors import QueueMissingError
+from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 
+T = TypeVar("T")
 # Seconds after which RabbitMQ's statistics are anew, as it is configured by default.
 LAG_S = 5
 # Seconds for which a management interface that did not answer is left alone: each queue would wait
@@ -167,3 +167,40 @@ def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
         in_rate=more.in_rate,
         out_rate=more.out_rate,
     )
+
+
+class KeptConnection:
+    """Opened when it is used first, and again where it has broken since. Not thread-safe."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address = address
+        self._name = name
+        self._connection: Any = None
+
+    def use(self, ask: Callable[[Any], T]) -> T:
+        """Return ``ask(connection)`` of a ``BlockingConnection``; it may be called twice.
+
+        Raises BrokerUnavailableError, BrokerRefusedError, and what ``ask`` raises of ours.
+        """
+        if self._connection is not None:
+            # It may have been closed since the last time: nothing reads from it between two.
+            with suppress(BrokerUnavailableError):
+                return self._asked(ask)
+        self._connection = connect(self._address, self._name)
+        return self._asked(ask)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        connection = self._connection
+        self._connection = None
+        if connection is not None and connection.is_open:
+            with suppress(AMQPError):  # broken while closing: there is nothing left to close
+                connection.close()
+
+    def _asked(self, ask: Callable[[Any], T]) -> T:
+        try:
+            with translated(self._address):
+                return ask(self._connection)
+        except QueuesError:
+            self.close()
+            raise

@@ -12,5 +12,4 @@ verbs              words for the end of an open message
 copies             into the dead-letter queue, or a delay queue
 failures           how often each message failed
 delivery_tags      which messages an ack covers
-acks               when acks leave
 """

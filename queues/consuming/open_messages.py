@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tiercel.queues.broker.delays import delay_ms, ends_too_early
-from tiercel.queues.consuming.acks import Acks
+from tiercel.queues.broker.link import Link
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.copies import CopyFate
+from tiercel.queues.consuming.delivery_tags import AckBook
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.retry import GiveUp, failed_before, next_action
 
+# Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
+# are part of a contiguous prefix some milliseconds later, which is one ack.
+_FEW = 16
+_PATIENCE_S = 0.1
 # One whose back-off is over waits no longer than this for others that came again before it: these
 # may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
 _LONGEST_DUE_S = 10.0
@@ -310,3 +315,42 @@ class OpenMessages:
         self._book.close(delivery.tag)
         self._intake.let_go(delivery.size)
         self.counts[counter] += 1
+
+
+class Acks:
+    """Sends what ``book`` says is finished. All of it runs on the I/O thread."""
+
+    def __init__(self, channel: Any, link: Link, sent: Callable[[], None]) -> None:
+        """``sent`` is called when acks have left."""
+        self.book = AckBook()
+        self._channel = channel
+        self._link = link
+        self._sent = sent
+        self._later: object | None = None
+
+    def send(self, *, everything: bool = False) -> None:
+        """Send what is finished; much that is not contiguous waits for a moment,
+        unless ``everything``.
+        """
+        few = everything or self.book.finished <= _FEW
+        self._take(singles=few)
+        if self.book.finished and self._later is None:
+            self._later = self._link.later(_PATIENCE_S, self._now)
+
+    def void(self) -> None:
+        """The channel is gone."""
+        if self._later is not None:
+            self._link.forget(self._later)
+            self._later = None
+
+    def _now(self) -> None:
+        self._later = None
+        if self._channel.is_open:
+            self._take(singles=True)
+
+    def _take(self, *, singles: bool) -> None:
+        acks = self.book.take(singles=singles)
+        for ack in acks:
+            self._channel.basic_ack(ack.tag, multiple=ack.multiple)
+        if acks:
+            self._sent()

@@ -4,6 +4,5 @@ opening     where SQLAlchemy may be missing
 rows        what is to be written, and what becomes of it
 engine      connections, and which errors are whose
 statements  how the databases that are known say things
-tables      the user's table as it is, and the table of keys beside it
 writer      the transaction of one step
 """

@@ -8,8 +8,6 @@ memory        in memory
 redis_store   in Redis, with its scripts in lua/
 redis_shard   one task in one shard
 redis_marks   the marks of one task in one shard
-redis_slices  the calls of one commit
-recalling     reads marks, those that are final
 redis_keys    its key names
 undo          how a commit is taken back
 """

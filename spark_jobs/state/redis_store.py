@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -14,11 +15,18 @@ from tiercel.acker.connection.server import RedisEffect, RedisServer, RedisServe
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.spark_jobs.state.recalling import MarkReader
-from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.errors import TurnAgainError
+from tiercel.spark_jobs.state import redis_marks, redis_shard
+from tiercel.spark_jobs.state.redis_keys import StateKeys, shard_of
+from tiercel.spark_jobs.state.redis_marks import Recalled, mark_shard
 from tiercel.spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
-from tiercel.spark_jobs.state.redis_slices import by_shard, shares_of, slices_of
 from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
+
+# A commit of several calls is complete after milliseconds, or its process has died: then
+# another attempt at its task completes it, or the next run takes it back.
+_PATIENCE_S = 5.0
+_SHORTEST_WAIT_S = 0.005
+_LONGEST_WAIT_S = 0.25
 
 
 def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
@@ -247,3 +255,139 @@ def _begun(
 
 def _number(reply: Any) -> int:
     return int(reply or 0)
+
+
+class MarkReader:
+    """One thread only."""
+
+    def __init__(
+        self,
+        shards: Sequence[StateShard],
+        shards_of: Callable[[int], Sequence[StateShard]],
+        tasks: int,
+        *,
+        through: bool,
+    ) -> None:
+        """``shards`` are those of this task, ``shards_of`` those of another one."""
+        self._shards = shards
+        self._shards_of = shards_of
+        self._tasks = tasks
+        self._through = through
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The records of the marks that there are; raises TurnAgainError."""
+        found = self._read(keys)
+        wait_s = _SHORTEST_WAIT_S
+        until = time.monotonic() + _PATIENCE_S
+        while unsure := [key for key, one in found.items() if isinstance(one, tuple)]:
+            if time.monotonic() > until:
+                raise TurnAgainError("another task is applying one of the tuples")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            for key in unsure:
+                del found[key]
+            found |= self._read(unsure)
+        return {key: one for key, one in found.items() if isinstance(one, bytes)}
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, Recalled]:
+        found: dict[bytes, Recalled] = {}
+        for some in perform_all(self._recalling(keys, self._tasks)):
+            found |= some
+        unsure = {key: one for key, one in found.items() if isinstance(one, tuple)}
+        if unsure:
+            self._ask_home(unsure, found)
+        return found
+
+    def _recalling(
+        self, keys: Sequence[bytes], tasks: int
+    ) -> list[RedisEffect[dict[bytes, Recalled]]]:
+        parts: dict[int, Sequence[bytes]] = {0: keys}
+        if len(self._shards) > 1:
+            in_shards: dict[int, list[bytes]] = {}
+            for key in keys:
+                in_shards.setdefault(mark_shard(key, len(self._shards)), []).append(key)
+            parts = dict(in_shards)
+        return [
+            effect
+            for shard, part in parts.items()
+            for effect in self._shards[shard].marks.recall(part, tasks, through=self._through)
+        ]
+
+    def _ask_home(
+        self, unsure: Mapping[bytes, tuple[int, str]], found: dict[bytes, Recalled]
+    ) -> None:
+        """Ask the home shards of the tasks that made a mark whether its commit is final."""
+        final = {task: self._committed(task) for task in {task for task, _ in unsure.values()}}
+        sure = [key for key, (task, place) in unsure.items() if final[task] == place]
+        for key in sure:
+            del found[key]
+        # Read anew, as it is now: it was final before, so it stays.
+        for some in perform_all(self._recalling(sure, 0)):
+            found |= some
+
+    def _committed(self, task: int) -> str:
+        shards = self._shards_of(task)
+        return shards[task % len(shards)].committed().perform()
+
+
+def by_shard(fields: Iterable[bytes], shards: int) -> list[list[bytes]]:
+    parts: list[list[bytes]] = [[] for _ in range(shards)]
+    for one in fields:
+        parts[shard_of(one, shards)].append(one)
+    return parts
+
+
+def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
+    """The writes of each shard."""
+    puts: dict[int, dict[bytes, bytes]] = {}
+    deletes: dict[int, list[bytes]] = {}
+    increments: dict[int, dict[bytes, int]] = {}
+    for one, value in writes.puts.items():
+        puts.setdefault(shard_of(one, shards), {})[one] = value
+    for one in writes.deletes:
+        deletes.setdefault(shard_of(one, shards), []).append(one)
+    for one, by in writes.increments.items():
+        increments.setdefault(shard_of(one, shards), {})[one] = by
+    marks: dict[int, dict[bytes, bytes]] = {}
+    if shards == 1 and writes.marks:
+        marks[0] = dict(writes.marks)
+    else:
+        for key, record in writes.marks.items():
+            marks.setdefault(mark_shard(key, shards), {})[key] = record
+    return {
+        shard: Writes(
+            puts=puts.get(shard, {}),
+            deletes=deletes.get(shard, []),
+            increments=increments.get(shard, {}),
+            marks=marks.get(shard, {}),
+        )
+        for shard in {*puts, *deletes, *increments, *marks}
+    }
+
+
+def slices_of(writes: Writes) -> list[Writes]:
+    """Cut into calls, one at least: marks first, for one of them may be refused."""
+    if not writes.marks:
+        return _entries(writes)
+    marks = iter(writes.marks.items())
+    made = []
+    while some := dict(islice(marks, redis_marks.SLICE)):
+        made.append(Writes(marks=some))
+    return [*made, *_entries(writes)] if len(writes) else made
+
+
+def _entries(writes: Writes) -> list[Writes]:
+    size = redis_shard.SLICE
+    if len(writes) <= size:
+        return [Writes(puts=writes.puts, deletes=writes.deletes, increments=writes.increments)]
+    puts = list(writes.puts.items())
+    deletes = list(writes.deletes)
+    increments = list(writes.increments.items())
+    return [
+        *(Writes(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
+        *(Writes(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
+        *(
+            Writes(increments=dict(increments[start : start + size]))
+            for start in range(0, len(increments), size)
+        ),
+    ]

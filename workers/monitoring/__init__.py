@@ -2,11 +2,9 @@
 
 watcher     reads Redis and RabbitMQ; a server that is away is reported
 raw         what was read of a topology at one moment
-rates       what happens now
 overview    what every view shows, worked out of the counters
 bolts       the same of bolts and their tasks
 once        messages that are to take effect once
-flow        speed and latency, now
 faults      errors, grouped by reason
 processes   what runs where, and since when
 health      how it is, and where it hurts

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.windows import Counts, Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import QueuesError
@@ -37,9 +38,9 @@ from tiercel.workers.control.registry import (
 from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import Overview, overview_of
-from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
 
+_SPAN_S = 10.0
 log = logging.getLogger(__name__)
 
 # Read at once; they are shown grouped by reason.
@@ -288,3 +289,48 @@ def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]
     if name is not None:
         return {name: topology_named(redis_url, name)}
     return known_topologies(redis_url)
+
+
+class RateMeter:
+    """Remembers the looks of the last ten seconds. Times are seconds on one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, Counts]] = deque()
+
+    def look(self, now: float, totals: Counts) -> Counts:
+        """Return the counts of a thousand seconds at this rate; nothing at the first look.
+
+        Counters that go backwards were lost with their Redis: the look that follows is
+        again a first one.
+        """
+        if self._looks and _shrank(self._looks[-1][1], totals):
+            self._looks.clear()
+        self._looks.append((now, totals))
+        while len(self._looks) > 2 and now - self._looks[1][0] >= _SPAN_S:
+            self._looks.popleft()
+        since, before = self._looks[0]
+        if now <= since:
+            return {}
+        return {
+            component: {
+                task: {
+                    name: round(
+                        1000
+                        * (count - before.get(component, {}).get(task, {}).get(name, 0))
+                        / (now - since)
+                    )
+                    for name, count in counts.items()
+                }
+                for task, counts in tasks.items()
+            }
+            for component, tasks in totals.items()
+        }
+
+
+def _shrank(before: Counts, totals: Counts) -> bool:
+    return any(
+        count > totals.get(component, {}).get(task, {}).get(name, 0)
+        for component, tasks in before.items()
+        for task, counts in tasks.items()
+        for name, count in counts.items()
+    )

@@ -4,17 +4,18 @@ what can be finished.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from tiercel.workers.spout.admission_limits import Limits
-from tiercel.workers.spout.admission_round import Round
 from tiercel.workers.spout.aside import Aside
-from tiercel.workers.spout.completions import Completions
 from tiercel.workers.spout.growth import Growth
-from tiercel.workers.spout.peaks import Peaks
-from tiercel.workers.spout.silence import Silence
 
+_PART_S = 30.0
+# One in so many may be missing when a round is judged.
+_STRAGGLERS = 50
 # Two tuples of ten seconds each are finished by one task within the default timeout;
 # sixteen are not.
 FIRST_BOUND = 2
@@ -333,3 +334,166 @@ class Admission:
         self._reached = False
         if most is not None:
             self._bound = min(self._bound, max(UNPROVEN_BOUND, 2 * most))
+
+
+@dataclass(kw_only=True, slots=True)
+class Round:
+    """Tuples that are judged together."""
+
+    # Times at which the first and the last of them were emitted.
+    began: float = 0.0
+    until: float = 0.0
+    size: int = 0
+    # True if the bound kept one back.
+    reached: bool = False
+    done: int = 0
+    # Tuples that left without an outcome: given back, timed out, failed by a bolt.
+    gone: int = 0
+    # True if a bolt failed one of those that are done.
+    failed: bool = False
+    # Sum of the latencies of those that are done.
+    latency_s: float = 0.0
+    # Of those, the stragglers excepted.
+    worst_s: float = 0.0
+
+    def emitted(self, count: int, now: float) -> None:
+        """Tuples were emitted that belong to it."""
+        if not self.size:
+            self.began = now
+        self.size += count
+        self.until = now
+
+    def completed(self, count: int, emitted_at: float, now: float, *, not_before: float) -> None:
+        """Trees of tuples that were emitted at this time completed.
+
+        Those of another round are not counted, nor those emitted before ``not_before``.
+        """
+        if self._has(emitted_at, not_before):
+            self.done += count
+            self.latency_s += (now - emitted_at) * count
+            self.worst_s = max(self.worst_s, now - emitted_at)
+
+    def left(self, count: int, emitted_at: float, *, not_before: float) -> None:
+        """Tuples that were emitted at this time left without an outcome: none will come.
+
+        Counted as for ``completed``.
+        """
+        if self._has(emitted_at, not_before):
+            self.gone += count
+
+    @property
+    def judged(self) -> int:
+        """Tuples by which it is judged: those that have an outcome or will have one."""
+        return self.size - self.gone
+
+    @property
+    def missing(self) -> int:
+        """Tuples whose trees are not complete."""
+        return self.judged - self.done
+
+    @property
+    def lacks_many(self) -> bool:
+        """True if more are missing than a few stragglers."""
+        return self.missing > self.judged // _STRAGGLERS
+
+    def mean_s(self, now: float) -> float:
+        """Return the mean latency, if those that are missing complete now."""
+        return (self.latency_s + self.missing * (now - self.began)) / self.judged
+
+    def _has(self, emitted_at: float, not_before: float) -> bool:
+        """Return True if what was emitted at this time belongs to it."""
+        return bool(self.size) and max(self.began, not_before) <= emitted_at <= self.until
+
+
+class Completions:
+    """Counted over the last seconds. One thread; times are seconds on one monotonic clock."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seconds: deque[tuple[float, int]] = deque()
+        self._first_at = float("inf")
+        # Time at which the last tree completed.
+        self.last_at = float("-inf")
+
+    def add(self, count: int, now: float) -> None:
+        """Note that so many trees completed now."""
+        self.last_at = now
+        self._first_at = min(self._first_at, now)
+        second = now - now % 1.0
+        if self._seconds and self._seconds[-1][0] == second:
+            count += self._seconds.pop()[1]
+        self._seconds.append((second, count))
+        while self._seconds[0][0] < now - self._window_s:
+            self._seconds.popleft()
+
+    def per_second(self, now: float) -> float:
+        """Mean of the window that ends now."""
+        return (
+            sum(count for second, count in self._seconds if second >= now - self._window_s)
+            / self._window_s
+        )
+
+    def per_second_so_far(self, now: float) -> float:
+        """The same, or the mean of the time since the first."""
+        seconds = min(self._window_s, max(1.0, now - self._first_at))
+        return self.per_second(now) * self._window_s / seconds
+
+
+class Peaks:
+    """The most that was in flight in the last minute, in two parts of half a minute.
+
+    One thread; times are seconds on one monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._before = 0
+        self._lately = 0
+        self._since = float("-inf")
+
+    def look(self, in_flight: int, now: float) -> int | None:
+        """Return the most of the last minute when half a minute is over, else None.
+
+        None for the first time too: nothing is known of before then.
+        """
+        self._lately = max(self._lately, in_flight)
+        if now - self._since < _PART_S:
+            return None
+        most = max(self._before, self._lately) if self._since > float("-inf") else None
+        self._before = self._lately
+        self._lately = 0
+        self._since = now
+        return most
+
+
+class Silence:
+    """Patience that doubles where a trial fails.
+
+    There the tasks were busy with what had timed out, which is in no tree any more: with more in
+    flight all would time out behind it, for ever.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._first_s = patience_s
+        self._patience_s = patience_s
+        self._tried = False
+
+    def is_long(self, silent_s: float) -> bool:
+        """Return True if nothing completed for so long that more are to be tried."""
+        return silent_s >= self._patience_s
+
+    def tried(self) -> None:
+        """More are in flight now."""
+        self._tried = True
+
+    def timed_out(self) -> bool:
+        """Return True if what was tried timed out: fewer must do for twice as long."""
+        failed = self._tried
+        self._tried = False
+        if failed:
+            self._patience_s *= 2
+        return failed
+
+    def ended(self) -> None:
+        """Trees are quick."""
+        self._patience_s = self._first_s
+        self._tried = False

@@ -22,10 +22,8 @@ from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.bell import Bell
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.filling import BATCH_TUPLES, Filling
-from tiercel.workers.spout.holding import Holding, Patience
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Attendance, Outbox
 from tiercel.workers.spout.outcomes import OutcomeSource
@@ -37,6 +35,15 @@ from tiercel.workers.spout.trees import Trees
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Time for which a spout holds messages that cannot be emitted."""
+
+    without_driver: timedelta = timedelta(minutes=1)
+    # Far below a broker's consumer timeout, half an hour, and above most outages.
+    without_redis: timedelta = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,3 +260,65 @@ class SpoutTask:
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)
         return bool(taken)
+
+
+class Bell:
+    """Rung by any thread, waited for by one.
+
+    A ring that comes while it does not wait ends its next wait.
+
+    A bare lock that is released to ring. A ``threading.Event`` makes and takes locks in Python for
+    each wait; and a ``queue.SimpleQueue``, of Python 3.11 at least, waits for ever if its timeout
+    ends while it takes its lock.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Thread-safe, and safe in a signal handler, whatever that has interrupted."""
+        try:
+            self._silent.release()
+        except RuntimeError:
+            return  # it was rung already
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when it is rung, or after this time."""
+        self._silent.acquire(timeout=timeout_s)
+
+
+class Holding:
+    """Decides what ``Spout.expect`` is told. One thread; times are seconds on one monotonic clock.
+
+    The spout was told 0 when it was opened: it takes nothing before a driver is there, however long
+    Spark takes to start, so that nothing has to be given back.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._told = 0
+        self._idle_since: float | None = float("-inf")
+
+    def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
+        """Return what the spout should be told now; None if it knows.
+
+        ``bound`` on the tuples in flight.
+        """
+        wanted = bound if active and self._is_worth_holding(attendance, now) else 0
+        told = self._told
+        # Each change may cost a round trip to the broker, so that small ones are left out.
+        if (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
+            return None
+        self._told = wanted
+        return wanted
+
+    def _is_worth_holding(self, attendance: Attendance, now: float) -> bool:
+        if attendance is Attendance.DRIVER:
+            self._idle_since = None
+            return True
+        if self._idle_since is None:
+            self._idle_since = now
+        away = attendance is Attendance.REDIS_AWAY
+        patience = self._patience.without_redis if away else self._patience.without_driver
+        return now - self._idle_since < patience.total_seconds()

@@ -12,7 +12,6 @@ flight      which calls of a task wait, are under way, have ended
 caller      the contract of what runs them
 coroutines  runs an AsyncBolt's
 loop        the event loop of the process
-blocked     says which bolt blocks it
 threads     runs a BasicBolt's, in threads
 playback    the bolt that a step executes in their place
 """

@@ -12,9 +12,9 @@ from tests.support.broker import plain_channel, take_all, unique
 from tests.support.data_frames import new_queue
 from tiercel.compose.ports import free_port
 from tiercel.frames.options import SinkOptions
-from tiercel.frames.writing import sending
+from tiercel.frames.writing import writers
 from tiercel.frames.writing.rows import RowsToMessages
-from tiercel.frames.writing.sending import send
+from tiercel.frames.writing.writers import send
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 
 
@@ -75,7 +75,7 @@ def test_it_goes_aside_with_the_reason_if_there_is_a_queue_for_that(
 def test_many_that_go_aside_are_not_kept_until_the_end(
     amqp_url, queue, exchange, write, monkeypatch, caplog
 ):
-    monkeypatch.setattr(sending, "_AT_ONCE", 2)
+    monkeypatch.setattr(writers, "_AT_ONCE", 2)
     aside = new_queue(amqp_url, unique("aside"))
     rows = [{"body": f"{n}", "routing_key": "old" if n % 3 else "new"} for n in range(9)]
     assert write(rows, exchange=exchange, unroutableQueue=aside) == 9

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
+import secrets
 import socket
+from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI, Response
-from nicegui import core, ui
+from nicegui import __version__, core, ui
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import Scrape, registry_of
 from tiercel.workers.monitoring.page.connections import BoundedConfig
-from tiercel.workers.monitoring.page.gate import Gate
-from tiercel.workers.monitoring.page.headers import SafeHeaders
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
 from tiercel.workers.monitoring.page.limits import Rooms, limit_reports
 from tiercel.workers.monitoring.page.token import Lock
@@ -26,6 +29,31 @@ from tiercel.workers.monitoring.station import Station
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 from tiercel.workers.signals import on_signals
 
+SOCKETS = "/_nicegui_ws/"
+PAGE = "/"
+HEALTH = "/health"
+# Paths that exist, or of which NiceGUI itself says that they do not: for all others it makes a page
+# of its own, and keeps that for a minute.
+_PLACES = re.compile(
+    rf"/|/metrics|/favicon\.ico"
+    rf"|/_nicegui/{re.escape(__version__)}/((static|libraries|components|resources/[^/]+|esm/[^/]+)/.*|dynamic_resources/[^/]+)"
+)
+_ALWAYS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NOTHING = "default-src 'none'; frame-ancestors 'none'"
+# Vue compiles the templates of tables in the browser, which is eval; Quasar and ECharts set
+# styles. Neither lets a text become a script: a script in the page has this answer's nonce, or
+# is a file of ours.
+_PAGE = (
+    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' "
+    "'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 log = logging.getLogger(__name__)
 
 _GRACE_S = 2
@@ -123,3 +151,104 @@ def listen(host: str, port: int) -> socket.socket:
             "--port"
         ) from error
     return listener
+
+
+class SafeHeaders:
+    """Adds the headers to every answer, and the nonce to each script of the page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, _Answer(send).send if scope["type"] == "http" else send)
+
+
+class _Answer:
+    """One answer on its way; a page is held until it is whole, for its length changes."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None
+        self._page = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_ALWAYS)
+            if headers.get("content-type", "").startswith("text/html"):
+                self._start = message
+                return
+            headers["Content-Security-Policy"] = _NOTHING
+        elif self._start is not None:
+            self._page += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_page(self._start)
+            return
+        await self._send(message)
+
+    async def _send_page(self, start: Message) -> None:
+        nonce = secrets.token_urlsafe(16)
+        # All content comes as JSON in which every < is escaped: these are the page's own scripts.
+        page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
+        headers = MutableHeaders(scope=start)
+        headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)
+        headers["Content-Length"] = str(len(page))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": page})
+
+
+class Gate:
+    """Stands before everything that the monitor serves, on whatever address it listens.
+
+    ``/health`` is open to all, for it tells nothing: health checks come without a host or with any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and (
+            not scope["path"].startswith(SOCKETS) or self._stranger(scope) is not None
+        ):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        path = scope["path"]
+        if scope["method"] not in {"GET", "HEAD"}:
+            return PlainTextResponse("only GET", 405, {"Allow": "GET, HEAD"})
+        if path == HEALTH:
+            return None
+        stranger = self._stranger(scope)
+        if stranger is not None:
+            return stranger
+        if not _PLACES.fullmatch(path):
+            return PlainTextResponse("there is nothing here", 404)
+        # A foreign page may not show ours in a frame, nor ask for it as a picture, a thousand
+        # times.
+        if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
+            return PlainTextResponse("this is a page to be opened by itself", 403)
+        return None
+
+    def _stranger(self, scope: Scope) -> PlainTextResponse | None:
+        """Return the answer to a request that names another host, or comes from another page."""
+        hosts = list(_headers(scope, b"host"))
+        local = (scope.get("server") or ("",))[0]
+        if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
+            return PlainTextResponse(
+                "the monitor is not known by this name; tiercel monitor --allowed-host NAME", 400
+            )
+        if not all(
+            self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")
+        ):
+            return PlainTextResponse("this came from another page", 403)
+        return None
+
+
+def _headers(scope: Scope, name: bytes) -> Iterator[str]:
+    for key, value in scope["headers"]:
+        if key == name:
+            yield value.decode("latin-1")

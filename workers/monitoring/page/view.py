@@ -5,24 +5,30 @@ The first screen says whether it is well and where it hurts; the tables below sa
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from nicegui import run, ui
 
 from tiercel.acker.metrics.windows import Window
+from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring.health import Grade, Health, health_of
+from tiercel.workers.monitoring.history import Sample
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page.actions import Actions
-from tiercel.workers.monitoring.page.canvas import LOAD_AGAIN, STYLE, LineChart, TopologyGraph
 from tiercel.workers.monitoring.page.component import ComponentSide
+from tiercel.workers.monitoring.page.drawing import graph_of
 from tiercel.workers.monitoring.page.letters import LetterList, table_of
-from tiercel.workers.monitoring.page.lines import CHARTS
+from tiercel.workers.monitoring.page.lines import CHARTS, ChartKind, chart_of
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, tables_of
-from tiercel.workers.monitoring.page.tiles import Tiles
 from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
 from tiercel.workers.monitoring.page.tracebacks import TracebackDialog
-from tiercel.workers.monitoring.page.verdict import Verdict
 from tiercel.workers.monitoring.shelf import Shelf
 from tiercel.workers.monitoring.station import LOOK_S, Station
 from tiercel.workers.monitoring.tables import (
@@ -38,7 +44,19 @@ from tiercel.workers.monitoring.tables import (
     TableKind,
 )
 from tiercel.workers.monitoring.watcher import Addresses, Look
+from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, span, when
 
+# More of them would push what the page is about off the first screen.
+_HURTS = 6
+_GRADES = [grade.value for grade in Grade]
+_ORDERS = {
+    State.ACTIVE: ("activate", "activate: take messages again"),
+    State.DEACTIVATED: ("deactivate", "deactivate: take no more messages"),
+}
+_LOOK = Path(__file__).with_name("look")
+STYLE = _LOOK / "page.css"
+# In the head of the page, for it must be there before the scripts that it looks after.
+LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
 _WINDOWS = {
     Window.TEN_MINUTES: "10 min",
     Window.THREE_HOURS: "3 h",
@@ -210,3 +228,166 @@ def _section(title: str) -> ui.element:
     with section:
         ui.html(f"<h2>{title}</h2>", sanitize=False)
     return section
+
+
+class TopologyGraph(ui.element, component="look/topology_graph.js"):
+    """The graph; ``on_pick`` is called with the name of a component that is pressed."""
+
+    def __init__(self, on_pick: Callable[[str], Awaitable[None] | None]) -> None:
+        super().__init__()
+        self._props["nodes"] = []
+        self._props["edges"] = []
+        self._props["width"] = 1
+        self._props["height"] = 1
+        self.props('data-testid="graph"')
+        self.on("pick", lambda event: on_pick(str(event.args)))
+
+    def show(self, overview: Overview) -> None:
+        """Draw a topology."""
+        self._props.update(graph_of(overview))
+        self.update()
+
+
+class LineChart(ui.element, component="look/line_chart.js"):
+    """One chart."""
+
+    def __init__(self, kind: ChartKind) -> None:
+        super().__init__()
+        self._kind = kind
+        self._props["caption"] = kind.caption
+        self._props["unit"] = kind.unit
+        self._props["times"] = []
+        self._props["lines"] = []
+        self.props(f'data-testid="{kind.key}"')
+
+    def show(self, samples: Sequence[Sample]) -> None:
+        """Draw these samples."""
+        self._props.update(chart_of(self._kind, samples))
+        self.update()
+
+
+@dataclass(frozen=True)
+class _Tile:
+    name: str
+    text: Callable[[Overview], str]
+    # Bad news unless it is none.
+    is_bad: Callable[[Overview], bool] = lambda _seen: False
+
+
+def _latency(number_ms: float | None) -> str:
+    return "-" if number_ms is None else duration(number_ms)
+
+
+def _failed(seen: Overview) -> int:
+    return sum(spout.failed for spout in seen.spouts)
+
+
+def _dead(seen: Overview) -> int:
+    return sum(queue.dead_lettered or 0 for queue in seen.queues)
+
+
+_TILES = (
+    _Tile("acked/s now", lambda seen: per_second(seen.flow.acked_a_second)),
+    _Tile("p50 now", lambda seen: _latency(seen.flow.p50_ms)),
+    _Tile("p99 now", lambda seen: _latency(seen.flow.p99_ms)),
+    _Tile("pending trees", lambda seen: count(seen.own.pending)),
+    _Tile("oldest pending", lambda seen: seconds(seen.own.oldest_pending_s)),
+    _Tile("failed", lambda seen: count(_failed(seen)), lambda seen: _failed(seen) > 0),
+    _Tile(
+        "timeouts", lambda seen: count(seen.acker.timeouts), lambda seen: seen.acker.timeouts > 0
+    ),
+    _Tile("dead letters", lambda seen: count(_dead(seen)), lambda seen: _dead(seen) > 0),
+)
+
+
+class Tiles:
+    """One row of them, more where the screen is narrow."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, tuple[ui.element, ui.label]] = {}
+        with ui.element("div").classes("tiercel-tiles"):
+            for tile in _TILES:
+                with ui.element("div").classes("tiercel-tile") as box:
+                    label = ui.label("-").props(f'data-testid="tile {tile.name}"')
+                    ui.label(tile.name)
+                self._labels[tile.name] = box, label
+
+    def show(self, seen: Overview) -> None:
+        """Show the figures of a topology."""
+        for tile in _TILES:
+            box, label = self._labels[tile.name]
+            label.set_text(tile.text(seen))
+            if tile.is_bad(seen):
+                box.classes(add="bad")
+            else:
+                box.classes(remove="bad")
+
+
+class Verdict:
+    """The card with the badge, the hurts, and the button that applies."""
+
+    def __init__(
+        self, turn: Callable[[State], Awaitable[None]], on_pick: Callable[[str], None]
+    ) -> None:
+        """``turn`` gives an order, ``on_pick`` is called with a component that is pressed."""
+        self._on_pick = on_pick
+        self._shown: Health | None = None
+        self._buttons: dict[State, ui.button] = {}
+        with ui.element("section").classes("tiercel-card tiercel-state") as self._card:
+            with ui.element("div").classes("tiercel-first"):
+                self._badge = ui.label().classes("tiercel-badge").props('data-testid="badge"')
+                with ui.element("div").classes("grow"):
+                    self._state = ui.label().props('data-testid="state"')
+                    self._driver = ui.label().classes("tiercel-faint")
+                for state, (key, text) in _ORDERS.items():
+                    button = ui.button(text, on_click=partial(turn, state))
+                    button.props(f'dense outline no-caps data-testid="{key}"').classes("px-2")
+                    button.set_visibility(False)
+                    self._buttons[state] = button
+            self._hurts = ui.element("div").classes("tiercel-hurts").props('data-testid="hurts"')
+
+    def say(self, text: str) -> None:
+        """Say this in place of a topology's state."""
+        self._state.set_text(printable(text))
+        self._badge.set_text("?")
+        self._driver.set_text("")
+
+    def show(self, seen: Overview, at: datetime) -> None:
+        """Show how a topology is, as it was seen ``at``."""
+        self._state.set_text(f"{seen.name} is {seen.state}")
+        self._driver.set_text(_about(seen, at))
+        for state, button in self._buttons.items():
+            button.set_visibility(state is not seen.ordered)
+        health = health_of(seen)
+        if health == self._shown:
+            return
+        self._shown = health
+        self._badge.set_text(health.badge)
+        self._card.classes(remove=" ".join(_GRADES), add=health.grade.value)
+        self._hurts.clear()
+        with self._hurts:
+            for hurt in health.hurts[:_HURTS]:
+                self._hurt(hurt.grade, hurt.says, hurt.component)
+            left = len(health.hurts) - _HURTS
+            if left > 0:
+                ui.label(f"and {left} more").classes("tiercel-faint")
+            if health.grade is Grade.WELL:
+                ui.label(
+                    "nothing fails, no bolt is at its limit, there are no dead letters"
+                ).classes("tiercel-faint")
+
+    def _hurt(self, grade: Grade, says: str, component: str | None) -> None:
+        text = says if component is None else f"{component} {says}"
+        label: Any = ui.label(printable(text)).classes(f"tiercel-hurt {grade.value}")
+        if component is not None:
+            label.classes("opens").on("click", partial(self._on_pick, component))
+
+
+def _about(seen: Overview, at: datetime) -> str:
+    driver = seen.driver_at
+    parts = [
+        f"driver on {driver.host}, pid {driver.pid}, since {when(driver.since)}" if driver else "",
+        f"counted for {span(seen.seconds)}",
+        f"seen {when(at)}",
+    ]
+    return " · ".join(part for part in parts if part)

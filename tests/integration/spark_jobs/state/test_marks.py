@@ -20,7 +20,7 @@ from tiercel.acker.keys import Said
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
 from tiercel.spark_jobs.running.emissions import pack_emissions
-from tiercel.spark_jobs.state import recalling, redis_marks, redis_shard
+from tiercel.spark_jobs.state import redis_marks, redis_shard, redis_store
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
@@ -49,7 +49,7 @@ def now(store):
 def small_slices(monkeypatch):
     monkeypatch.setattr(redis_shard, "SLICE", 3)
     monkeypatch.setattr(redis_marks, "SLICE", 3)
-    monkeypatch.setattr(recalling, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(redis_store, "_PATIENCE_S", 0.05)
 
 
 def test_what_was_applied_is_recalled_by_every_task_with_its_record(store):
@@ -136,7 +136,7 @@ def test_a_mark_that_may_be_taken_back_is_not_trusted_by_another_task(store, sma
 
 
 def test_a_mark_that_becomes_final_meanwhile_is_waited_for(store, small_slices, monkeypatch):
-    monkeypatch.setattr(recalling, "_PATIENCE_S", 10.0)
+    monkeypatch.setattr(redis_store, "_PATIENCE_S", 10.0)
     slow = begin(store, "count", 0, 1)
     # The last call, in the home shard, has entries: all marks are there before.
     effects = slow.writing(applying(*NAMES[:10], **dict.fromkeys("abcdefghij", 1)), "d")
@@ -466,7 +466,7 @@ def test_in_redis_each_tuple_is_applied_once(make_spec, shards, seed) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(redis_shard, "SLICE", 2)
         patched.setattr(redis_marks, "SLICE", 2)
-        patched.setattr(recalling, "_PATIENCE_S", 0.0)
+        patched.setattr(redis_store, "_PATIENCE_S", 0.0)
         World(Random(seed), open_store).play()
     for store in made:
         store.close()

@@ -6,8 +6,12 @@ import pytest
 
 from tests.support.fake_broker import ConsumerBench
 from tiercel import BasicBolt, Config, TopologyBuilder
-from tiercel.queues.broker.consumer_timeout import consumer_timeout, timeout_arguments
-from tiercel.queues.broker.declare import WorkQueue, work_queue_arguments
+from tiercel.queues.broker.declare import (
+    WorkQueue,
+    consumer_timeout,
+    timeout_arguments,
+    work_queue_arguments,
+)
 from tiercel.testing import FeederSpout
 
 MINUTE = timedelta(minutes=1)

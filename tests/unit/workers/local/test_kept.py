@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiercel.workers.errors import ConfigError
-from tiercel.workers.local.kept import kept_folder
+from tiercel.workers.local.private import kept_folder
 
 
 def test_it_is_made_for_the_user_alone_and_taken_again(tmp_path: Path):

@@ -17,9 +17,9 @@ from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.page.tables import tables_of
-from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
 from tiercel.workers.monitoring.tables import BOLTS, TASKS
+from tiercel.workers.monitoring.watcher import RateMeter
 from tiercel.workers.monitoring.wording import (
     body_text,
     milliseconds,

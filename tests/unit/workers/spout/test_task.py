@@ -23,9 +23,8 @@ from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.admission_limits import Limits
-from tiercel.workers.spout.holding import Patience
 from tiercel.workers.spout.outbox import Attendance
-from tiercel.workers.spout.task import SpoutSettings
+from tiercel.workers.spout.task import Patience, SpoutSettings
 
 SINK = 2
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.workers.monitoring.page import canvas
+from tiercel.workers.monitoring.page import view
 
-FILES = sorted(Path(canvas.__file__).with_name("look").iterdir())
+FILES = sorted(Path(view.__file__).with_name("look").iterdir())
 # Each makes markup or code of a text, or asks another host.
 WAYS = re.compile(
     r"innerHTML|outerHTML|insertAdjacent|v-html|document\.write|eval\(|Function\("
@@ -26,7 +26,7 @@ def test_it_is_short_enough_to_be_read(file):
 
 
 def test_there_is_a_colour_for_light_and_for_dark():
-    text = canvas.STYLE.read_text()
+    text = view.STYLE.read_text()
     light, dark = (
         set(re.findall(r"(--[\w-]+):", text[text.index(f"\n{begin} {{") :].partition("}")[0]))
         for begin in ("body", "body.body--dark")
