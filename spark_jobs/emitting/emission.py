@@ -25,6 +25,7 @@ from tiercel.spark_jobs.emitting.fold import (
     first_lineage_of_few,
     first_lineage_of_many,
     join_lineages,
+    pieces,
     with_keys,
 )
 from tiercel.spark_jobs.emitting.outputs import (
@@ -87,7 +88,8 @@ class SpoutEmitter:
         stream: str,
         identity: Identified | None = None,
     ) -> list[int]:
-        """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
+        """Record one tuple; returns the ids of the tasks and lines that receive it. A root is
+        emitted once.
 
         Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping
         raises; then nothing is recorded. What is recorded has the stream's types, so ``take``
@@ -166,8 +168,9 @@ class SpoutEmitter:
             before = [ack_vals[root] for root in mine]
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
             chunks, counts = packed.setdefault(task_output.target, ([], []))
-            chunks.append(self._encode(task_output, values, lineage))
-            counts.append(values.num_rows)
+            for part in pieces(self._chunk(task_output, values, lineage)):
+                chunks.append(encode(part))
+                counts.append(part.values.num_rows)
         self._outputs.clear()
         self._roots = []
         self._whole = {}
@@ -270,14 +273,14 @@ class SpoutEmitter:
             for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
                 task_output.add_key(key, number)
 
-    def _encode(self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage) -> bytes:
+    def _chunk(self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage) -> Chunk:
         route = Route(
             component=self._component,
             stream=task_output.stream,
             source_task=self.task_id,
             target_task=task_output.target,
         )
-        return encode(Chunk(route=route, values=values, lineage=lineage))
+        return Chunk(route=route, values=values, lineage=lineage)
 
 
 def _chosen_rows(

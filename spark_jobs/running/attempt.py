@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure
 from tiercel.queues.inbox.chunk import Chunk
@@ -34,12 +35,14 @@ from tiercel.spark_jobs.running.step_setup import StepSetup
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.placement import behind, cycle_of
+from tiercel.spark_jobs.topology.placement import behind, cycle_of, line_at
 
 log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
+# A call that lasts longer keeps nothing waiting that others can execute.
+_LASTS_S = 0.3
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
 T = TypeVar("T")
@@ -81,6 +84,15 @@ class Attempt:
             self._ticks.count = opened.ticks
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self.doing: Step | None = None
+        # Held where the bolt goes on to another tuple, and while tuples are given back.
+        self._between = threading.Lock()
+        self._shares: Sequence[Share] = ()
+        # Number of tuples of the step that the bolt has begun; None: all must be executed.
+        self._begun: int | None = None
+        self._call_began = 0.0
+        self._gave_back = False
+        # True if it is not known whether what should go back went.
+        self._unsure = False
 
     @property
     def next_at(self) -> float | None:
@@ -95,6 +107,28 @@ class Attempt:
         """The step whose tuples are being executed; for the watchdog's thread."""
         step = self.doing
         return step if step is not None and step.at_work else None
+
+    def give_back(self) -> None:
+        """Give back what was claimed and not begun where one call of the bolt lasts; the step then
+        ends with it. Called by another thread, several times per second.
+        """
+        with self._between:
+            lasts = time.monotonic() - self._call_began > _LASTS_S
+            if self.doing is None or not self._begun or not lasts:
+                return
+            rests = self._backlog.rests(first_of(self._shares, self._begun))
+            if not rests:
+                return
+            unfinished = self._committer.unfinished
+            first = [] if unfinished is None else [self._inbox.finish(unfinished)]
+            self._gave_back = True
+            try:
+                done = perform_all([*first, self._inbox.give_back(rests)])
+            except (RedisUnavailableError, StepOrderError):
+                done = [False]
+            if all(done):
+                self._backlog.gone(rests)
+            self._unsure = not all(done)
 
     def run(self) -> bool:
         """Work until ``stop``; False: a new attempt must repeat what was sealed."""
@@ -154,17 +188,19 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        self._fetch(wanted, wait_s)
+        self._fetch(wanted, wait_s, self._slices.claims(self._backlog.tuples))
 
     def _most(self) -> int:
         """Return how many of the tuples that wait the next step may take; 0: none yet."""
         return self._slices.size
 
-    def _fetch(self, wanted: int, wait_s: float) -> None:
+    def _fetch(self, wanted: int, wait_s: float, claims: int) -> None:
         # Release what the last step covered, now at the latest: nothing else may follow soon.
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
-        entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
+        entries = self._patiently(
+            lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing, claims)
+        )
         self._committer.unfinished = None
         self._slices.took(len(entries))
         strange = self._backlog.add(entries, self._read)
@@ -220,12 +256,15 @@ class Attempt:
         step = Step(self._setup, of, shares, ticks, states)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
         step.record.tell_raised = around.counting.noting(self.task, self._setup.component)
-        self.doing = step
+        self._begin(step, shares, cut=sealed is None)
         try:
             with around.counting.executing(self.task, self._setup.component):
-                done = self._execute(shares, step, None if sealed else self._slices.may)
+                done = self._execute(shares, step, None if sealed else self._may)
         finally:
-            self.doing = None
+            with self._between:
+                self.doing = None
+        if self._unsure:
+            raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
         if covered.whole or covered.part or done.ticked or done.record.answered:
@@ -235,6 +274,27 @@ class Attempt:
         self._step = number
         if done.ticked and self._ticks is not None:
             self._ticks.ticked(around.clock())
+
+    def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
+        """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
+        with self._between:
+            self.doing = step
+            self._shares = shares
+            self._gave_back = False
+            self._call_began = time.monotonic()
+            self._begun = None
+            if cut:
+                at_once = self._setup.arrow or self._setup.batch
+                self._begun = sum(len(share.rows) for share in shares) if at_once else 0
+
+    def _may(self) -> bool:
+        """Return True if the step goes on with another tuple, and note that it does."""
+        with self._between:
+            goes_on = not self._gave_back and self._slices.may()
+            if (goes_on or not self._begun) and self._begun is not None:
+                self._begun += 1
+                self._call_began = time.monotonic()
+            return goes_on
 
     def _states(self, number: int) -> TaskStates | None:
         if not self._setup.stateful:
@@ -275,7 +335,9 @@ class Attempt:
         )
 
     def _opened_inbox(self) -> Inbox:
-        return self._around.inboxes.open(self._around.run, self.task, self.sender.attempt)
+        around = self._around
+        line = line_at(around.topology, self.task)
+        return around.inboxes.open(around.run, self.task, self.sender.attempt, line)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
         return Backlog(done)

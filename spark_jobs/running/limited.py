@@ -44,7 +44,7 @@ def line_of(around: Around, task: int) -> OpenLine:
         settings,
         around.ledger,
         around.loop.time,
-        partial(waiting_roots, around.inboxes, around.run, task),
+        partial(waiting_roots, around.inboxes, around.run, topology, task),
     )
 
 

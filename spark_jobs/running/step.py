@@ -25,7 +25,14 @@ from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.departures import Departure, departures
-from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.fold import (
+    fold,
+    join_lineages,
+    pieces,
+    roots_of,
+    row_seeds,
+    select,
+)
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.backlog import Share
@@ -257,10 +264,11 @@ class Step:
                 source_task=self._of.task,
                 target_task=departure.target,
             )
-            payload = encode(Chunk(route=route, values=departure.values, lineage=departure.lineage))
+            whole = Chunk(route=route, values=departure.values, lineage=departure.lineage)
             chunks, counts = packed.setdefault(departure.target, ([], []))
-            chunks.append(payload)
-            counts.append(departure.values.num_rows)
+            for chunk in pieces(whole):
+                chunks.append(encode(chunk))
+                counts.append(chunk.values.num_rows)
         unbounded = self._setup.unbounded
         parcels = [
             Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)

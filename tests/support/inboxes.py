@@ -10,7 +10,7 @@ NOW = timedelta(0)
 SOON = timedelta(seconds=30)
 RUN = "run"
 # Tasks with inboxes: on two servers they lie on different ones.
-ONE = 4
+ONE = 1
 TWO = 7
 GONE = 9
 FIRST = Sender(task=2, attempt=1)
