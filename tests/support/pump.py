@@ -74,11 +74,16 @@ def killed_after(effects: int) -> Iterator[None]:
     take = MemoryInbox.take
 
     def taking(
-        self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self: MemoryInbox,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Any]:
         if finishing is not None:
             spend()
-        return take(self, tuples, size, wait, finishing)
+        return take(self, tuples, size, wait, finishing, claims)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)

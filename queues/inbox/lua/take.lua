@@ -50,8 +50,8 @@ for meta = 5, #KEYS, 3 do
     claims, size = claims - count, size - #payload
     redis.call('HINCRBY', KEYS[1], 'tuples', count)
     redis.call('HINCRBY', KEYS[1], 'bytes', #payload)
-    redis.call('HINCRBY', KEYS[meta], 'tuples', -count)
-    redis.call('HINCRBY', KEYS[meta], 'bytes', -left)
+    redis.call('HINCRBY', KEYS[meta], 'tuples', 0 - count)
+    redis.call('HINCRBY', KEYS[meta], 'bytes', 0 - left)
   end
   if redis.call('XLEN', entries) > 0 then wake(KEYS[4]) end
 end
