@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
 # A call that lasts longer keeps nothing waiting that others can execute.
-_LASTS_S = 0.3
+_LASTS_S = 0.04
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
 T = TypeVar("T")
@@ -125,10 +125,11 @@ class Attempt:
             try:
                 done = perform_all([*first, self._inbox.give_back(rests)])
             except (RedisUnavailableError, StepOrderError):
-                done = [False]
+                self._unsure = True
+                return
+            # Else nothing has moved, and the commit finds out who has the task now.
             if all(done):
                 self._backlog.gone(rests)
-            self._unsure = not all(done)
 
     def run(self) -> bool:
         """Work until ``stop``; False: a new attempt must repeat what was sealed."""

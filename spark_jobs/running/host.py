@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
 # Between two looks for calls that last.
-_LOOK_S = 0.25
+_LOOK_S = 0.05
 # Time for the last steps when the run ends.
 _PATIENCE_S = 10.0
 # Time for them when the process ends because a bolt hangs.

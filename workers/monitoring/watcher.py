@@ -105,7 +105,7 @@ class TopologyReader:
             state=self._control.state(),
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
-            inboxes=self._inboxes.figures(note.graph.bolt_tasks),
+            inboxes=self._inboxes.figures(note.graph.inboxes),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in reports],
             known_errors=self._look_at_traces(reports),
