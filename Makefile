@@ -26,7 +26,7 @@ help:
 	@echo '  make test-newest 10 min    the integration tests on the newest servers, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
-	@echo '  make soak        25 min    random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
+	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
@@ -58,7 +58,7 @@ SITE := .cache/site
 DOCS := .cache/docs
 docs: $(DOCS)/.complete
 	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
-	@cd $(SITE) && $(CURDIR)/$(DOCS)/bin/zensical build --strict
+	@cd $(SITE) && "$(CURDIR)/$(DOCS)/bin/zensical" build --strict
 	@echo 'The documentation is there: $(SITE)/html/index.html'
 
 $(DOCS)/.complete: docs/constraints.txt
@@ -112,7 +112,7 @@ $(OLDEST)/.complete: tests/oldest.txt $(STAMP)
 	@echo 'tiercel: installing the oldest PySpark into $(OLDEST)'
 	@rm -rf $(OLDEST)
 	@$(BIN)/python -m venv $(OLDEST)
-	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_OF))')" > $$($(OLDEST)/bin/python $(SITE_OF))/tests.pth
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_OF))')" > "$$($(OLDEST)/bin/python $(SITE_OF))/tests.pth"
 	@$(PYTHON) -B .ci/install.py $(OLDEST)/install.log $(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input \
 		install --no-deps --use-pep517 --no-build-isolation --ignore-installed --require-hashes -r tests/oldest.txt
 	@touch $@
@@ -127,7 +127,8 @@ test-matrix: check
 	done
 
 soak: check
-	@$(PYTEST) -s --soak-minutes=10 --fault-report=artifacts/soak.md $(ARGS) -k soak tests/faults/test_soak.py tests/faults/test_booked.py
+	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
+		tests/semantics/test_random_trees.py tests/faults/test_soak.py tests/faults/test_booked.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

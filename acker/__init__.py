@@ -5,12 +5,10 @@ keys          what a tuple is known by over all deliveries of its message
 ledger        the contract of the ledger and its feed
 work          one call's work in canonical form, its digest
 memory        the ledger in memory
-memory_steps  which steps were applied to it
 redis_ledger  the ledger in Redis
 layout        its keys, and ids packed into them
 scripts       its Lua scripts as typed functions, in lua/
 redis_feed    its outcome feed
-redis_census  what it holds, for monitors
 outcomes      several reads, or replies, joined
 effects       calls of several stores that leave together
 connection    clients of Redis, and their errors as ours

@@ -6,16 +6,22 @@ each time. It is derived as edges are, from the identity of the message and the 
 at each emission from the anchor's key, the emission's position, and the bolt that receives it.
 Never from a task: a shuffle, a rebalance or another parallelism sends the tuple elsewhere.
 
-A key is three numbers of 64 bits, its lanes: two of them are the key that bolts see. The third says
-of the message what helps to tell a repeat from another message: 32 bits of a digest of what it
-says, and 32 bits of seconds since the epoch, since when it may have been processed; 0 where that is
-not known. Zeros are no key.
+A key is five numbers of 64 bits, its lanes: two of them are the key that bolts see. The others
+help to tell a repeat from another message that has its identity: 128 bits of a digest of the body,
+in the last two lanes, and in the third the seconds since the epoch from which on the message may
+have been processed (32 bits) and a digest of 32 bits, by which marks of versions that knew no other
+are compared. 0 where one is not known. Zeros are no key.
+
+The digest has no secret key: all spout workers would need the same one for as long as marks are
+kept. A publisher can therefore compute it, and 128 bits of BLAKE2b are enough that none finds a
+second body for the digest of another.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +32,36 @@ from tiercel.acker.ledger import Ids
 # Shape (n, LANES).
 Keys = NDArray[np.uint64]
 
-LANES = 3
+LANES = 5
 # Of what bolts see.
 KEY_BYTES = 16
 NO_KEY = bytes(8 * LANES)
 _LOW = np.uint64((1 << 32) - 1)
 _HALF = np.uint64(32)
 _DIGITS = (1 << 32) - 1
+_CONTENT = (1 << 128) - 1
+_TOP = 1 << 127
+
+
+class Said(NamedTuple):
+    """The message of a key, apart from its identity; 0 for a part that is not known.
+
+    * ``content``: 128 bits of a digest of the body.
+    * ``since``: seconds since the epoch, from which on it may have been processed.
+    * ``short``: 32 bits of a digest of the body, as marks had it before they had ``content``.
+    """
+
+    content: int = 0
+    since: int = 0
+    short: int = 0
+
+    def contradicts(self, then: int) -> bool:
+        """Return True if the message that was processed ``then`` had another body.
+
+        ``then`` is its ``content``, or a number below 2**32: its ``short``.
+        """
+        now = self.short if then <= _DIGITS else self.content
+        return bool(now and then and now != then)
 
 
 class KeyOrigin:
@@ -43,18 +72,20 @@ class KeyOrigin:
         self._component = component
         self._begun: dict[str, blake2b] = {}
 
-    def key(self, identity: bytes, content: int, since: int, stream: str) -> bytes:
-        """The three lanes of a tuple on ``stream``, whose message has this identity.
-
-        For ``content`` and ``since`` see above.
-        """
+    def key(self, identity: bytes, said: Said, stream: str) -> bytes:
+        """The lanes of a tuple on ``stream``, whose message has this identity."""
         begun = self._begun.get(stream)
         if begun is None:
             begun = self._begun[stream] = _hash(self._topology, self._component, stream)
         made = begun.copy()
         made.update(identity)
-        said = (content & _DIGITS) << 32 | min(max(since, 0), _DIGITS)
-        return made.digest() + said.to_bytes(8, "little")
+        # A spout of a user's may give any number. A small one would be taken for a short digest.
+        content = said.content & _CONTENT
+        short = said.short or content & _DIGITS
+        if 0 < content <= _DIGITS:
+            content |= _TOP
+        third = short << 32 | min(max(said.since, 0), _DIGITS)
+        return made.digest() + third.to_bytes(8, "little") + content.to_bytes(16, "little")
 
 
 def as_keys(keys: list[bytes]) -> Keys:
@@ -68,12 +99,11 @@ def has_key(keys: Keys) -> NDArray[np.bool_]:
     return found
 
 
-def said_by(lanes: bytes) -> tuple[int, int]:
-    """Of a tuple's message: the digest of what it says, and since when it may have been
-    processed; 0 where that is not known.
-    """
-    said = int.from_bytes(lanes[KEY_BYTES:], "little")
-    return said >> 32, said & _DIGITS
+def said_by(lanes: bytes) -> Said:
+    """Return what the lanes of a tuple say of its message."""
+    third = int.from_bytes(lanes[KEY_BYTES : KEY_BYTES + 8], "little")
+    content = int.from_bytes(lanes[KEY_BYTES + 8 :], "little")
+    return Said(content, third & _DIGITS, third >> 32)
 
 
 def lanes_of(keys: Keys) -> list[bytes | None]:
@@ -97,7 +127,7 @@ def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: s
     """
     a = mix_array(parents[:, 0] ^ mix_array(positions))
     b = mix_array(parents[:, 1] + a)
-    said = parents[:, 2]
+    said = parents[:, 2:]
     keyed = has_key(parents)
     if not (len(counts) == len(parents) and (counts == 1).all()):
         starts = np.cumsum(counts) - counts
@@ -108,7 +138,7 @@ def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: s
     high, low = _salt(bolt)
     c = mix_array(a ^ high)
     d = mix_array((b ^ low) + c)
-    made = np.stack((c ^ mix_array(d), d, said), axis=1)
+    made = np.column_stack((c ^ mix_array(d), d, said))
     if not keyed.all():
         made[~keyed] = 0
     return made
@@ -145,18 +175,27 @@ def _all_of(
     return found
 
 
-def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
-    """Of several messages: all that they say, since the oldest of them."""
-    content = parents[:, 2] >> _HALF
+def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Keys:
+    """Return the last three lanes for several messages: all that they say, since the oldest."""
+    together = np.zeros((len(starts), LANES - 2), np.uint64)
+    if not anchored.any():
+        return together
+    at = starts[anchored]
+    short = parents[:, 2] >> _HALF
     since = parents[:, 2] & _LOW
-    together = np.zeros(len(starts), np.uint64)
-    if anchored.any():
-        at = starts[anchored]
-        # What is not known of one is not known of all.
-        known = np.logical_and.reduceat(content > 0, at)
-        says = np.where(known, np.bitwise_xor.reduceat(mix_array(content) & _LOW, at), 0)
-        oldest = np.minimum.reduceat(np.where(since > 0, since, _LOW), at)
-        together[anchored] = says.astype(np.uint64) << _HALF | np.where(
-            oldest == _LOW, np.uint64(0), oldest
-        )
+    high = mix_array(parents[:, 3] ^ mix_array(parents[:, 4]))
+    low = mix_array(parents[:, 4] + high)
+
+    def known(some: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return True per emission if a part is known of all its messages."""
+        found: NDArray[np.bool_] = np.logical_and.reduceat(some, at)
+        return found
+
+    shorts = np.where(known(short > 0), np.bitwise_xor.reduceat(mix_array(short) & _LOW, at), 0)
+    oldest = np.minimum.reduceat(np.where(since > 0, since, _LOW), at)
+    oldest = np.where(oldest == _LOW, np.uint64(0), oldest)
+    together[anchored, 0] = shorts.astype(np.uint64) << _HALF | oldest
+    contents = known((parents[:, 3] | parents[:, 4]) != 0)
+    for lane, digest in enumerate((high, low), start=1):
+        together[anchored, lane] = np.where(contents, np.add.reduceat(digest, at), np.uint64(0))
     return together

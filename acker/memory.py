@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +21,14 @@ from tiercel.acker.ledger import (
     Token,
     Updates,
 )
-from tiercel.acker.memory_steps import MemorySteps
 from tiercel.acker.outcomes import joined, total
 from tiercel.acker.work import LIFETIMES, REASON_LENGTH, conflict_of
 
 # As many as Redis takes.
 _ROOT_BYTES = 27
+
+# Runs that are over and known to be.
+_REMEMBERED = 64
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class MemoryLedger:
         self._clock = clock
         self._changed = threading.Condition()
         self._trees: dict[int, _Tree] = {}
-        self._steps = MemorySteps()
+        self._steps = _Steps()
         self._completed_at_once: set[tuple[int, int]] = set()
         self._feeds: dict[int, MemoryFeed] = {}
 
@@ -144,7 +147,7 @@ class MemoryLedger:
         """Forget everything, as a server that restarts empty does, and tell the feeds."""
         with self._changed:
             self._trees.clear()
-            self._steps = MemorySteps()
+            self._steps = _Steps()
             for owner in self._feeds:
                 self._tell(owner, Outcomes(ledger_lost=True))
 
@@ -235,3 +238,66 @@ class MemoryFeed:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class _Known:
+    """State of one task."""
+
+    # The newest one.
+    attempt: int
+    # The last one that was applied; -1: none.
+    step: int = -1
+    # That step's.
+    work: object = None
+
+
+class _Steps:
+    """Remembers the last step that each task applied, and judges tokens as the ledger's contract
+    says. One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._run: str | None = None
+        self._over: list[str] = []
+        self._known: dict[tuple[str, int], _Known] = {}
+
+    def judge(self, token: Token, work: object) -> Applied:
+        """Judge the work of a step, and remember it. Nothing was applied of what is not FRESH."""
+        if self._run not in (None, token.run):
+            return Applied.STALE
+        known = self._known.setdefault((token.run, token.task), _Known(token.attempt))
+        if token.attempt < known.attempt or token.step < known.step:
+            return Applied.STALE
+        known.attempt = token.attempt
+        if token.step == known.step:
+            return Applied.REPEATED if work == known.work else Applied.CONFLICTING
+        known.step = token.step
+        known.work = work
+        return Applied.FRESH
+
+    def begin(self, run: str) -> bool:
+        """Make ``run`` the current one; False if it is over."""
+        if run == self._run:
+            return True
+        if run in self._over or _number_of(self._run or "") > _number_of(run):
+            return False
+        if self._run is not None:
+            self._over = [self._run, *self._over][:_REMEMBERED]
+        self._run = run
+        self._known = {key: known for key, known in self._known.items() if key[0] == run}
+        return True
+
+    def fence(self, run: str, task: int, attempt: int) -> bool:
+        """Refuse older attempts at the task; False if this one is refused itself."""
+        if self._run not in (None, run):
+            return False
+        known = self._known.setdefault((run, task), _Known(attempt))
+        known.attempt = max(attempt, known.attempt)
+        return attempt == known.attempt
+
+
+def _number_of(run: str) -> int:
+    """Return the number that a run's name begins with, 0 if it begins with none."""
+    digits = re.match(r"[0-9]+", run)
+    return int(digits[0]) if digits else 0

@@ -34,6 +34,7 @@ from bench.throughput import drain
 from bench.topologies.rows import DATABASE
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
+from tiercel.acker.keys import Said
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.compose.postgres import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
@@ -67,11 +68,11 @@ def bytes_per_mark(count: int) -> float:
         for step in range(1, count // _AT_ONCE + 1):
             turn = store.begin("count", 0, step).perform()
             marks = {
-                secrets.token_bytes(16): bytes(4)
+                secrets.token_bytes(16): bytes(16)
                 + pack_emissions([("default", ("falcon", number), None, 0)])
                 for number in range(step, step + _AT_ONCE)
             }
-            perform_in_turn(turn.writing(Writes(marks=marks, retention_s=_DAY_S), "bench"))
+            perform_in_turn(turn.writing(Writes(marks=marks), "bench"))
         store.close()
         return (_memory(client) - before) / count
 
@@ -87,7 +88,7 @@ def rows_per_s(count: int) -> float:
         rows = [
             Row(
                 key=secrets.token_bytes(16),
-                content=1,
+                said=Said(content=1 << 127, short=1),
                 values={"id": number, "name": f"name {number}", "cents": number},
             )
             for number in range(count)

@@ -10,8 +10,15 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 # own limit is 65,535.
 PREFETCH = 30_000
 
-# Bytes of bodies that a spout task holds, more or less: above this it takes no more messages until
-# half of it is settled.
+# Messages that a spout task holds besides these, while they wait for their back-off: this many, or
+# as many as it may hold of the others.
+#
+# Only their delivery tags are kept. A few messages that always fail must not hold up their queue;
+# where more fail than this, it is not the messages, and the queue waits with them.
+BACK_OFFS_HELD = 1_000
+
+# Bytes of messages, with their headers, that a spout task holds, more or less: above this it takes
+# no more messages until half of it is settled.
 #
 # 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer
 # therefore begins with as many messages as fit whatever their size (16), and asks for more once it

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.arguments import TYPE, read_arguments
+from tiercel.queues.broker.arguments import AUTO_DELETE, TYPE, read_arguments
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import check_server, limit_of
 from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
@@ -80,6 +80,11 @@ def peek(amqp_url: str, queue: str, limit: int = 10, *, anyway: bool = False) ->
         version = check_server(connection, address)
         there = connection.channel().queue_declare(queue, passive=True).method
         arguments = read_arguments(connection, queue) or {}
+        if arguments.get(AUTO_DELETE) and not there.consumer_count:
+            raise BrokerRefusedError(
+                f"queue {queue!r} is auto-delete and has no consumer: the end of a look would "
+                "delete it; declare it again without auto_delete"
+            )
         counted = version < FREE_NACK_SINCE and arguments.get(TYPE, "quorum") == "quorum"
         if counted and not anyway:
             _refuse_near_limit(queue, arguments, version)

@@ -21,8 +21,11 @@ SparkJobsError
     ├── OtherMessageError     another message of the same identity was processed before
     ├── BadStateError         a key or value that a state cannot hold, or a state used
                               where there is none
-    └── BadValuesError        the wrong number or type of values
+    ├── BadValuesError        the wrong number or type of values
+    └── OutputLimitError      one call emits more than may be kept until its step ends
 """
+
+from __future__ import annotations
 
 
 class SparkJobsError(Exception):
@@ -103,3 +106,25 @@ class OtherMessageError(TupleError):
 
 class BadStateError(TupleError, ValueError):
     """A state cannot hold this key or value, or cannot be used here."""
+
+
+class OutputLimitError(TupleError):
+    """One call emits more than ``max_output_bytes``."""
+
+    @classmethod
+    def of(cls, component: str, limit: int) -> OutputLimitError:
+        """Return the error for a component that may emit this many bytes per call."""
+        return cls(
+            f"{component!r} emits more than {shown_bytes(limit)} in one call: emit a reference to "
+            "the data, split the message, or raise max_output_bytes"
+        )
+
+
+def shown_bytes(size: int) -> str:
+    """Return a size as people write it.
+
+    >>> shown_bytes(64 * 1024 * 1024), shown_bytes(1000)
+    ('64 MiB', '1000 bytes')
+    """
+    mebibytes, rest = divmod(size, 1024 * 1024)
+    return f"{size} bytes" if rest else f"{mebibytes} MiB"

@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--soak-seed", type=int, help="repeats the faults of an earlier soak")
     parser.addoption(
+        "--random-trees", type=int, default=100, help="number of trees in test_random_trees.py"
+    )
+    parser.addoption(
         "--fault-report",
         metavar="FILE",
         help="adds the table of the faults to this file, as Markdown",

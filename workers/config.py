@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tiercel.acker.connection.address import Form, RedisAddress, split_urls
+from tiercel.acker.connection.address import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.acker.errors import RedisRefusedError
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.errors import ConfigError
@@ -51,6 +51,11 @@ _TOKEN_CHARACTERS = 16
 
 
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
+    if at_behind_host(url):
+        raise ValueError(
+            f"must look like {example}: percent-encode the password ('/' is %2F, '?' is %3F, "
+            "'#' is %23, '@' is %40)"
+        )
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with

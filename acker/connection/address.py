@@ -60,6 +60,11 @@ class RedisAddress:
 
         Never shows a part that may be a password.
         """
+        if at_behind_host(url):
+            raise RedisRefusedError(
+                "the Redis URL has an '@' behind its host; percent-encode the password: '/' is "
+                "%2F, '?' is %3F, '#' is %23, '@' is %40"
+            )
         found = _FORM.fullmatch(url)
         if found is None:
             return cls(form=Form.SERVER, url=url)
@@ -89,6 +94,20 @@ class RedisAddress:
         # host that is found.
         plain = f"{scheme}://{login}{at}found-later/{database}?{urlencode(options)}"
         return cls(form=form, url=plain, hosts=hosts, service=service, login=own)
+
+
+def at_behind_host(url: str) -> bool:
+    """Tell whether a password with a slash, ``?`` or ``#`` was cut, and a part of it is the host.
+
+    >>> at_behind_host("redis://:p@ss/word@host:6379/0")
+    True
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "unix":
+        return False
+    parts = urlsplit(f"//{rest[len(_AFTER_PLACE.split(rest, maxsplit=1)[0]) :]}")
+    names = (name for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return any("@" in part for part in (parts.path, parts.fragment, *names))
 
 
 def split_urls(text: str) -> list[str]:

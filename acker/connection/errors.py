@@ -55,7 +55,9 @@ _BY_CODE = {
     "UNBLOCKED": _away("its role changed while a call waited: a failover is under way"),
     # The text of the script goes with the next call.
     "NOSCRIPT": _away("its scripts were flushed between two calls; nothing is to be done"),
-    "OOM": _no_writes("raise its maxmemory or free memory"),
+    "OOM": _Meaning(
+        passes=True, said="is out of memory", advice="raise its maxmemory or free memory"
+    ),
     "READONLY": _no_writes(
         "unless a failover is under way, point the URL at the primary, not at a replica"
     ),

@@ -79,7 +79,7 @@ class QueueLook(DataSourceReader):
                     "would dead-letter it after one more look; read it with readStream"
                 )
             found.append(_delivery(method, properties, body, again))
-            size += len(body)
+            size += found[-1].size
         if size >= most_bytes and len(found) < open_queue.count and not self._options.is_bounded:
             raise FramesError(_too_many(open_queue.name, "more bytes", f"{most_bytes:,} bytes"))
         return found

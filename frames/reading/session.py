@@ -186,7 +186,7 @@ class ReadingSession:
             found = self._taker.take(most - count, self._options.max_bytes - size)
             if any(found):
                 count += sum(map(len, found))
-                size += sum(len(each.body) for those in found for each in those)
+                size += sum(each.size for those in found for each in those)
                 taken = [have + more for have, more in zip(taken, found, strict=True)]
                 moved = time.monotonic()
             elif count:

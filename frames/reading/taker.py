@@ -42,7 +42,7 @@ class Taker:
         self._consumers: list[Consumer] = []
         # Messages that waited in the queues before the first of them was taken from here.
         self.ready_at_start = 0
-        # Bytes of a body, on average of those taken last: a turn shall not be much too large.
+        # Bytes of a message, on average of those taken last: a turn shall not be much too large.
         self._mean = float(MAX_BODY_BYTES)
         self._resting = threading.Lock()
         self._rests = False
@@ -113,7 +113,7 @@ class Taker:
                 if not found:
                     open_places.discard(place)
                     continue
-                found_bytes = sum([len(delivery.body) for delivery in found])
+                found_bytes = sum([delivery.size for delivery in found])
                 self._mean = max(1.0, found_bytes / len(found))
                 taken[place] += found
                 count += len(found)

@@ -50,10 +50,10 @@ class Address:
         # one in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
-        if "@" in rest and "@" not in place:
+        if "@" in parts.path + parts.fragment or any("@" in name for name in _names(parts.query)):
             raise AddressError(
-                "the AMQP URL has a '/', '?' or '#' in its user or password; write it as "
-                "%2F, %3F or %23"
+                "the AMQP URL has an '@' behind its host; percent-encode the password: '/' is %2F, "
+                "'?' is %3F, '#' is %23, '@' is %40"
             )
         login, _, hosts = place.rpartition("@")
         user, colon, password = login.partition(":")
@@ -119,6 +119,10 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         # Not shown: it may be a user and a password whose host was forgotten.
         raise AddressError(f"the AMQP URL needs host:port with a port from 1 to 65535; {_EXAMPLE}")
     return host, port or default_port
+
+
+def _names(query: str) -> list[str]:
+    return [name for name, _ in parse_qsl(query, keep_blank_values=True)]
 
 
 def _options(query: str) -> dict[str, str]:

@@ -18,65 +18,77 @@ PRECONDITION_FAILED = 406
 
 TYPE = "x-queue-type"
 LIMIT = "x-delivery-limit"
+# Properties of a queue that are no arguments, by the names that a refusal calls them.
+DURABLE = "durable"
+AUTO_DELETE = "auto_delete"
 
-# No queue has this delivery limit, so that a declaration with it is always refused: it neither
-# makes nor changes a queue.
-_NO_LIMIT = 1_999_999_999
+# No queue has this delivery limit or this priority, so that a declaration with it is refused where
+# there is a queue.
+_PROBES: Mapping[str, tuple[str, int]] = {
+    "quorum": (LIMIT, 1_999_999_999),
+    "classic": ("x-max-priority", -1),
+}
 _ROUNDS = 40
 _REFUSAL = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' for queue .* but current is"
     r" (?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$"
 )
-_OLD_PROPERTIES = ("durable", "auto_delete", "exclusive")
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
     """Return what the queue, which must be there, was declared with; None where that is not told.
 
-    RabbitMQ does not tell it to a user without the permission to configure, nor where the queue's
-    name is too long for the refusal's 255 bytes. Of queues other than quorum queues only the type
-    is read. ``connection`` is a ``BlockingConnection``.
+    ``durable`` and ``auto_delete`` are among them. RabbitMQ does not tell it to a user without the
+    permission to configure, nor where the queue's name is too long for the refusal's 255 bytes. Of
+    a stream not all is read. ``connection`` is a ``BlockingConnection``.
     """
-    known: dict[str, Any] = {TYPE: "quorum", LIMIT: _NO_LIMIT}
+    properties = {DURABLE: True, AUTO_DELETE: False}
+    probe, impossible = _PROBES["quorum"]
+    known: dict[str, Any] = {TYPE: "quorum", probe: impossible}
     for _ in range(_ROUNDS):
-        refusal = _refusal(connection, name, known)
+        refusal = _refusal(connection, name, properties, known)
+        if refusal is None and known.get(probe) != impossible:
+            break
         if refusal is None:
-            return _checked(connection, name, known)
-        said = _REFUSAL.search(refusal)
-        if said is None:
+            # The queue was deleted a moment ago, and this declaration has made one.
+            connection.channel().queue_delete(name)
             return None
-        argument = said["name"]
-        value = _value(said["value"], said["type"])
-        if argument == TYPE or argument in _OLD_PROPERTIES:
-            # Quorum queues are durable, and neither exclusive nor deleted by themselves.
-            return MappingProxyType({TYPE: value if argument == TYPE and value else "classic"})
-        if argument == LIMIT and known[LIMIT] == _NO_LIMIT:
-            known |= {LIMIT: None if value is None else int(value)}
+        if (said := _REFUSAL.search(refusal)) is None:
+            return None
+        argument, value = said["name"], _value(said["value"], said["type"])
+        if argument in properties:
+            properties[argument] = value in (True, "true")
+        elif argument == TYPE:
+            known[TYPE] = value or "classic"
+            known.pop(probe)
+            if known[TYPE] not in _PROBES:
+                break
+            probe, impossible = _PROBES[known[TYPE]]
+            known.setdefault(probe, impossible)
+        elif argument == probe and known[probe] == impossible:
+            known[probe] = None if value is None else int(value)
         elif argument in known or value is None:
             return None
         else:
             known[argument] = value
-    return None
+    else:
+        return None
+    return MappingProxyType({**properties, **_given(known)})
 
 
-def _refusal(connection: Any, name: str, known: Mapping[str, Any]) -> str | None:
+def _refusal(
+    connection: Any, name: str, properties: Mapping[str, bool], known: Mapping[str, Any]
+) -> str | None:
     """Declare it; None if these are its arguments, an empty text if refused for other reasons."""
-    arguments = {argument: value for argument, value in known.items() if value is not None}
     try:
-        connection.channel().queue_declare(name, durable=True, arguments=arguments)
+        connection.channel().queue_declare(name, arguments=_given(known), **properties)
     except ChannelClosedByBroker as error:
         return str(error.reply_text) if error.reply_code == PRECONDITION_FAILED else ""
     return None
 
 
-def _checked(connection: Any, name: str, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if known[LIMIT] == _NO_LIMIT:
-        # The queue was deleted a moment ago, and this declaration has made one that is not wanted.
-        connection.channel().queue_delete(name, if_unused=True, if_empty=True)
-        return None
-    return MappingProxyType(
-        {argument: value for argument, value in known.items() if value is not None}
-    )
+def _given(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {argument: value for argument, value in known.items() if value is not None}
 
 
 def _value(text: str | None, kind: str | None) -> Any:

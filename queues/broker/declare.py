@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from pika.exceptions import ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.arguments import LIMIT, PRECONDITION_FAILED, TYPE, read_arguments
+from tiercel.queues.broker.arguments import (
+    AUTO_DELETE,
+    DURABLE,
+    LIMIT,
+    PRECONDITION_FAILED,
+    TYPE,
+    read_arguments,
+)
 from tiercel.queues.broker.bindings import Binding, bind
 from tiercel.queues.broker.connection import connected, translate
 from tiercel.queues.broker.consumer_timeout import (
@@ -23,16 +30,18 @@ from tiercel.queues.broker.consumer_timeout import (
     consumer_timeout,
     timeout_arguments,
 )
-from tiercel.queues.errors import BrokerRefusedError, ServerTooOldError
+from tiercel.queues.broker.management import Policies, told_arguments
+from tiercel.queues.errors import BrokerRefusedError, QueuesError, ServerTooOldError
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
 
 log = logging.getLogger(__name__)
 
 # The first with at-least-once dead-lettering.
 OLDEST_SERVER = (3, 10)
+_DEAD = ".dead"
+_RESOURCE_LOCKED = 405
 # From here on a quorum queue has a delivery limit unless it is given -1; before, it has none
 # and -1 is refused.
-_DEAD = ".dead"
 _LIMITED_SINCE = (4, 0)
 _LIMIT_SINCE_THEN = 20
 _DELAYED_RETRY_SINCE = (4, 3)
@@ -82,6 +91,8 @@ class Declared:
     delays_retries: bool
     limit: BrokerLimit
     consumer_timeout: ConsumerTimeout = field(default_factory=ConsumerTimeout)
+    # As ``read_arguments`` returns them.
+    arguments: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 def dead_letter_queue(name: str) -> str:
@@ -104,20 +115,29 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
     """
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
-        declared, _ = _declare_and_bind(connection, address, queue)
+        declared, _ = _declare_work_queue(connection, address, queue)
+        bind(connection, address, queue.name, queue.bindings)
     return declared
 
 
-def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> Declared:
+def declare_work_queue(
+    connection: Any, address: Address, queue: WorkQueue, management_url: str | None = None
+) -> Declared:
     """Make sure that the queue exists, and is bound; ``connection`` is a ``BlockingConnection``.
 
     For those that read it: a queue that exists is never changed, and what its arguments do to
     deliveries is logged; as a warning, unless ``queue.declare`` is off, as its owner chose them.
+    Where AMQP does not tell them, the HTTP API at ``management_url`` is asked.
 
     Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
-    ExchangeMissingError, BrokerRefusedError.
+    ExchangeMissingError, and BrokerRefusedError also for a queue from which messages cannot be
+    delivered again.
     """
-    declared, why = _declare_and_bind(connection, address, queue)
+    declared, why = _declare_work_queue(connection, address, queue)
+    if declared.arguments is None:
+        declared = replace(declared, arguments=told_arguments(management_url, address, queue.name))
+    _refuse_unsafe(declared.arguments or {}, address, queue.name)
+    bind(connection, address, queue.name, queue.bindings)
     if why:
         log.log(
             logging.WARNING if queue.declare else logging.INFO,
@@ -129,16 +149,10 @@ def declare_work_queue(connection: Any, address: Address, queue: WorkQueue) -> D
     return declared
 
 
-def _declare_and_bind(connection: Any, address: Address, queue: WorkQueue) -> tuple[Declared, str]:
-    """Return the queue, and what a reader must know of the arguments that it was there with."""
-    declared, why = _declare_work_queue(connection, address, queue)
-    bind(connection, address, queue.name, queue.bindings)
-    return declared, why
-
-
 def _declare_work_queue(
     connection: Any, address: Address, queue: WorkQueue
 ) -> tuple[Declared, str]:
+    """Return the queue, and what a reader must know of the arguments that it was there with."""
     version = check_server(connection, address)
     if queue.declare:
         declare_dead_letter_queue(connection, address, queue.dead)
@@ -172,7 +186,59 @@ def _declared(
         delays_retries=known.get("x-delayed-retry-type") == "failed",
         limit=limit_of(known, version),
         consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),
+        arguments=arguments,
     )
+
+
+def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> None:
+    """Raise BrokerRefusedError for a queue that cannot keep what is not acked yet."""
+    shown = f"queue {name!r} on {address}"
+    if found.get(TYPE) not in (None, "quorum", "classic"):
+        raise BrokerRefusedError(
+            f"{shown} is a {found[TYPE]}, and RabbitMQ delivers no message of it again, so that a "
+            "failed one would be lost; bind a quorum queue to the same exchange and read that"
+        )
+    if found.get(AUTO_DELETE):
+        raise BrokerRefusedError(
+            f"{shown} is auto-delete: RabbitMQ deletes it and its messages when its last consumer "
+            "leaves, as at each restart of a worker; declare it again without auto_delete"
+        )
+
+
+def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
+    """Return one line about messages of a queue that RabbitMQ may delete, and what to do about it;
+    empty: none.
+    """
+    kind = arguments.get(TYPE, "quorum")
+
+    def setting(key: str) -> tuple[Any, str] | None:
+        """Its value, the smaller one of two numbers, and where it is set."""
+        own, rule = arguments.get(f"x-{key}"), policies.rule(name, key, kind)
+        if rule is None or (own is not None and (not isinstance(own, int) or own <= rule.value)):
+            return None if own is None else (own, f"x-{key}")
+        return rule.value, f"{key} of policy {rule.policy!r}"
+
+    found = []
+    if arguments.get(DURABLE) is False:
+        found.append("it is not durable and ends with RabbitMQ: declare it durable")
+    if expires := setting("expires"):
+        found.append(
+            f"it is deleted after {expires[0] / 1000:g} s without a consumer: take {expires[1]} off"
+        )
+    if setting("dead-letter-exchange") is None:
+        if ttl := setting("message-ttl"):
+            found.append(
+                f"messages are deleted after {ttl[0] / 1000:g} s ({ttl[1]}): set a dead-letter "
+                "exchange"
+            )
+        rejects = str((setting("overflow") or ("",))[0]).startswith("reject-publish")
+        for key, unit in (("max-length", "messages"), ("max-length-bytes", "bytes")):
+            if not rejects and (most := setting(key)):
+                found.append(
+                    f"the oldest are deleted above {most[0]:,} {unit} ({most[1]}): set a "
+                    "dead-letter exchange, or x-overflow to reject-publish"
+                )
+    return f"queue {name} may lose messages: {'; '.join(found)}" if found else ""
 
 
 def _judged(
@@ -277,7 +343,7 @@ def _declare(connection: Any, address: Address, name: str, arguments: Mapping[st
         connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
     except ChannelClosedByBroker as error:
         if error.reply_code != PRECONDITION_FAILED:
-            raise translate(error, address) from error
+            raise _translated(error, address, name) from error
         # RabbitMQ refuses arguments that it does not know in the same way: then there
         # need be no queue.
         _look(connection, address, name)
@@ -290,4 +356,13 @@ def _look(connection: Any, address: Address, name: str) -> None:
     try:
         connection.channel().queue_declare(name, passive=True)
     except ChannelClosedByBroker as error:
-        raise translate(error, address) from error
+        raise _translated(error, address, name) from error
+
+
+def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> QueuesError:
+    if error.reply_code != _RESOURCE_LOCKED:
+        return translate(error, address)
+    return BrokerRefusedError(
+        f"queue {name!r} on {address} is exclusive: it belongs to another connection, and is "
+        "deleted with it; declare it again without exclusive"
+    )

@@ -58,6 +58,10 @@ _TOGETHER_BYTES = 64 * 1024
 class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
     """pika's, with ``headers`` that are written as they came if they are ``Headers``."""
 
+    # Bytes on the wire, of a message that came: headers and all. A message has these and its body,
+    # and whatever bounds messages by bytes counts both.
+    size = 0
+
     def encode(self) -> list[bytes]:
         """Return the pieces of the wire form, as ``BasicProperties.encode`` does."""
         if not isinstance(self.headers, Headers):
@@ -171,6 +175,7 @@ def read_properties(wire: bytes) -> Properties:
     Its headers are None, or ``Headers`` that may be ``unreadable``.
     """
     properties = Properties()
+    properties.size = len(wire)
     try:
         table = _table(wire)
         if table is None:
@@ -181,9 +186,10 @@ def read_properties(wire: bytes) -> Properties:
         properties.decode(_FLAGS.pack(flags) + wire[_FLAGS.size : start] + wire[end:])
         properties.headers = Headers(wire[start + _LENGTH.size : end])
     except Exception as error:  # noqa: BLE001 - whatever it is, it must harm this message alone
-        return Properties(
+        properties = Properties(
             headers=Headers(unreadable=f"the properties are not AMQP: {error!r:.100}")
         )
+        properties.size = len(wire)
     return properties
 
 

@@ -8,13 +8,14 @@ import logging
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.arguments import AUTO_DELETE, DURABLE, TYPE
 from tiercel.queues.errors import AddressError
 
 log = logging.getLogger(__name__)
@@ -72,20 +73,93 @@ def managed(management_url: str, address: Address, name: str) -> Managed | None:
     return _managed(found, _lying_in_delay_queues(management_url, address, name))
 
 
-def policy_timeout(management_url: str | None, address: Address, name: str) -> timedelta | None:
-    """The consumer timeout that a policy gives a queue; None if there is none, or none is told.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One setting that a policy gives a queue."""
 
-    Raises AddressError.
-    """
+    value: Any
+    policy: str
+
+
+class Policies:
+    """The policies of a virtual host, as far as they are told."""
+
+    def __init__(self, *levels: Sequence[Mapping[str, Any]]) -> None:
+        """``levels`` are the policies and the operator's policies, as the HTTP API lists them: a
+        queue has one of each, the one with the highest priority whose pattern is in its name.
+        """
+        self._levels = levels
+
+    def rule(self, queue: str, key: str, kind: str = "quorum") -> Rule | None:
+        """Return what is set for a queue of this type; the smaller number where two policies are.
+
+        AMQP tells nothing of it.
+        """
+        rules = [
+            Rule(value=policy["definition"][key], policy=str(policy.get("name")))
+            for level in self._levels
+            if (policy := _matching(level, queue, kind))
+            and isinstance(policy["definition"].get(key), (int, str))
+        ]
+        numbers = [rule for rule in rules if isinstance(rule.value, int)]
+        return min(numbers, key=lambda rule: rule.value) if numbers else next(iter(rules), None)
+
+
+def read_policies(management_url: str | None, address: Address) -> Policies:
+    """Return the policies; none where there is no interface, or it does not tell them."""
+    if management_url is None:
+        return Policies()
+    levels = []
+    for kind in ("policies", "operator-policies"):
+        try:
+            found = _asked(_request(management_url, address, "", kind), list)
+        except (ManagementSilentError, AddressError):
+            break
+        levels.append([each for each in found or () if _is_policy(each)])
+    return Policies(*levels)
+
+
+def told_arguments(management_url: str | None, address: Address, name: str) -> Any:
+    """Return what ``read_arguments`` does, for a user whom AMQP does not tell; None: not told."""
     if management_url is None:
         return None
     try:
         found = _queue(management_url, address, name) or {}
-    except ManagementSilentError:
+    except (ManagementSilentError, AddressError):
         return None
-    policy = found.get("effective_policy_definition")
-    timeout_ms = policy.get("consumer-timeout") if isinstance(policy, dict) else None
-    return timedelta(milliseconds=timeout_ms) if isinstance(timeout_ms, int) else None
+    arguments, kind = found.get("arguments"), found.get("type")
+    if not isinstance(arguments, dict) or not isinstance(kind, str):
+        return None
+    properties = {each: bool(found.get(each)) for each in (DURABLE, AUTO_DELETE)}
+    return {**arguments, **properties, TYPE: kind}
+
+
+def _is_policy(each: Any) -> bool:
+    return (
+        isinstance(each, dict)
+        and isinstance(each.get("pattern"), str)
+        and isinstance(each.get("definition"), dict)
+        and isinstance(each.get("priority", 0), int)
+    )
+
+
+def _matching(
+    level: Sequence[Mapping[str, Any]], queue: str, kind: str
+) -> Mapping[str, Any] | None:
+    applying = ("all", "queues", f"{kind}_queues")
+    matching = [
+        policy
+        for policy in level
+        if policy.get("apply-to", "all") in applying and _is_in(policy["pattern"], queue)
+    ]
+    return max(matching, key=lambda policy: policy.get("priority", 0), default=None)
+
+
+def _is_in(pattern: str, queue: str) -> bool:
+    try:
+        return re.search(pattern, queue) is not None
+    except re.error:  # Erlang reads a few patterns that Python does not
+        return False
 
 
 def _lying_in_delay_queues(management_url: str, address: Address, name: str) -> int:
@@ -99,10 +173,13 @@ def _lying_in_delay_queues(management_url: str, address: Address, name: str) -> 
 
 
 def _queue(management_url: str, address: Address, name: str) -> dict[str, Any] | None:
-    return _asked(_request(management_url, address, f"/{quote(name, safe='')}"))
+    found: dict[str, Any] | None = _asked(
+        _request(management_url, address, f"/{quote(name, safe='')}")
+    )
+    return found
 
 
-def _asked(request: urllib.request.Request) -> dict[str, Any] | None:
+def _asked(request: urllib.request.Request, kind: type[Any] = dict) -> Any:
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
             found = json.loads(response.read(_LONGEST_ANSWER))
@@ -112,8 +189,8 @@ def _asked(request: urllib.request.Request) -> dict[str, Any] | None:
         raise _silent(error) from error
     except (OSError, ValueError, RecursionError) as error:
         raise _silent(error) from error
-    if not isinstance(found, dict):
-        raise ManagementSilentError("not a queue")
+    if not isinstance(found, kind):
+        raise ManagementSilentError("not an answer of RabbitMQ's")
     return found
 
 
@@ -150,7 +227,9 @@ def _silent(error: Exception) -> ManagementSilentError:
     return ManagementSilentError(str(error))
 
 
-def _request(management_url: str, address: Address, wanted: str) -> urllib.request.Request:
+def _request(
+    management_url: str, address: Address, wanted: str, kind: str = "queues"
+) -> urllib.request.Request:
     parts = urlsplit(management_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AddressError("the management URL must look like http://host:15672")
@@ -158,7 +237,7 @@ def _request(management_url: str, address: Address, wanted: str) -> urllib.reque
     user = unquote(parts.username) if parts.username else address.user
     password = unquote(parts.password or "") if parts.username else address.password
     vhost = quote(address.vhost, safe="")
-    path = f"{parts.path.rstrip('/')}/api/queues/{vhost}{wanted}"
+    path = f"{parts.path.rstrip('/')}/api/{kind}/{vhost}{wanted}"
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
     return urllib.request.Request(  # noqa: S310 - checked above
         f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}

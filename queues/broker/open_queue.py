@@ -45,7 +45,7 @@ class OpenQueue:
             for message in came:
                 if size < most_bytes:
                     yield message
-                    size += len(message[2])
+                    size += _size(message)
 
     def stretches(
         self, most: int, most_bytes: float = math.inf, longest: int = _LONGEST_STRETCH
@@ -63,7 +63,7 @@ class OpenQueue:
         """
         first = self._first(most)
         number = len(first)
-        size = sum(len(body) for _, _, body in first)
+        size = sum(map(_size, first))
         if first:
             yield first
         while 0 < number < min(most, self.count) and size < most_bytes:
@@ -71,7 +71,7 @@ class OpenQueue:
             room = math.ceil(left * number / max(size, 1))
             wanted = min(number, self.count - number, most - number, room, longest)
             came = self._stretch(wanted)
-            size += sum(len(body) for _, _, body in came)
+            size += sum(map(_size, came))
             number += len(came)
             yield came
             if len(came) < wanted:
@@ -154,3 +154,8 @@ class OpenQueue:
 
     def _ready(self, channel: Any) -> int:
         return int(channel.queue_declare(self.name, passive=True).method.message_count)
+
+
+def _size(message: tuple[Any, Any, bytes]) -> int:
+    _, properties, body = message
+    return len(body) + int(properties.size)

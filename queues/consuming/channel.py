@@ -72,14 +72,15 @@ class Epoch:
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:
             return
-        wanted = self._intake.wanted(broker_consumer.prefetch) if self._taking else 0
+        waiting = self.messages.waiting_here
+        wanted = self._intake.wanted(broker_consumer.prefetch, waiting) if self._taking else 0
         now = self._settings.clock()
         if wanted == broker_consumer.prefetch:
             broker_consumer.keep()
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
         elif not broker_consumer.prefetch:
-            self._book.mark()
+            self.messages.mark()
             broker_consumer.begin(wanted, now)
         elif not wanted or at_once or broker_consumer.is_clear(wanted, self._book.unsettled, now):
             broker_consumer.end()
@@ -113,6 +114,7 @@ class Epoch:
         self._give_back_all(old)
         # With too large a prefetch they would come straight back.
         self.adjust(at_once=bool(old))
+        self.messages.let_return(anew=True)
         self.flush()
 
     def end(self, then: Callable[[], None]) -> None:
@@ -168,7 +170,7 @@ class Epoch:
             again,
         )
         self._book.open(tag)
-        self._intake.arrived(len(body))
+        self._intake.arrived(delivery.size)
         self.counts["delivered"] += 1
         self.counts["redelivered"] += bool(again)
         if self._limit.deletes and self._limit.is_last_delivery(count):
@@ -212,6 +214,7 @@ class Epoch:
         call sends them.
         """
         if self.is_open:
+            self.messages.let_return()
             self.adjust()
             if not self.broker_consumer.withholds_acks(self._settings.clock()):
                 self.messages.acks.send()

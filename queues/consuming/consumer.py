@@ -16,9 +16,9 @@ from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import declare_work_queue
+from tiercel.queues.broker.declare import Declared, declare_work_queue, losses
 from tiercel.queues.broker.link import Link
-from tiercel.queues.broker.management import policy_timeout
+from tiercel.queues.broker.management import Policies, read_policies
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.consumer_settings import ConsumerSettings
@@ -56,7 +56,7 @@ class Consumer:
         self._number = 0
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
-        self._failures = FailureBook(settings.tasks)
+        self._failures = FailureBook(settings.tasks, settings.queue.delivery_limit)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
         self._arguments: Mapping[str, int] = {}
@@ -83,6 +83,11 @@ class Consumer:
         """The next messages, as many as there are just now and ``limit`` at most."""
         epoch = self._epoch
         return [] if epoch is None else epoch.take(limit)
+
+    @property
+    def waiting(self) -> int:
+        """Failed messages that are held for their back-off."""
+        return self._intake.waiting
 
     def error(self) -> QueuesError | None:
         """Return why it has ended by itself: a refusal that an operator must act on."""
@@ -160,21 +165,28 @@ class Consumer:
 
     def prepare(self) -> None:
         """``LinkUser.prepare``: the queue may have been deleted while we were away."""
+        management_url = self._settings.management_url
         with connected(self._address, "tiercel declare") as connection:
-            declared = declare_work_queue(connection, self._address, self._settings.queue)
+            declared = declare_work_queue(
+                connection, self._address, self._settings.queue, management_url
+            )
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._limit = declared.limit
         self._arguments = declared.consumer_timeout.arguments
-        self._warn_once(declared.consumer_timeout.warning)
+        if not self._warned:
+            self._warned = True
+            self._warn(declared, read_policies(management_url, self._address))
 
-    def _warn_once(self, warning: str) -> None:
-        """Say that RabbitMQ takes messages back too early, unless a policy gives them the time."""
+    def _warn(self, declared: Declared, policies: Policies) -> None:
+        """Say once how RabbitMQ may delete messages, and that it takes them back too early."""
         queue = self._settings.queue
-        if not warning or queue.held is None or self._warned:
-            return
-        self._warned = True
-        allowed = policy_timeout(self._settings.management_url, self._address, queue.name)
-        if allowed is None or allowed < queue.held:
+        for name, arguments in ((queue.name, declared.arguments or {}), (queue.dead, {})):
+            if lost := losses(name, arguments, policies):
+                log.warning("%s", lost, extra={"event": "queue_may_lose", "queue": name})
+        warning = declared.consumer_timeout.warning
+        rule = policies.rule(queue.name, "consumer-timeout")
+        allowed_ms = rule.value if rule is not None and isinstance(rule.value, int) else 0
+        if warning and queue.held and timedelta(milliseconds=allowed_ms) < queue.held:
             log.warning(
                 "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}
             )

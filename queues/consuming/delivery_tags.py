@@ -48,6 +48,10 @@ class AckBook:
         self._mark = self._last
         self._unsettled = 0
 
+    def is_after_mark(self, tag: int) -> bool:
+        """Return True if this message came after the last ``mark``."""
+        return tag > self._mark
+
     def open(self, tag: int) -> None:
         """A message came. Tags rise; what is left out was never delivered and counts as settled."""
         self._last = tag

@@ -28,6 +28,11 @@ class Delivery(NamedTuple):
     # Times that it was released since.
     releases: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the message: its body, its headers and its other properties."""
+        return len(self.body) + getattr(self.properties, "size", 0)
+
 
 class HandOut:
     """Lines: messages that the broker delivers once more and, in turn with them, those that were

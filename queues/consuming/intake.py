@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from tiercel.queues.limits import BYTES_HELD, MAX_BODY_BYTES, PREFETCH
+from tiercel.queues.limits import BACK_OFFS_HELD, BYTES_HELD, MAX_BODY_BYTES, PREFETCH
 
 # Decay of the memory of a large message, per message.
 _FADE = 15 / 16
 # Messages held for each tuple that may be in flight: one that is, and one to follow it.
 _PER_TUPLE = 2
+# Of the prefetch, the part of messages that failed and come again.
+_AGAIN_PART = 4
+# Room for messages that may fail next, for each that has failed and waits.
+_PER_WAITING = 2
 
 
 class Intake:
@@ -17,6 +21,10 @@ class Intake:
     out to be small; it is 0 (no consumer) while too many bytes are held, or more messages than are
     expected. What is held when it shrinks is held on, and nothing is asked for until it has become
     less. It outlives the channel: what was held on one that is gone must be let go here too.
+
+    Messages that wait for their back-off are unacked at the broker, and take room of the consumer
+    over which they came. They are counted apart, and the prefetch is larger by them: a message that
+    always fails holds up no other.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -31,6 +39,7 @@ class Intake:
         self._seen = False
         self._held = 0
         self._count = 0
+        self._waiting = 0
 
     @property
     def held(self) -> int:
@@ -39,8 +48,20 @@ class Intake:
 
     @property
     def count(self) -> int:
-        """Messages held."""
+        """Messages held, without those that wait for their back-off."""
         return self._count
+
+    @property
+    def waiting(self) -> int:
+        """Messages held for their back-off. On any thread."""
+        return self._waiting
+
+    @property
+    def again(self) -> int:
+        """Messages at most that failed and are delivered once more at one time: others have the
+        rest of the room.
+        """
+        return max(1, self._limit // _AGAIN_PART)
 
     def expect(self, tuples: int) -> None:
         """So many tuples are in flight at most, and a small multiple of that is held.
@@ -62,19 +83,34 @@ class Intake:
         self._held -= size
         self._count -= count
 
-    def wanted(self, current: int) -> int:
-        """The prefetch to have, given the one there is (0: no consumer).
+    def waits(self, size: int) -> None:
+        """A message begins to wait for its back-off, and ``size`` bytes of it are let go."""
+        self._held -= size
+        self._count -= 1
+        self._waiting += 1
 
-        A change costs a round trip, so it grows only where that doubles it, and shrinks only where
-        that halves it. With a new consumer RabbitMQ counts from zero, whatever is still held: so
-        there is none before that fits.
+    def waited(self) -> None:
+        """One waits no longer, and is held as before until it is let go."""
+        self._count += 1
+        self._waiting -= 1
+
+    def wanted(self, current: int, waiting: int = 0) -> int:
+        """The prefetch to have, given the one there is (0: no consumer), which has ``waiting``
+        messages that wait for their back-off.
+
+        A change costs a round trip, so it grows only where that doubles the room that these leave,
+        and shrinks only where that halves it. With a new consumer RabbitMQ counts from zero,
+        whatever is still held: so there is none before that fits.
         """
         limit = self._limit
-        if limit == 0 or self._held > self._bound:
+        most_waiting = max(limit, BACK_OFFS_HELD)
+        if limit == 0 or self._held > self._bound or self._waiting >= most_waiting:
             return 0
         first = max(1, self._bound // MAX_BODY_BYTES)
         affordable = min(limit, max(first, int(self._bound / max(self._size, 1.0))))
+        spare = min(_PER_WAITING * self._waiting, most_waiting - self._waiting)
         if current == 0:
             fits = self._held <= self._bound // 2 and self._count <= limit
-            return affordable if fits else 0
-        return affordable if affordable >= 2 * current or 2 * limit <= current else current
+            return affordable + spare if fits else 0
+        grows = affordable >= 2 * (current - waiting)
+        return affordable + spare if grows or 2 * (limit + spare) <= current else current

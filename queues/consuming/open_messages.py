@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,13 +13,18 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
 from tiercel.queues.retry import GiveUp, failed_before, next_action
 
+# One whose back-off is over waits no longer than this for others that came again before it: bolts
+# may hold them for longer than the broker's consumer timeout.
+_LONGEST_DUE_S = 60.0
+
 
 class OpenMessages:
     """Everything that came on one channel and is not settled. All of it runs on the I/O thread.
 
-    A message is open until it is settled. While it is held for its back-off or being copied to the
-    dead-letter queue it is busy: only the end of that settles it. Once the channel begins to close
-    what is held is held until ``void``.
+    A message is open until it is settled. While it is being copied to another queue it is busy, and
+    while it is held for its back-off it waits: only the end of that settles it. Of one that waits
+    no more than the delivery tag is kept, and it takes no room of those that do not wait. Once the
+    channel begins to close what is held is held until ``void``.
     """
 
     def __init__(
@@ -45,18 +50,38 @@ class OpenMessages:
         self._adjust = adjust
         self._open: dict[int, Delivery] = {}
         self._busy: dict[int, Delivery] = {}
+        # Those that wait for their back-off, without bodies; the timers of those whose back-off is
+        # not over; of the others since when it is, and the tag.
+        self._waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
+        self._due: deque[tuple[float, int]] = deque()
+        # Of those that wait, the ones that came over the broker's consumer of now.
+        self.waiting_here = 0
+        # Open messages that were delivered before, and those that were returned for that just now.
+        self._again = 0
+        self._returning = 0
 
     def add(self, delivery: Delivery) -> None:
         """It is open: for the first time, or once more."""
         self._open[delivery.tag] = delivery
+        if delivery.redelivered:
+            self._again += 1
+            self._returning = max(0, self._returning - 1)
+
+    def mark(self) -> None:
+        """A new consumer of the broker's begins, whose prefetch counts from zero."""
+        self._book.mark()
+        self.waiting_here = 0
 
     def claim(self, tag: int) -> Delivery | None:
         """Take an open message out, to settle it by one of the calls below.
 
         None if it is settled or busy.
         """
-        return self._open.pop(tag, None)
+        delivery = self._open.pop(tag, None)
+        if delivery is not None:
+            self._again -= delivery.redelivered
+        return delivery
 
     def finish_all(self, tags: Iterable[int]) -> int:
         """Take open messages out and ack them with the next ``flush``.
@@ -66,7 +91,8 @@ class OpenMessages:
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
-        self._intake.let_go(sum([len(delivery.body) for delivery in found]), len(found))
+        self._again -= sum([delivery.redelivered for delivery in found])
+        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
         if self._settings.failures:
             for delivery in found:
                 self._forget_failures(delivery)
@@ -105,11 +131,10 @@ class OpenMessages:
         self._settled(delivery, "given_back")
 
     def give_back_all(self) -> None:
-        """Give back everything that is not settled."""
+        """Give back everything that is not settled; nothing waits any more."""
         for delivery in (*self._open.values(), *self._busy.values()):
             self.give_back(delivery)
-        self._open.clear()
-        self._busy.clear()
+        self._clear()
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Dead-letter a message that can never be processed."""
@@ -134,7 +159,7 @@ class OpenMessages:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
             return
         self._book.finish(tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         if fate is CopyFate.DELAYED:
             # The copy's header knows them, also those that were noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
@@ -144,27 +169,57 @@ class OpenMessages:
 
     def end_back_offs(self) -> None:
         """Reject now what is held for its back-off."""
-        for tag, handle in list(self._timers.items()):
-            self._link.forget(handle)
+        self._forget_timers()
+        for tag in list(self._waiting):
             self._reject_held(tag)
+
+    def let_return(self, *, anew: bool = False) -> None:
+        """Reject those whose back-off is over, so that they come again: as many as there is room
+        for, since the broker delivers them before all others.
+
+        ``anew``: those that were returned before and did not come are another worker's by now.
+        """
+        if anew:
+            self._returning = 0
+        late_s = self._settings.clock() - _LONGEST_DUE_S
+        while self._due and self._channel.is_open:
+            has_room = self._again + self._returning < self._intake.again
+            if not has_room and self._due[0][0] > late_s:
+                break
+            self._returning += 1
+            self._reject_held(self._due.popleft()[1])
 
     def void(self) -> None:
         """The channel is gone."""
+        self._forget_timers()
+        self.acks.void()
+        for _ in self._waiting:
+            self._intake.waited()
+        for delivery in (*self._open.values(), *self._busy.values(), *self._waiting.values()):
+            self._intake.let_go(delivery.size)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._open.clear()
+        self._busy.clear()
+        self._waiting.clear()
+        self._due.clear()
+        self._again = self._returning = self.waiting_here = 0
+
+    def _forget_timers(self) -> None:
         for handle in self._timers.values():
             self._link.forget(handle)
         self._timers.clear()
-        self.acks.void()
-        for delivery in (*self._open.values(), *self._busy.values()):
-            self._intake.let_go(len(delivery.body))
-        self._open.clear()
-        self._busy.clear()
 
     def _failed(self, delivery: Delivery) -> int:
         """Note a failure; returns how often the message had failed before, also as the message
         that it was before it lay in a delay queue.
         """
         count = delivery.delivery_count
-        here = self._settings.failures.failed(delivery.body, delivery.properties, count)
+        # Each channel of this worker may have ended around it, and the worker before this one.
+        here = self._settings.failures.failed(
+            delivery.body, delivery.properties, count, returns=delivery.epoch
+        )
         return here + failed_before(delivery.properties.headers)
 
     def _failures_so_far(self, delivery: Delivery) -> int:
@@ -188,20 +243,34 @@ class OpenMessages:
 
     def _hold(self, delivery: Delivery, wait_s: float) -> None:
         """Reject it after its back-off."""
-        self._busy[delivery.tag] = delivery
         if wait_s <= 0:
-            self._reject_held(delivery.tag)
-        else:
-            self._timers[delivery.tag] = self._link.later(
-                wait_s, lambda: self._reject_held(delivery.tag)
-            )
+            self._reject(delivery)
+            return
+        tag = delivery.tag
+        kept = delivery
+        if not self._limit.is_last_delivery(delivery.delivery_count):
+            kept = delivery._replace(body=b"", properties=None)
+        self._waiting[tag] = kept
+        self._intake.waits(delivery.size - kept.size)
+        self.waiting_here += self._book.is_after_mark(tag)
+        self._timers[tag] = self._link.later(wait_s, lambda: self._back_off_over(tag))
+
+    def _back_off_over(self, tag: int) -> None:
+        del self._timers[tag]
+        self._due.append((self._settings.clock(), tag))
+        self.let_return()
 
     def _reject_held(self, tag: int) -> None:
-        self._timers.pop(tag, None)
         if not self._channel.is_open:
-            return  # it stays busy, so that void settles it
-        if (delivery := self._busy.pop(tag, None)) is None:
+            return  # it waits on, so that void settles it
+        if (delivery := self._waiting.pop(tag, None)) is None:
             return
+        self.waiting_here -= self._book.is_after_mark(tag)
+        self._intake.waited()
+        self._reject(delivery)
+        self._adjust()
+
+    def _reject(self, delivery: Delivery) -> None:
         if self._limit.is_last_delivery(delivery.delivery_count):
             self.dead_letter_last(delivery)
             return
@@ -209,10 +278,9 @@ class OpenMessages:
         # broker delays retries.
         self._channel.basic_reject(delivery.tag, requeue=True)
         self._settled(delivery, "requeued")
-        self._adjust()
 
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._stirred()
         self._book.close(delivery.tag)
-        self._intake.let_go(len(delivery.body))
+        self._intake.let_go(delivery.size)
         self.counts[counter] += 1

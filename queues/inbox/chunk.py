@@ -2,7 +2,7 @@
 batch with their ids.
 
 On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
-columns, then ``__keys`` (24 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
+columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
 (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
 """
 
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
 from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
+from tiercel.queues.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
+from tiercel.queues.inbox.rules import is_line
 from tiercel.queues.values.python_values import TEXTS
 
 # Numbers of rows.
@@ -30,10 +32,13 @@ _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _IDS = pa.list_(pa.uint64())
 # Numbers of 64 bits that a key is made of, see ``acker.keys``.
-KEY_LANES = 3
+KEY_LANES = 5
 _KEY = pa.binary(8 * KEY_LANES)
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
+# Bounds on one chunk in a line.
+_SHARED_TUPLES = 1_000
+_SHARED_BYTES = 64 * 1024
 _END = _FRAME.pack(_CONTINUES, 0)
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -88,6 +93,16 @@ class Lineage:
         # numpy's diff does the same for ten times the time, and most steps are short.
         return self.offsets[1:] - self.offsets[:-1]
 
+    def slice(self, first: int, end: int) -> Lineage:
+        """The lineage of the tuples from ``first`` to before ``end``."""
+        start, stop = self.offsets[first], self.offsets[end]
+        return Lineage(
+            offsets=self.offsets[first : end + 1] - start,
+            roots=self.roots[start:stop],
+            edges=self.edges[start:stop],
+            keys=None if self.keys is None else self.keys[first:end],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
@@ -114,6 +129,32 @@ def encode(chunk: Chunk) -> bytes:
         ids.insert(0, pa.Array.from_buffers(_KEY, len(keys), [None, buffer]))
     batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
     return b"".join((beginning, batch.serialize(), _END))
+
+
+def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
+    """Encode a chunk, by halves where it is larger than a parcel may be, or than what goes to a
+    line should be: each task that claims some of its tuples copies all of them.
+
+    Returns each payload with its number of tuples. The same chunk is always cut in the same way.
+    """
+    rows = chunk.values.num_rows
+    ids = 2 * chunk.lineage.roots.nbytes
+    shared = is_line(chunk.route.target_task)
+    most, most_bytes = (_SHARED_TUPLES, _SHARED_BYTES) if shared else (PARCEL_TUPLES, PARCEL_BYTES)
+    if rows < 2 or (rows <= most and chunk.values.nbytes + ids <= most_bytes):
+        return [(encode(chunk), rows)]
+    middle = rows // 2
+    return [
+        part
+        for first, end in ((0, middle), (middle, rows))
+        for part in encode_parts(
+            Chunk(
+                route=chunk.route,
+                values=chunk.values.slice(first, end - first),
+                lineage=chunk.lineage.slice(first, end),
+            )
+        )
+    ]
 
 
 @lru_cache(maxsize=1024)

@@ -7,14 +7,16 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
 
 * **Nothing is lost within a run.** A tuple that was appended stays until a finished
   step covered it.
-* **Once.** A sender numbers its appends; each inbox remembers the last number that it took from
-  each sender. So the client may repeat a call whose reply was lost, and a repeated step appends
-  nothing twice. A sender appends to one inbox in the order of its numbers: a lower one is a repeat.
+* **Once.** A sender numbers its appends, and the parts of each from 0 on; each inbox remembers
+  the last part that it took from each sender. So the client may repeat a call whose reply was
+  lost, and a repeated step appends nothing twice, also where it ended between two parts. A sender
+  appends to one inbox in the order of its numbers and parts: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
   (``open``). Whatever another run or an older attempt writes or takes is refused where it is
   written, and so is an append of a sender that a newer attempt of the same task has fenced off.
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
-  repeated until there is room. An inbox that holds nothing takes any append, however large.
+  repeated until there is room. An inbox that holds nothing takes any append, however large. Large
+  output comes in parts (``parcels_of``), so that each waits for room by itself.
 * **Lines.** What is for any task of a bolt is appended to the bolt's line (``rules.line_of``), and
   a task *claims* from its head what it can execute now: in the same call these tuples move into
   the task's own inbox, and from then on they are the task's. An entry of more tuples than one task
@@ -247,8 +249,8 @@ class Inboxes(Protocol):
 
         ``number`` grows from call to call of one sender task, over its attempts too; a call that is
         repeated has the same number and the same parcels. At most one parcel per target and call,
-        none without chunks, else ValueError. A parcel that was FULL must be in before the next
-        number goes to the same inbox.
+        none without chunks, else ValueError. A parcel that was FULL must be in before the next part
+        or number goes to the same inbox; see ``next_parcels``.
         """
         ...
 

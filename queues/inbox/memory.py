@@ -192,12 +192,13 @@ class MemoryInboxes:
             known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:
                 return Appended.STALE
-            if number <= known.number:
-                same = number < known.number or parcel.digest == known.digest
+            before, last = (known.number, known.part), (number, parcel.part)
+            if last <= before:
+                same = last < before or parcel.digest == known.digest
                 return Appended.REPEATED if same else Appended.DIFFERENT
             if parcel.bounded and box.entries and not self._has_room(box, parcel):
                 return Appended.FULL
-            box.senders[sender.task] = Known(sender.attempt, number, parcel.digest)
+            box.senders[sender.task] = Known(sender.attempt, number, parcel.part, parcel.digest)
             for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
                 box.add(bytes(chunk), tuples, self._clock())
             self._changed.notify_all()

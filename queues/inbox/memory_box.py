@@ -14,6 +14,7 @@ class Known:
 
     attempt: int
     number: int = 0
+    part: int = 0
     digest: str = ""
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
+
+# A parcel ends at this size: no call is large, and an inbox has room for several.
+PARCEL_BYTES = 4 * 1024 * 1024
+PARCEL_TUPLES = 10_000
+# Parcels for several inboxes that are appended together.
+TOGETHER_BYTES = 4 * PARCEL_BYTES
 
 
 class Appended(enum.Enum):
     """Result of one append to one inbox."""
 
     DONE = "done"
-    # This number came before, with the same content: nothing was appended again.
+    # This part came before, with the same content: nothing was appended again.
     REPEATED = "repeated"
-    # This number came before with other content: nothing was appended. The sender's step was
+    # This part came before with other content: nothing was appended. The sender's step was
     # repeated and did other work, so its roots must be failed.
     DIFFERENT = "different"
     # There is no room now: repeat the call later.
@@ -47,6 +53,8 @@ class Parcel:
     tuples: Sequence[int]
     # False where waiting for room could wait for itself: on the way back of a cycle.
     bounded: bool = True
+    # Place among the parcels of one number for the inbox, from 0 on.
+    part: int = 0
     # 16 hexadecimal digits of its content, by which a repeat is compared.
     digest: str = field(init=False, compare=False)
 
@@ -56,6 +64,77 @@ class Parcel:
             content.update(b"%d %d " % (len(chunk), tuples))
             content.update(chunk)
         object.__setattr__(self, "digest", content.hexdigest())
+
+    @property
+    def bytes(self) -> int:
+        """Size of the chunks."""
+        return sum([len(chunk) for chunk in self.chunks])
+
+
+def parcels_of(
+    target: int, chunks: Sequence[tuple[bytes, int]], *, bounded: bool = True
+) -> list[Parcel]:
+    """Pack chunks, each with its number of tuples, into parcels of a bounded size.
+
+    A chunk is never cut: one that is larger has a parcel for itself.
+    """
+    parcels: list[Parcel] = []
+    first = size = tuples = 0
+    for at, (chunk, count) in enumerate(chunks):
+        size += len(chunk)
+        tuples += count
+        if at > first and (size > PARCEL_BYTES or tuples > PARCEL_TUPLES):
+            parcels.append(_parcel(target, chunks[first:at], len(parcels), bounded=bounded))
+            first, size, tuples = at, len(chunk), count
+    parcels.append(_parcel(target, chunks[first:], len(parcels), bounded=bounded))
+    return parcels
+
+
+def _parcel(
+    target: int, chunks: Sequence[tuple[bytes, int]], part: int, *, bounded: bool
+) -> Parcel:
+    return Parcel(
+        target=target,
+        chunks=[payload for payload, _ in chunks],
+        tuples=[count for _, count in chunks],
+        bounded=bounded,
+        part=part,
+    )
+
+
+def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    """Return the parcels to append first, at most one per inbox and of a bounded size together:
+    a part that is refused as FULL must be in before the next one of its inbox.
+    """
+    if len(parcels) == 1:
+        return parcels
+    found: dict[int, Parcel] = {}
+    size = 0
+    for parcel in parcels:
+        if parcel.target not in found:
+            size += parcel.bytes
+            if found and size > TOGETHER_BYTES:
+                break
+            found[parcel.target] = parcel
+    return list(found.values())
+
+
+def parcels_left(
+    parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
+) -> Sequence[Parcel]:
+    """Return the parcels that no inbox has taken yet; those for a full inbox last, so that others
+    need not wait for it.
+    """
+    full = {
+        parcel.target
+        for parcel, verdict in zip(sent, verdicts, strict=True)
+        if verdict is Appended.FULL
+    }
+    if len(sent) == len(parcels) and not full:
+        return ()
+    taken = {(one.target, one.part) for one in sent if one.target not in full}
+    left = [one for one in parcels if (one.target, one.part) not in taken]
+    return sorted(left, key=lambda one: one.target in full)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

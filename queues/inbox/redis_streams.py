@@ -6,7 +6,7 @@ neighbours, and of their part of the line:
     meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
                         last taken, seen
     entries    stream   one entry per chunk: field = its tuples, value = its payload
-    senders    hash     sender's task: its attempt, last number, digest of that parcel
+    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel
     progress   hash     position: bitmap in hex of what is done of the entry, of a line's
                         the number of tuples that were claimed; "sealed": see ``covered``
     snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left

@@ -133,7 +133,8 @@ class InboxScripts:
     ) -> Effect[Appended]:
         """Append a parcel."""
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
-        args: list[Any] = [run, sender.task, sender.attempt, number, parcel.digest, *most]
+        named = (number, parcel.part, parcel.digest)
+        args: list[Any] = [run, sender.task, sender.attempt, *named, *most]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
             args += (tuples, chunk)
         keys = (self._meta, self._entries, self._senders, self._wake)

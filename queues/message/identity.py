@@ -24,15 +24,18 @@ class Identity(NamedTuple):
     """Identity of a message, as its spout gives it.
 
     * ``id``: the same at each delivery, and no other message's.
-    * ``content``: 32 bits of a digest of the body, which tell two messages with one id apart; 0:
+    * ``content``: 128 bits of a digest of the body, which tell two messages with one id apart; 0:
       nothing does.
     * ``since``: seconds since the epoch, from which on it may have been processed; 0: from its
       delivery on.
+    * ``short``: 32 bits of another digest of the body, for messages that a version without
+      ``content`` remembered.
     """
 
     id: bytes
     content: int = 0
     since: int = 0
+    short: int = 0
 
 
 # Plain text or bytes: nothing but the id.
@@ -83,8 +86,10 @@ def _by_body(found: Identifiable) -> Identity:
 def _by_id(found: Identifiable, named: str | bytes | None) -> Identity | None:
     if not named:
         return None
-    digest = int.from_bytes(blake2b(found.body, digest_size=4).digest()) or 1
-    return Identity(as_identity(named).id, digest, _since(found.properties))
+    body = found.body
+    content = int.from_bytes(blake2b(body, digest_size=16).digest())
+    short = int.from_bytes(blake2b(body, digest_size=4).digest()) or 1
+    return Identity(as_identity(named).id, content, _since(found.properties), short)
 
 
 def _header(properties: Any, name: str) -> str | bytes | None:

@@ -3,7 +3,6 @@
 publisher         publishes many messages
 publication       one message on its way
 outlet            publishing with confirms, pipelined
-confirms          how much is in flight, and what is to be offered again
 dead_letter_copy  a copy with the reason to the dead-letter queue
 delay_copy        a copy to a delay queue, to come back later
 letter_box        a dead-letter queue that is open

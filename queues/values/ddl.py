@@ -34,12 +34,15 @@ _FLAT: dict[str, pa.DataType] = {
     "timestamp": MOMENT,
     "timestamp_ntz": pa.timestamp("us"),
 }
-_COLUMN = re.compile(r"\s*(`[^`]+`|\w+)\s*(?:\s|:)\s*(\S.*?)\s*")
-_TYPE = re.compile(r"(.*?)\s*(\?)?\s*(?:\bdefault\b\s*(\S.*))?", re.IGNORECASE | re.DOTALL)
+# None of these goes back over text that it has read: the time is in proportion to the length.
+_NAME = re.compile(r"`[^`]+`|\w+")
+_DEFAULT = re.compile(r"\bdefault\b\s*(?=\S)", re.IGNORECASE)
 _QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
-_DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
 _MAP = re.compile(r"map<\s*string\s*,\s*string\s*>")
-_ARRAY = re.compile(r"array<(.+)>")
+_ARRAY = re.compile(r"array<(.+)>", re.DOTALL)
+_MOST_CHARACTERS = 100_000
+_MOST_ARRAYS = 16
 
 
 class ReadColumn(NamedTuple):
@@ -54,6 +57,11 @@ class ReadColumn(NamedTuple):
 
 def columns_of(ddl: str) -> Sequence[ReadColumn]:
     """Read the columns; raises SchemaError that says what is wrong and what is allowed."""
+    if len(ddl) > _MOST_CHARACTERS:
+        raise SchemaError(
+            f"the schema {ddl!r:.50}… has {len(ddl):,} characters; write at most "
+            f"{_MOST_CHARACTERS:,}"
+        )
     return [_field(column, ddl) for column in _split(ddl)]
 
 
@@ -61,10 +69,11 @@ def _split(ddl: str) -> list[str]:
     """Cut at the commas outside of brackets and quotes."""
     if not ddl.strip():
         raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
-    columns = [""]
+    columns = []
+    begin = 0
     depth = 0
     quote = ""
-    for character in ddl:
+    for position, character in enumerate(ddl):
         if quote:
             quote = "" if character == quote else quote
         elif character in "'\"":
@@ -73,29 +82,43 @@ def _split(ddl: str) -> list[str]:
             depth += character in "(<["
             depth -= character in ")>]"
         if character == "," and depth == 0 and not quote:
-            columns.append("")
-        else:
-            columns[-1] += character
-    return columns
+            columns.append(ddl[begin:position])
+            begin = position + 1
+    return [*columns, ddl[begin:]]
 
 
 def _field(column: str, ddl: str) -> ReadColumn:
-    match = _COLUMN.fullmatch(column)
-    if match is None:
-        raise SchemaError(
-            f'cannot read {column.strip()!r} in {ddl!r}; write Spark DDL such as "word '
-            'string, n long"'
-        )
-    name = match[1].strip("`")
-    parts = _TYPE.fullmatch(match[2])
-    type_ = (parts[1] if parts else match[2]).lower()
+    name, text = _name_and_type(column, ddl)
     if name.startswith("__"):
         raise SchemaError(
-            f"the field name {name!r} is reserved; do not begin it with two underscores"
+            f"the field name {name!r:.50} is reserved; do not begin it with two underscores"
         )
-    optional = bool(parts and parts[2])
-    default = _default(parts[3], name, ddl) if parts and parts[3] else ""
+    found = _DEFAULT.search(text)
+    type_ = (text[: found.start()] if found else text).rstrip()
+    optional = type_.endswith("?")
+    if optional:
+        type_ = type_[:-1].rstrip()
+    type_ = type_.lower()
+    default = _default(text[found.end() :], name, ddl) if found else ""
     return ReadColumn(name, type_, _arrow(type_, ddl), optional, default)
+
+
+def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
+    """Return the name, and what stands behind it and a blank or a colon."""
+    text = column.strip()
+    name = _NAME.match(text)
+    behind = text[name.end() :] if name else ""
+    type_ = behind.lstrip()
+    if type_.startswith(":"):
+        type_ = type_[1:].lstrip()
+    elif type_ == behind:
+        type_ = ""
+    if name is None or not type_:
+        raise SchemaError(
+            f'cannot read {text!r:.50} in {ddl!r:.200}; write Spark DDL such as "word '
+            'string, n long"'
+        )
+    return name[0].strip("`"), type_
 
 
 def _default(text: str, name: str, ddl: str) -> str:
@@ -104,33 +127,43 @@ def _default(text: str, name: str, ddl: str) -> str:
         return json.dumps(match[1].replace("''", "'"), ensure_ascii=False)
     try:
         value = json.loads(text)
-    except ValueError:
+        if value is not None:
+            return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
         raise SchemaError(
-            f"cannot read the default {text!r:.50} of field {name!r} in {ddl!r}; write 'text' in "
-            "single quotes, or a value of JSON"
+            f"cannot read the default {text!r:.50} of field {name!r:.50} in {ddl!r:.200}; write "
+            "'text' in single quotes, or a value of JSON"
         ) from None
-    if value is None:
-        raise SchemaError(
-            f"field {name!r} in {ddl!r} cannot have the default null; write a question mark behind "
-            "its type"
-        )
-    return json.dumps(value, ensure_ascii=False)
+    raise SchemaError(
+        f"field {name!r:.50} in {ddl!r:.200} cannot have the default null; write a question mark "
+        "behind its type"
+    )
 
 
 def _arrow(type_: str, ddl: str) -> pa.DataType:
-    if type_ in _FLAT:
-        return _FLAT[type_]
+    inner = type_
+    arrays = 0
+    while (match := _ARRAY.fullmatch(inner)) and arrays < _MOST_ARRAYS:
+        inner = match[1].strip()
+        arrays += 1
+    arrow = _plain(inner)
+    # Lists of maps are not known.
+    if arrow is None or (arrays and arrow is TEXTS):
+        raise SchemaError(
+            f"unknown type {type_!r:.50} in {ddl!r:.200}; use one of {', '.join(_FLAT)}, "
+            "decimal(p,s), map<string,string> or array<type>, with at most "
+            f"{_MOST_ARRAYS} arrays in one another"
+        )
+    for _ in range(arrays):
+        arrow = pa.list_(arrow)
+    return arrow
+
+
+def _plain(type_: str) -> pa.DataType | None:
+    """Return a type that is no array; None: it is not known."""
     if match := _DECIMAL.fullmatch(type_):
         precision = int(match[1])
         scale = int(match[2])
-        if 1 <= precision <= 38 and scale <= precision:
-            return pa.decimal128(precision, scale)
-    if (match := _ARRAY.fullmatch(type_)) and not _MAP.fullmatch(inner := match[1].strip()):
-        return pa.list_(_arrow(inner, ddl))
-    if _MAP.fullmatch(type_):
-        return TEXTS
-    allowed = ", ".join(_FLAT)
-    raise SchemaError(
-        f"unknown type {type_!r} in {ddl!r}; use one of {allowed}, decimal(p,s), "
-        "map<string,string> or array<type>"
-    )
+        known = 1 <= precision <= 38 and scale <= precision
+        return pa.decimal128(precision, scale) if known else None
+    return TEXTS if _MAP.fullmatch(type_) else _FLAT.get(type_)

@@ -11,6 +11,7 @@ may be missing. Everything else must be there. That is about bodies alone: bolts
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,10 +115,11 @@ class Schema:
         """Read Spark DDL; raises SchemaError saying what is wrong and what is allowed."""
         fields = tuple(Field(*column) for column in columns_of(ddl))
         names = [field.name for field in fields]
-        twice = {name for name in names if names.count(name) > 1}
+        twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             raise SchemaError(
-                f"{ddl!r} names the field {min(twice)!r} twice; give each field its own name"
+                f"{ddl!r:.200} names the field {min(twice)!r:.50} twice; give each field its own "
+                "name"
             )
         return cls(fields)
 

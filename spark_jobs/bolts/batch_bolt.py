@@ -29,7 +29,8 @@ class BatchBolt(_Prepared):
     When ``execute_batch`` raises, all tuples of the batch fail. With ``on_error = "split"`` it is
     called again with each half, and so on, until those that it raises for stand alone; only these
     fail. Split only what may be done again: the call that raised counts for nothing here, but what
-    it wrote elsewhere stays, unless a transaction takes it back.
+    it wrote elsewhere stays, unless a transaction takes it back. A call that emits more than
+    ``max_output_bytes`` is split in any case.
     """
 
     size: int = 500

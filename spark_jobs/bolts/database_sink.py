@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiercel.acker.keys import KEY_BYTES, said_by
+from tiercel.acker.keys import KEY_BYTES, Said, said_by
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext
@@ -112,9 +112,8 @@ class DatabaseSink(Bolt):
         values = {column: tup[field] for column, field in columns.items()}
         lanes = tup.lanes if self.once else None
         if lanes is None:
-            return Row(key=None, content=0, values=values, item=tup)
-        content, _ = said_by(lanes)
-        return Row(key=lanes[:KEY_BYTES], content=content, values=values, item=tup)
+            return Row(key=None, said=Said(), values=values, item=tup)
+        return Row(key=lanes[:KEY_BYTES], said=said_by(lanes), values=values, item=tup)
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
         """Connects with its first tuple. Raises TopologyError for an address that is none."""
@@ -175,7 +174,7 @@ class DatabaseSink(Bolt):
         """Tell of messages that are older than what is remembered."""
         oldest = time.time() - self.once_retention.total_seconds()
         old = sum(
-            0 < said_by(tup.lanes)[1] < oldest
+            0 < said_by(tup.lanes).since < oldest
             for tup, outcome in zip(held, outcomes, strict=True)
             if outcome.fate is Fate.WRITTEN and tup.lanes is not None
         )

@@ -26,7 +26,7 @@ class StatefulBolt(BasicBolt):
     applied to the state once, however often its message is delivered: ``execute`` is not called for
     it again, and the bolts that follow get what it emitted then. What was applied is remembered, in
     the state's commits, for ``once_retention`` at least (a day), while the topology runs. It takes
-    40 bytes per tuple, and the bytes beyond twelve of what the tuple emitted. This is about the
+    52 bytes per tuple, and the bytes beyond twelve of what the tuple emitted. This is about the
     state and what is emitted, not about attributes and calls to other services. A tuple without a
     key changes the state each time, and is counted.
 

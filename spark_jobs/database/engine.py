@@ -6,10 +6,11 @@ import logging
 from sqlite3 import SQLITE_ERROR
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.logs.redaction import redact
 
 _CONNECT_S = 10
 # Longer than this a transaction waits for no other: then the sink says why it waits.
@@ -30,6 +31,10 @@ _LACKING = ("42P01", "42703", "42501", "3F000")
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
 # What SQLAlchemy's log calls the pools of these engines: those of users stay as they are.
 _POOLS = "tiercel"
+_UNREADABLE = (
+    "no address of a database: write postgresql://user:password@host:5432/database, with the "
+    "password percent-encoded ('@' is %40)"
+)
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -40,7 +45,7 @@ def engine_of(url: str) -> Engine:
     driver is not installed.
     """
     try:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         kind = parsed.get_backend_name()
         if kind == "postgresql":
@@ -57,7 +62,7 @@ def engine_of(url: str) -> Engine:
         if kind == "sqlite":
             return _sqlite(parsed)
     except ArgumentError as error:
-        raise TopologyError(f"no address of a database: {error}") from error
+        raise TopologyError(f"no address of a database: {redact(str(error))}") from error
     except ModuleNotFoundError as error:
         raise TopologyError(
             f"the driver {error.name!r} is not installed: pip install 'tiercel[sql]'"
@@ -66,6 +71,17 @@ def engine_of(url: str) -> Engine:
         f"DatabaseSink knows PostgreSQL and SQLite, not {kind!r}: write to others in a bolt of "
         "your own, and keep tup.key beside the rows"
     )
+
+
+def _parsed(url: str) -> URL:
+    """Read the address. What is refused is not shown: it may be a part of the password."""
+    try:
+        parsed = make_url(url)
+    except ValueError:  # of the port
+        raise TopologyError(_UNREADABLE) from None
+    if "@" in (parsed.host or ""):
+        raise TopologyError(_UNREADABLE)
+    return parsed
 
 
 def passes(error: DBAPIError) -> bool:
@@ -97,7 +113,7 @@ def words_of(error: DBAPIError) -> str:
     diagnosis = getattr(error.orig, "diag", None)
     said = [getattr(diagnosis, name, None) for name in ("message_primary", "message_detail")]
     text = ": ".join(one for one in said if one) or str(error.orig)
-    return " ".join(text.split())[:400]
+    return redact(" ".join(text.split()))[:400]
 
 
 def _quiet(engine: Engine) -> Engine:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from tiercel.acker.keys import Said
+
 # A user's function: writes what belongs to some rows, in the open transaction (SQLAlchemy's).
 Write = Callable[[Any, Sequence[Any]], None]
 
@@ -50,8 +52,8 @@ class Row:
 
     # 16 bytes; None: it is written whenever it comes.
     key: bytes | None
-    # A digest of what its message says; 0: unknown.
-    content: int
+    # What its message says, to tell it from another one with the same key.
+    said: Said
     # Column to value.
     values: Mapping[str, Any]
     # Anything of the caller's: a user's function is given it.

@@ -20,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Select
 
+from tiercel.acker.keys import Said
 from tiercel.spark_jobs.database.engine import NAME
 
 # Seconds since the epoch, and the greater and the lesser of two numbers.
@@ -31,21 +32,22 @@ _GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
 _LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
 # The row of a table of keys that is its clock: no key is as short.
 _CLOCK = b""
-# From one tick to the next the clock runs so many seconds at most.
+# From one tick to the next the clock runs for so many seconds, where the process was not there.
 _LONGEST_S = 120
 # Both have the same methods for conflicts.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
-def tick(kind: str, keys: Table) -> Any:
+def tick(kind: str, keys: Table, awake_s: float) -> Any:
     """Let the clock of a table of keys run on; returns the seconds that it has run.
 
-    Those between ticks, by the database's clock, and two minutes at most each time: a clock that
-    jumps makes no key older, nor does a topology that stands.
+    Those between ticks, by the database's clock, and each time two minutes at most or, if that is
+    more, ``awake_s``, for which this process has been there since its last tick: a clock that
+    jumps makes no key older, nor does a topology that is stopped.
     """
     now = text(_NOW[kind])
     since = literal_column(_NOW[kind], BigInteger) - keys.c.written_at
-    passed = _GREATER[kind](0, _LESSER[kind](_LONGEST_S, since))
+    passed = _GREATER[kind](0, _LESSER[kind](max(_LONGEST_S, int(awake_s)), since))
     statement = _INSERT[kind](keys).values(key=_CLOCK, content=0, written_at=now)
     return statement.on_conflict_do_update(
         index_elements=["key"], set_={"content": keys.c.content + passed, "written_at": now}
@@ -61,7 +63,7 @@ def end(sessions: Sequence[int]) -> Any:
     return statement.bindparams(sessions=list(sessions), name=NAME)
 
 
-def claim(kind: str, keys: Table, some: Mapping[bytes, int], ran_s: int) -> tuple[Any, Any]:
+def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
     """Insert keys, each with what its message says, when the clock of their table has run so long;
     returns those that were not there.
 
@@ -72,20 +74,28 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, int], ran_s: int) -> tupl
     ordered = sorted(some.items())
     statement = _INSERT[kind](keys)
     if kind != "postgresql":
-        rows = [{"key": key, "content": content, "written_at": ran_s} for key, content in ordered]
+        rows = [
+            {"key": key, "content": said.short, "digest": _digest(said), "written_at": ran_s}
+            for key, said in ordered
+        ]
         return statement.on_conflict_do_nothing().returning(keys.c.key), rows
-    # As two arrays: a third of the time that a row of values for each takes.
+    # As arrays: a third of the time that a row of values for each takes.
     arrays = (
         func.unnest(
             bindparam("keys", type_=postgresql.ARRAY(LargeBinary)),
             bindparam("contents", type_=postgresql.ARRAY(BigInteger)),
+            bindparam("digests", type_=postgresql.ARRAY(LargeBinary)),
         )
-        .table_valued("key", "content", name="claimed")
+        .table_valued("key", "content", "digest", name="claimed")
         .render_derived()
     )
-    found = select(arrays.c.key, arrays.c.content, literal(ran_s, BigInteger))
-    statement = statement.from_select(["key", "content", "written_at"], found)
-    values = {"keys": [key for key, _ in ordered], "contents": [one for _, one in ordered]}
+    found = select(arrays.c.key, arrays.c.content, arrays.c.digest, literal(ran_s, BigInteger))
+    statement = statement.from_select(["key", "content", "digest", "written_at"], found)
+    values = {
+        "keys": [key for key, _ in ordered],
+        "contents": [said.short for _, said in ordered],
+        "digests": [_digest(said) for _, said in ordered],
+    }
     return statement.on_conflict_do_nothing().returning(keys.c.key), values
 
 
@@ -101,8 +111,17 @@ def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[st
 
 
 def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
-    """Read what the messages said whose keys are there."""
-    return select(keys.c.key, keys.c.content).where(keys.c.key.in_(some))
+    """Read what the messages said whose keys are there: for ``said_then``."""
+    return select(keys.c.key, keys.c.content, keys.c.digest).where(keys.c.key.in_(some))
+
+
+def said_then(short: int, digest: bytes | None) -> int:
+    """Return what a row of the table of keys says of its message, for ``Said.contradicts``."""
+    return short if digest is None else int.from_bytes(digest)
+
+
+def _digest(said: Said) -> bytes | None:
+    return said.content.to_bytes(16) if said.content else None
 
 
 def forget(keys: Table, before_s: int, most: int) -> Delete:

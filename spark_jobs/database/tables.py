@@ -15,7 +15,10 @@ from sqlalchemy import (
     inspect,
     text,
 )
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
+
+from tiercel.spark_jobs.database.engine import passes, words_of
+from tiercel.spark_jobs.logs.redaction import redact
 
 _SUFFIX = "_tiercel_keys"
 # PostgreSQL cuts longer names off: so many bytes.
@@ -32,7 +35,8 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
     lacks one of the columns.
     """
     schema, _, plain = name.rpartition(".")
-    where = connection.engine.url.render_as_string(hide_password=True)
+    # SQLAlchemy hides the password before the host, and none among the options.
+    where = redact(connection.engine.url.render_as_string(hide_password=True))
     try:
         table = Table(plain, MetaData(), schema=schema or None, autoload_with=connection)
     except NoSuchTableError as error:
@@ -65,8 +69,9 @@ def keys_table(connection: Connection, table: Table) -> Table:
         name,
         MetaData(),
         Column("key", LargeBinary(16), primary_key=True),
-        # A digest of what the message says.
+        # The short digest of the body, and the digest; null in rows of a version that had none.
         Column("content", BigInteger, nullable=False),
+        Column("digest", LargeBinary(16)),
         # By the clock of this table, see ``statements.tick``.
         Column("written_at", BigInteger, nullable=False),
         Index(f"{_cut(name, _LONGEST_NAME - 3, kind)}_at", "written_at"),
@@ -75,9 +80,28 @@ def keys_table(connection: Connection, table: Table) -> Table:
     if kind == "postgresql":
         # Two tasks that begin together would both make it.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
-    if not inspect(connection).has_table(name, schema=table.schema):
+    there = inspect(connection)
+    if not there.has_table(name, schema=table.schema):
         keys.create(connection)
+    elif "digest" not in {one["name"] for one in there.get_columns(name, schema=table.schema)}:
+        _add_digest(connection, keys)
     return keys
+
+
+def _add_digest(connection: Connection, keys: Table) -> None:
+    """Add the column to a table of a version before, whose rows stay valid."""
+    preparer = connection.dialect.identifier_preparer
+    type_ = keys.c.digest.type.compile(connection.dialect)
+    statement = f"ALTER TABLE {preparer.format_table(keys)} ADD COLUMN digest {type_}"
+    try:
+        connection.execute(text(statement))
+    except DBAPIError as error:
+        if passes(error):
+            raise
+        raise TableError(
+            f"the table of keys {keys.name!r} is of an older tiercel, and this user may not change "
+            f"it ({words_of(error)}): have its owner run {statement}"
+        ) from error
 
 
 def _cut(name: str, most: int, kind: str) -> str:

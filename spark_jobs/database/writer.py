@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, event, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from tiercel.acker.keys import Said
 from tiercel.spark_jobs.database.engine import lacks, passes, words_of
 from tiercel.spark_jobs.database.rows import (
     OTHER_MESSAGE,
@@ -27,7 +28,15 @@ from tiercel.spark_jobs.database.rows import (
     Write,
     WriterSettings,
 )
-from tiercel.spark_jobs.database.statements import claim, end, forget, known, put, tick
+from tiercel.spark_jobs.database.statements import (
+    claim,
+    end,
+    forget,
+    known,
+    put,
+    said_then,
+    tick,
+)
 from tiercel.spark_jobs.database.tables import TableError, key_columns, keys_table, user_table
 
 # Keys that one look for old ones deletes at most, more than a step writes; and the time between two
@@ -187,7 +196,7 @@ class Writer:
     def _claimed(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
         """Write the keys; those that were there stand for rows that were written before."""
         keys = self._keys
-        keyed = {row.key: row.content for row in rows if row.key is not None}
+        keyed = {row.key: row.said for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
         # As it would show now: a key that is dated back would be forgotten early.
@@ -197,11 +206,12 @@ class Writer:
         then: dict[bytes, int] = {}
         before = sorted(keyed.keys() - fresh)
         if before:
-            then = {bytes(key): content for key, content in connection.execute(known(keys, before))}
+            found = connection.execute(known(keys, before))
+            then = {bytes(key): said_then(short, digest) for key, short, digest in found}
         return [
             WRITTEN
             if row.key is None or row.key in fresh
-            else _repeated(row.content, then.get(row.key, 0))
+            else _repeated(row.said, then.get(row.key, 0))
             for row in rows
         ]
 
@@ -211,9 +221,10 @@ class Writer:
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
             return
-        self._looked_at = time.monotonic()
+        awake_s = time.monotonic() - self._looked_at if self._looked_at else 0.0
         with self._engine.begin() as connection:
-            self._ran_s = connection.execute(tick(self._kind, keys)).scalar_one()
+            self._looked_at = time.monotonic()
+            self._ran_s = connection.execute(tick(self._kind, keys, awake_s)).scalar_one()
             gone = connection.execute(forget(keys, self._ran_s - retention_s, _FORGOTTEN)).rowcount
         # Where there were as many as that, there are more: after the next write.
         self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
@@ -221,13 +232,13 @@ class Writer:
 
 def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:
     """Return what becomes of a row that has the key of one before it."""
-    if outcome.fate is Fate.WRITTEN:
-        return _repeated(row.content, first.content)
+    if outcome.fate in {Fate.WRITTEN, Fate.REPEATED}:
+        return _repeated(row.said, first.said.content)
     return outcome
 
 
-def _repeated(content: int, then: int) -> Outcome:
-    return OTHER_MESSAGE if content and then and content != then else REPEATED
+def _repeated(said: Said, then: int) -> Outcome:
+    return OTHER_MESSAGE if said.contradicts(then) else REPEATED
 
 
 def _away(error: DBAPIError) -> Exception:

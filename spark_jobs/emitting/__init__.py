@@ -2,6 +2,7 @@
 
 emission         the spout's side of emitting
 collectors       what a bolt emits, acks and fails with, at work
+answers          what threads of a bolt emit, ack and fail, for its next step
 arrow_collector  the same of an ArrowBolt
 batch_collector  the same of a BatchBolt
 arrow_columns    what an ArrowBolt emitted, as the stream's types

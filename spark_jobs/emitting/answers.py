@@ -36,15 +36,13 @@ class Answers:
         self._component = component
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Sequence[Tuple], Answer]] = []
+        # Answers that no step has yet, with the tuples that each is to.
+        self.waiting: list[tuple[Sequence[Tuple], Answer]] = []
         # The tuples that an answer which waits acks or fails, by id, and the verb.
         self._ended: dict[int, str] = {}
+        # Bytes of the emissions that wait.
+        self._size = 0
         self._is_over = False
-
-    @property
-    def waiting(self) -> bool:
-        """True if there are answers that no step has."""
-        return bool(self._waiting)
 
     def add(
         self, tuples: Sequence[Tuple], verb: str, answer: Answer, ends: str | None = None
@@ -55,14 +53,31 @@ class Answers:
         ForeignTupleError, AlreadyAckedError.
         """
         with self._lock:
-            for tup in tuples:
-                self._check(tup, verb)
-            if ends is not None:
-                self._ended |= dict.fromkeys(map(id, tuples), ends)
-            is_first = not self._waiting
-            self._waiting.append((tuples, answer))
+            is_first = self._add(tuples, verb, answer, ends)
         if is_first:
             self._wake()
+
+    def emit(self, record: Record, size: int, tuples: Sequence[Tuple], answer: Answer) -> None:
+        """Keep an emission of this size, as ``add`` does.
+
+        Raises OutputLimitError where those that wait for the next step are too large together.
+        """
+        with self._lock:
+            if self._size + size > record.outputs.limit:
+                raise record.too_much()
+            is_first = self._add(tuples, "anchors to", answer, None)
+            self._size += size
+        if is_first:
+            self._wake()
+
+    def _add(self, tuples: Sequence[Tuple], verb: str, answer: Answer, ends: str | None) -> bool:
+        """Keep an answer; returns whether no other one waits."""
+        for tup in tuples:
+            self._check(tup, verb)
+        if ends is not None:
+            self._ended |= dict.fromkeys(map(id, tuples), ends)
+        self.waiting.append((tuples, answer))
+        return len(self.waiting) == 1
 
     def give(self, collector: OutputRecorder, record: Record) -> None:
         """Let all answers take effect in a step; an answer that raises fails its tuples.
@@ -71,10 +86,14 @@ class Answers:
         """
         # Under the lock to the end: an answer after an ack must be refused.
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting, self.waiting = self.waiting, []
             self._ended.clear()
+            self._size = 0
             record.answered += len(waiting)
+            # What a thread has emitted takes nothing from the call under way.
+            left = record.most - record.size
             for tuples, answer in waiting:
+                record.call()
                 is_open = [tup for tup in tuples if tup.state == OPEN]
                 try:
                     if len(is_open) == len(tuples):
@@ -85,12 +104,13 @@ class Answers:
                     reason, verdict = record.blame(error)
                     for tup in is_open:
                         record.fail(tup, reason, verdict)
+            record.most = record.size + left
 
     def end(self) -> None:
         """Refuse all further answers."""
         with self._lock:
             self._is_over = True
-            self._waiting.clear()
+            self.waiting.clear()
             self._ended.clear()
 
     def _check(self, tup: Tuple, verb: str) -> None:
@@ -136,9 +156,11 @@ class AnyThreadRecorder(OutputRecorder, OutputCollector):
     ) -> list[int]:
         if self._is_now():
             return super().emit(values, anchors, stream)
-        kept = self._record.outputs.for_emit(stream, values).keep(values)
+        output_stream = self._record.outputs.for_emit(stream, values)
+        kept = output_stream.keep(values)
         tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
-        self._answers.add(tuples, "anchors to", lambda now: now.emit(kept, tuples, stream))
+        size = output_stream.size(values) if output_stream.subscribers else 0
+        self._answers.emit(self._record, size, tuples, lambda now: now.emit(kept, tuples, stream))
         return []
 
     def emit_direct(
@@ -152,10 +174,14 @@ class AnyThreadRecorder(OutputRecorder, OutputCollector):
             super().emit_direct(task, values, anchors, stream)
             return
         self._record.outputs.direct(task, stream, values)
-        kept = self._streams[stream].keep(values)
+        output_stream = self._streams[stream]
+        kept = output_stream.keep(values)
         tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
-        self._answers.add(
-            tuples, "anchors to", lambda now: now.emit_direct(task, kept, tuples, stream)
+        self._answers.emit(
+            self._record,
+            output_stream.size(values),
+            tuples,
+            lambda now: now.emit_direct(task, kept, tuples, stream),
         )
 
     def ack(self, tup: Tuple) -> None:

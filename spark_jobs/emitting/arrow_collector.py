@@ -21,7 +21,7 @@ from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
 from tiercel.spark_jobs.emitting.copies import copy_numbers_of
 from tiercel.spark_jobs.emitting.fold import Anchors
-from tiercel.spark_jobs.emitting.outputs import OutputStream
+from tiercel.spark_jobs.emitting.outputs import ID_BYTES, OutputStream
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line
@@ -92,6 +92,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         self.failed: dict[int, Failing] = {}
         self.emitted = 0
         self.transferred = 0
+        self.size = 0
         self.closed = False
         self._outputs = record.outputs
         self._portion = portion
@@ -130,6 +131,8 @@ class ArrowRecorder(Recorder, ArrowCollector):
         positions = self._positions(given)
         identities = self._identities(given, positions)
         chosen = [choose(values, identities) for choose in output_stream.batch_choosers]
+        if chosen:
+            self._add(values)
         self._send(stream, values, self._anchored(given, positions), chosen)
 
     def emit_direct(
@@ -141,6 +144,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         chosen = self._named(tasks, values.num_rows)
         for task in chosen:
             self._outputs.receiver(output_stream, stream, task)
+        self._add(values)
         self._send(stream, values, self._anchored(given, self._positions(given)), [chosen])
 
     def fail(self, rows: Any, reason: BaseException | str = "") -> None:
@@ -152,6 +156,11 @@ class ArrowRecorder(Recorder, ArrowCollector):
         failing = failing_for(reason)
         for row in self._portion.rows[found].tolist():
             self.failed.setdefault(row, failing)
+
+    def _add(self, values: pa.RecordBatch) -> None:
+        self.size += values.nbytes + ID_BYTES * values.num_rows
+        if self.size > self._outputs.limit:
+            raise self._record.too_much()
 
     def _check_open(self) -> None:
         if self.closed:

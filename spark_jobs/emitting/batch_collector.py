@@ -27,6 +27,8 @@ class BatchRecorder(Recorder, BatchCollector):
         self._rows = frozenset([tup.row for tup in tuples])
         self._closed = False
         self._marks = record.outputs.mark()
+        record.call()
+        self._size = record.size
         self._emitted = record.emitted
         self._transferred = record.transferred
 
@@ -67,6 +69,7 @@ class BatchRecorder(Recorder, BatchCollector):
         self._closed = True
         record = self._record
         record.outputs.rewind(self._marks)
+        record.size = self._size
         record.emitted = self._emitted
         record.transferred = self._transferred
         for tup in self._tuples:

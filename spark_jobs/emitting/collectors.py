@@ -74,7 +74,6 @@ class BasicRecorder(Recorder, BasicCollector):
         if tup is None:
             raise self._nothing_to_anchor_to()
         position = tup.emitted
-        row = tup.row
         tup.emitted = position + 1
         identity = (
             ((tup.seed + position * STEP) * SPREAD) & _MASK if output_stream.by_identity else 0
@@ -86,10 +85,12 @@ class BasicRecorder(Recorder, BasicCollector):
         for choose, made in output_stream.subscribers:
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
+        if chosen:
+            record.add(output_stream.size(values))
         tasks: list[int] = []
         for task_output in chosen:
             task_output.values.append(values)
-            task_output.rows.append(row)
+            task_output.rows.append(tup.row)
             task_output.positions.append(position)
             if task_output.named:
                 tasks.append(task_output.target)
@@ -106,7 +107,9 @@ class BasicRecorder(Recorder, BasicCollector):
         task_output = record.outputs.direct(task, stream, values)
         if tup is None:
             raise self._nothing_to_anchor_to()
-        task_output.values.append(self._streams[stream].keep(values))
+        output_stream = self._streams[stream]
+        record.add(output_stream.size(values))
+        task_output.values.append(output_stream.keep(values))
         task_output.rows.append(tup.row)
         task_output.positions.append(tup.emitted)
         tup.emitted += 1
@@ -139,6 +142,8 @@ class OutputRecorder(Recorder, OutputCollector):
             for choose, made in output_stream.subscribers
             for task in choose(values, identity)
         ]
+        if chosen:
+            self._record.add(output_stream.size(values))
         self._send(values, anchored, chosen)
         return [task_output.target for task_output in chosen if task_output.named]
 
@@ -150,7 +155,10 @@ class OutputRecorder(Recorder, OutputCollector):
         stream: str = DEFAULT_STREAM,
     ) -> None:
         task_output = self._record.outputs.direct(task, stream, values)
-        self._send(self._streams[stream].keep(values), self._anchors(anchors), [task_output])
+        anchored = self._anchors(anchors)
+        output_stream = self._streams[stream]
+        self._record.add(output_stream.size(values))
+        self._send(output_stream.keep(values), anchored, [task_output])
 
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import mix, mix_array
-from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, as_keys
+from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, Said, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode
-from tiercel.queues.inbox.records import Parcel
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, Rows, encode_parts
+from tiercel.queues.inbox.records import Parcel, parcels_of
 from tiercel.queues.message.identity import Identified, as_identity
 from tiercel.spark_jobs.emitting.copies import copy_numbers, copy_numbers_of
 from tiercel.spark_jobs.emitting.fold import (
@@ -25,7 +25,6 @@ from tiercel.spark_jobs.emitting.fold import (
     first_lineage_of_few,
     first_lineage_of_many,
     join_lineages,
-    pieces,
     with_keys,
 )
 from tiercel.spark_jobs.emitting.outputs import (
@@ -33,7 +32,7 @@ from tiercel.spark_jobs.emitting.outputs import (
     OutputStream,
     TaskOutput,
 )
-from tiercel.spark_jobs.errors import BadValuesError
+from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.topology.graph import Topology
 
 _LOW = (1 << 32) - 1
@@ -72,6 +71,8 @@ class SpoutEmitter:
         self._outputs = Outputs(topology, task_id)
         self._origin = KeyOrigin(topology.name, component)
         self._roots: list[int] = []
+        # Bytes of the tuples since the last time.
+        self.size = 0
         self._whole: dict[TaskOutput, list[_Whole]] = {}
         # By stream: one turn for all would send every second tuple to one task if two
         # streams alternate.
@@ -91,9 +92,9 @@ class SpoutEmitter:
         """Record one tuple; returns the ids of the tasks and lines that receive it. A root is
         emitted once.
 
-        Raises BadValuesError, UnknownStreamError, DirectStreamError, and what a custom grouping
-        raises; then nothing is recorded. What is recorded has the stream's types, so ``take``
-        cannot fail for a value.
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, OutputLimitError for a tuple
+        larger than ``max_output_bytes``, and what a custom grouping raises; then nothing is
+        recorded. What is recorded has the stream's types, so ``take`` cannot fail for a value.
         """
         key = None if identity is None else self._key(identity, stream)
         kept, chosen = self._chosen(values, root, stream)
@@ -112,6 +113,7 @@ class SpoutEmitter:
         key = None if identity is None else self._key(identity, stream)
         task_output = self._outputs.direct(task, stream, values)
         kept = self._checked(self._outputs.streams[stream], stream, values)
+        self.size += self._measured(self._outputs.streams[stream], kept)
         self._record([task_output], kept, root, key)
 
     def emit_all(
@@ -158,7 +160,7 @@ class SpoutEmitter:
         """Everything since the last call."""
         roots = self._roots
         ack_vals = dict.fromkeys(roots, 0)
-        packed: dict[int, tuple[list[bytes], list[int]]] = {}
+        packed: dict[int, list[tuple[bytes, int]]] = {}
         for task_output in self._outputs.task_outputs:
             if not task_output.values and task_output not in self._whole:
                 continue
@@ -167,16 +169,14 @@ class SpoutEmitter:
             mine = lineage.roots.tolist()
             before = [ack_vals[root] for root in mine]
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
-            chunks, counts = packed.setdefault(task_output.target, ([], []))
-            for part in pieces(self._chunk(task_output, values, lineage)):
-                chunks.append(encode(part))
-                counts.append(part.values.num_rows)
+            encoded = self._encode(task_output, values, lineage)
+            packed.setdefault(task_output.target, []).extend(encoded)
         self._outputs.clear()
         self._roots = []
+        self.size = 0
         self._whole = {}
         parcels = [
-            Parcel(target=target, chunks=each, tuples=counts)
-            for target, (each, counts) in packed.items()
+            parcel for target, chunks in packed.items() for parcel in parcels_of(target, chunks)
         ]
         return Emission(parcels=parcels, roots=roots, ack_vals=list(ack_vals.values()))
 
@@ -188,11 +188,14 @@ class SpoutEmitter:
         kept = self._checked(output_stream, stream, values)
         turn = self._turns[stream] = self._turns[stream] + 1
         identity = (turn & _LOW) << 32 | mix(turn if root is None else root) & _LOW
-        return kept, [
+        chosen = [
             made[task]
             for choose, made in output_stream.subscribers
             for task in choose(kept, identity)
         ]
+        if chosen:
+            self.size += self._measured(output_stream, kept)
+        return kept, chosen
 
     def _emit_few(
         self,
@@ -213,7 +216,8 @@ class SpoutEmitter:
         return sum([len(task_outputs) for _, task_outputs in chosen])
 
     def _key(self, identity: Identified, stream: str) -> bytes:
-        return self._origin.key(*as_identity(identity), stream)
+        id_, *said = as_identity(identity)
+        return self._origin.key(id_, Said(*said), stream)
 
     def _keys(self, identities: Sequence[Identified | None], stream: str) -> Keys | None:
         """The keys of many tuples; None if none has one."""
@@ -244,9 +248,15 @@ class SpoutEmitter:
             for row in rows:
                 self._outputs.for_emit(stream, row)  # says which one it is
         try:
-            return output_stream.schema.batch(rows)
+            batch = output_stream.schema.batch(rows)
         except SchemaError as error:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
+        if output_stream.subscribers:
+            if batch.nbytes > self._outputs.limit:
+                for row in rows:
+                    self._measured(output_stream, row)
+            self.size += batch.nbytes
+        return batch
 
     def _checked(
         self, output_stream: OutputStream, stream: str, values: Sequence[Any]
@@ -256,6 +266,13 @@ class SpoutEmitter:
         except SchemaError as error:
             raise BadValuesError(f"{self._component!r}, stream {stream!r}: {error}") from error
         return output_stream.keep(values)
+
+    def _measured(self, output_stream: OutputStream, values: Sequence[Any]) -> int:
+        """Return the size of one tuple; raises OutputLimitError."""
+        size = output_stream.size(values)
+        if size > self._outputs.limit:
+            raise OutputLimitError.of(self._component, self._outputs.limit)
+        return size
 
     def _record(
         self,
@@ -273,14 +290,16 @@ class SpoutEmitter:
             for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
                 task_output.add_key(key, number)
 
-    def _chunk(self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage) -> Chunk:
+    def _encode(
+        self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage
+    ) -> list[tuple[bytes, int]]:
         route = Route(
             component=self._component,
             stream=task_output.stream,
             source_task=self.task_id,
             target_task=task_output.target,
         )
-        return Chunk(route=route, values=values, lineage=lineage)
+        return encode_parts(Chunk(route=route, values=values, lineage=lineage))
 
 
 def _chosen_rows(

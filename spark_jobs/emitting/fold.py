@@ -8,21 +8,16 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import edge, edges, seed, seed_array
 from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
-from tiercel.queues.inbox.rules import is_line
+from tiercel.queues.inbox.chunk import Lineage, Rows
 
 # Stands for the root of a spout tuple that is not tracked.
 UNTRACKED = 0
 _FIRST = np.zeros(1, np.int64)
-# Bounds on one piece of what goes to a line.
-_PIECE_ROWS = 1_000
-_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,29 +270,3 @@ def _expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
 
 def _offsets(counts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
     return np.concatenate([_FIRST, counts.cumsum()]).astype(np.int32)
-
-
-def part_of(chunk: Chunk, rows: Rows) -> Chunk:
-    """A chunk of some of the rows, which are ascending."""
-    if len(rows) == chunk.values.num_rows:
-        return chunk
-    together = rows[-1] - rows[0] + 1 == len(rows)
-    values = (
-        chunk.values.slice(int(rows[0]), len(rows))
-        if together
-        else chunk.values.take(pa.array(rows))
-    )
-    return Chunk(route=chunk.route, values=values, lineage=select(chunk.lineage, rows))
-
-
-def pieces(chunk: Chunk) -> list[Chunk]:
-    """Cut a chunk for a line, where it may be claimed in parts: each claim copies its piece."""
-    count = chunk.values.num_rows
-    if not is_line(chunk.route.target_task) or count <= 1:
-        return [chunk]
-    size = chunk.values.nbytes + chunk.lineage.roots.nbytes + chunk.lineage.edges.nbytes
-    rows = max(1, min(_PIECE_ROWS, count * _PIECE_BYTES // max(1, size)))
-    if count <= rows:
-        return [chunk]
-    starts = range(0, count, rows)
-    return [part_of(chunk, np.arange(start, min(start + rows, count))) for start in starts]

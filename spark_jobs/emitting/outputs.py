@@ -97,10 +97,17 @@ class TaskOutput:
         )
 
 
+# Bytes of a tuple's ids in a chunk, and of a value whose type has a fixed size.
+ID_BYTES = 24
+_FIXED_BYTES = 8
+
+
 class OutputStream:
     """One stream of a component: its fields, and who receives what."""
 
     __slots__ = (
+        "_fixed",
+        "_measured",
         "batch_choosers",
         "by_identity",
         "direct",
@@ -125,6 +132,11 @@ class OutputStream:
         self.direct = direct
         # True if tuples may hold lists, mappings or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
+        # The columns whose values differ in size, and the size of all else.
+        self._measured = [
+            (at, one.arrow) for at, one in enumerate(schema.fields) if not _is_fixed(one.arrow)
+        ]
+        self._fixed = ID_BYTES + _FIXED_BYTES * (self.width - len(self._measured))
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The values as they are now: a component may use its lists, mappings and buffers again
@@ -139,6 +151,14 @@ class OutputStream:
             ]
         )
 
+    def size(self, values: Sequence[Any]) -> int:
+        """Return the bytes that a tuple of these values takes in a chunk, about."""
+        size = self._fixed
+        for at, column in self._measured:
+            value = values[at]
+            size += len(value) if type(value) is str and value.isascii() else _size(value, column)
+        return size
+
 
 class Outputs:
     """All streams of one task."""
@@ -150,6 +170,8 @@ class Outputs:
         context = topology.context_of(task_id)
         self._component = component = context.component
         spec = topology.spec(component)
+        # Bytes that one call may emit.
+        self.limit = topology.config_of(component).max_output_bytes
         self.streams: dict[str, OutputStream] = {}
         self.task_outputs: list[TaskOutput] = []
         # The component of each task and line that receives anything.
@@ -253,6 +275,28 @@ class Outputs:
                 f"{self._component!r} emits {values!r:.80} on stream {stream!r}; give a list "
                 f"with one value for each of ({output_stream.schema})"
             )
+
+
+def _is_fixed(column: pa.DataType) -> bool:
+    return not (_may_change(column) or pa.types.is_string(column))
+
+
+def _size(value: Any, column: pa.DataType) -> int:
+    """Return the bytes of a value whose type may be wrong, which is found out later."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    if isinstance(value, (list, tuple)) and pa.types.is_list(column):
+        inner = column.value_type
+        if _is_fixed(inner):
+            return _FIXED_BYTES * len(value)
+        return sum([_FIXED_BYTES + _size(one, inner) for one in value])
+    if isinstance(value, dict):
+        texts = pa.string()
+        return sum([_size(one, texts) for pair in value.items() for one in pair])
+    size: int = getattr(value, "nbytes", _FIXED_BYTES)
+    return size
 
 
 def _may_change(column: pa.DataType) -> bool:

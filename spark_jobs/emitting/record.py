@@ -20,9 +20,11 @@ from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.reasons import reason_at, reason_in
 
 _TELL_RESETS_S = 1.0
+_NO_ROOM = "other tuples of its step have emitted max_output_bytes"
 
 
 class Item(Protocol):
@@ -55,6 +57,16 @@ class Record:
 
     # Notes what the bolt raised, and its reason; returns the counter that counts it.
     tell_raised: Callable[[BaseException, str], str] | None = None
+    # Rows of the open tuples that it has given up.
+    open_rows: Sequence[int] = ()
+    # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
+    answers: object = None
+    # Number of answers that took effect in this step.
+    answered = 0
+    # The thread that executes the step of such a bolt; 0 before and afterwards.
+    thread = 0
+    # Bytes that were emitted; a tuple for several tasks counts once.
+    size = 0
 
     def __init__(
         self,
@@ -74,12 +86,6 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
-        # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
-        self.answers: object = None
-        # Number of answers that took effect in this step.
-        self.answered = 0
-        # The thread that executes the step; 0 before and afterwards.
-        self.thread = 0
         # Nothing of what it did counts: it is again what it was before the step.
         self.aborted = False
         # Row of each failed tuple to why.
@@ -97,6 +103,8 @@ class Record:
         self.errors: list[str] = []
         self.emitted = 0
         self.transferred = 0
+        # The size at which the call under way has emitted as much as it may.
+        self.most = outputs.limit
         # Time in ``execute`` and ``flush``.
         self.execute_ns = 0
         # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
@@ -115,16 +123,48 @@ class Record:
     def abort(self, reason: str, verdict: Verdict | None = None) -> None:
         """Fail the input; the task still holds what it held before."""
         self.aborted = True
-        for tup in self.tuples[: self.held]:
-            tup.state = OPEN
-            self.reasons.pop(tup.row, None)
-            self.verdicts.pop(tup.row, None)
+        for row in range(self.held):
+            self.reasons.pop(row, None)
+            self.verdicts.pop(row, None)
         self.resets.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
-        for tup in self.fresh:
-            if tup.state != FAILED:
+        for tup in self.tuples:
+            if tup.row < self.held:
+                tup.state = OPEN
+            elif tup.state != FAILED:
                 self.fail(tup, reason, verdict)
+        for row in self.open_rows:
+            if row >= self.held:
+                self.note(row, reason, verdict)
+
+    def give_up(self, left: Sequence[Tuple]) -> None:
+        """Keep the rows of the open tuples ``left`` alone: a tuple that nothing else refers to is
+        gone when the caller lets go of it.
+        """
+        self.open_rows = [tup.row for tup in left]
+        self.tuples = [tup for tup in self.tuples if tup.state != OPEN]
+
+    def call(self) -> None:
+        """A call of the bolt begins, which may emit as much as any other."""
+        self.most = self.size + self.outputs.limit
+
+    def begin_call(self) -> None:
+        """Begin a call of a bolt whose steps are not cut; raises RetryLater where the calls before
+        it have emitted as much as may be kept.
+        """
+        if self.size >= self.outputs.limit:
+            raise RetryLater(0, _NO_ROOM, blame=False)
+
+    def add(self, size: int) -> None:
+        """Count what the call emits; raises OutputLimitError before it is recorded."""
+        if self.size + size > self.most:
+            raise self.too_much()
+        self.size += size
+
+    def too_much(self) -> OutputLimitError:
+        """Return the error for a call that emits more than it may."""
+        return OutputLimitError.of(self.component, self.outputs.limit)
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, whatever it was before."""
@@ -176,7 +216,7 @@ class Record:
     @property
     def executed(self) -> int:
         """Number of tuples in the input."""
-        return len(self.tuples) - self.held
+        return len(self.tuples) + len(self.open_rows) - self.held
 
     @cached_property
     def acked(self) -> Sequence[int] | Rows:

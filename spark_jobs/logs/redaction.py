@@ -20,10 +20,11 @@ _CREDENTIALS = re.compile(r"://([^/?#:\r\n]*):[^/?#\r\n]*@")
 # Redis knows no user without a password: it is the password, and its colon was forgotten.
 _LONE = re.compile(r"(?<=redis)(s?(?:\+sentinel|\+cluster)?)://[^/?#:@\s]+@", re.IGNORECASE)
 
-# redis+sentinel://…?sentinel_password=…, and what redis-py takes besides: password, ssl_password.
+# redis+sentinel://…?sentinel_password=…, and what other clients take: password, ssl_password,
+# sslpassword.
 # It may have blanks, commas and quotes too, so it ends with the option, the line or the address.
 _OPTION = re.compile(
-    r"([?&](?:\w{1,64}_)?password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE
+    r"([?&]\w{0,64}password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE
 )
 
 

@@ -28,13 +28,11 @@ spacing          how long a worker waits for company
 ticks            when it has a tick
 copy             its copy of the bolt, and the snapshot that outlives the process
 calling_copy     the copy that calls are using
-step_setup       what its steps share
 step             one step: what the bolt did, ready to leave
 execution        one bolt over the input of one step
 arrow_execution  one ArrowBolt over it
 batch_execution  one BatchBolt over it
 halves           who is to blame when a call over many raises
-resets           timeouts that a bolt has begun anew
 states           what a step does around a state
 once             what it does with tuples that were applied before
 emissions        what these emitted, as a few bytes

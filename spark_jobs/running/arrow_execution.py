@@ -98,6 +98,7 @@ class ArrowRecord(Record):
         self.emissions += collector.emissions
         self.emitted += collector.emitted
         self.transferred += collector.transferred
+        self.size += collector.size
         for row, failing in collector.failed.items():
             self.note(row, *failing)
 
@@ -206,6 +207,7 @@ def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
 
 
 def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
+    record.begin_call()
     record.signs += 1
     collector = ArrowRecorder(record, record.seeds, portion)
     began = time.perf_counter_ns()

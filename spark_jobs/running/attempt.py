@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.ledger import Failure
+from tiercel.acker.ledger import Failure, Ledger
 from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.inbox.contract import Inbox
 from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
@@ -27,11 +27,9 @@ from tiercel.spark_jobs.running.arrivals import arrival
 from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.resets import TimeoutResets
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, May, Step, StepOf
-from tiercel.spark_jobs.running.step_setup import StepSetup
+from tiercel.spark_jobs.running.step import Done, May, Step, StepOf, StepSetup
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
@@ -73,7 +71,7 @@ class Attempt:
             run=run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
-        self._resets = TimeoutResets(around.ledger)
+        self._resets = _TimeoutResets(around.ledger)
         self._backlog = self._new_backlog(opened.done)
         self._step = opened.step
         self._slices = Slices(around.clock, arrow=self._setup.arrow)
@@ -268,7 +266,8 @@ class Attempt:
             raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
-        if covered.whole or covered.part or done.ticked or done.record.answered:
+        # A sealed step may have had answers alone, which are gone with the process.
+        if sealed or covered.whole or covered.part or done.ticked or done.record.answered:
             self._leave(covered, done, states, began_ns)
             self._slices.committed()
         done.record.let_go()
@@ -388,3 +387,25 @@ class Attempt:
                 said = True
             if self._stop.wait(_RETRY_S):
                 raise StaleAttemptError("the run is over")
+
+
+class _TimeoutResets:
+    """Tells the ledger of timeouts that the bolt of one task has begun anew."""
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        self._ledger = ledger
+
+    def after(self, done: Done) -> None:
+        """Tell of the tuples of a step that is about to leave."""
+        if self._ledger is not None:
+            rows = done.record.resets
+            self._ledger.reset_timeout([root for row in rows for root in done.roots(row)])
+
+    def meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
+        """Tell of these tuples while the bolt works; False: tell it when the step ends."""
+        if self._ledger is not None:
+            try:
+                self._ledger.reset_timeout([root for row in rows for root in step.roots(row)])
+            except RedisUnavailableError:
+                return False
+        return True

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.queues.inbox.chunk import Chunk, Rows
 from tiercel.queues.inbox.records import Covered, Entry, Rest
-from tiercel.spark_jobs.emitting.fold import part_of, row_seeds
+from tiercel.spark_jobs.emitting.fold import row_seeds, select
 
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
 Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
@@ -258,6 +259,19 @@ def rows_left(total: int, done: bytes | None) -> Rows:
 def rows_in(bitmap: bytes) -> Rows:
     """The rows that a bitmap has."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little"))
+
+
+def part_of(chunk: Chunk, rows: Rows) -> Chunk:
+    """A chunk of some of the rows, which are ascending."""
+    if len(rows) == chunk.values.num_rows:
+        return chunk
+    together = rows[-1] - rows[0] + 1 == len(rows)
+    values = (
+        chunk.values.slice(int(rows[0]), len(rows))
+        if together
+        else chunk.values.take(pa.array(rows))
+    )
+    return Chunk(route=chunk.route, values=values, lineage=select(chunk.lineage, rows))
 
 
 def _without(rows: Rows, taken: Rows) -> Rows:

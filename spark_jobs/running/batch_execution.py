@@ -14,6 +14,7 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing
 from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.execution import flush_bolt
 from tiercel.spark_jobs.running.halves import by_halves
@@ -71,11 +72,19 @@ class _Calls:
             return
         try:
             self._call(batch)
+        except OutputLimitError as error:
+            if len(batch) == 1:
+                self._refuse(batch, error)
+                return
+            # None of them may be to blame: two halves emit half each.
+            for half in batch.halves():
+                self.execute(half)
         except RAISED as error:
             self._refuse(batch, error)
 
     def _call(self, batch: Batch) -> None:
         record = self._record
+        record.begin_call()
         record.signs += 1
         # The watchdog can name a tuple that hangs only where it is alone.
         record.doing = batch.tuples[0] if len(batch) == 1 else None

@@ -21,8 +21,8 @@ from tiercel.spark_jobs.topology.graph import Topology
 log = logging.getLogger(__name__)
 
 
-def _nobody() -> None:
-    """Wake nobody: a bolt with calls under way has no collector that threads may keep."""
+def _wake_no_task() -> None:
+    """Do nothing: a bolt with calls under way has no collector that threads may keep."""
 
 
 class CallingCopy(WorkingCopy):
@@ -39,7 +39,7 @@ class CallingCopy(WorkingCopy):
         caller: Caller,
         places: int,
     ) -> None:
-        super().__init__(topology, task, config, b"", None, _nobody)
+        super().__init__(topology, task, config, b"", None, _wake_no_task)
         self._caller = caller
         self._places = places
         self._playback: Playback | BaseException | None = None

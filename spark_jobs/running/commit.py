@@ -5,8 +5,8 @@ For each commit, in this order:
 
 1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
 2. the states of stateful bolts are written;
-3. what was emitted is appended to the inboxes of its targets, and the trees are
-   updated in the ledger;
+3. what was emitted is appended to the inboxes of its targets, in parts where it is large, and the
+   trees are updated in the ledger;
 4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or
    with the next commit, whichever comes first.
 
@@ -33,7 +33,15 @@ from tiercel.acker.ledger import Applied, Ledger, Reply, Token
 from tiercel.acker.outcomes import total
 from tiercel.acker.work import conflict_of
 from tiercel.queues.inbox.contract import Inbox, Inboxes
-from tiercel.queues.inbox.records import Appended, Covered, Parcel, Sender, StaleAttemptError
+from tiercel.queues.inbox.records import (
+    Appended,
+    Covered,
+    Parcel,
+    Sender,
+    StaleAttemptError,
+    next_parcels,
+    parcels_left,
+)
 from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done
@@ -98,7 +106,8 @@ class Committer:
             self._conflict(done)
             self.unfinished = step
             return None
-        appends = self._inboxes.append(self._run, self._sender, step, done.parcels)
+        parcels = next_parcels(done.parcels)
+        appends = self._inboxes.append(self._run, self._sender, step, parcels)
         applying = self._applying(step, done)
         if first and not _on_one_server([*first, *appends, *applying]):
             _check(perform_all(first))
@@ -108,7 +117,7 @@ class Committer:
         self.took_ns = time.perf_counter_ns() - began
         _check(replies[: len(first)])
         at = len(first) + len(appends)
-        different = self._appended(step, done.parcels, replies[len(first) : at])
+        different = self._appended(step, done.parcels, parcels, replies[len(first) : at])
         reply = self._total(replies[at:])
         if different:
             self._conflict(done)
@@ -142,9 +151,15 @@ class Committer:
         )
         return self._ledger.applying(token, done.updates, done.failures)
 
-    def _appended(self, step: int, parcels: Sequence[Parcel], verdicts: Sequence[Appended]) -> bool:
-        """Wait for room where there was none; returns whether another attempt at this
-        step did other work.
+    def _appended(
+        self,
+        step: int,
+        left: Sequence[Parcel],
+        sent: Sequence[Parcel],
+        verdicts: Sequence[Appended],
+    ) -> bool:
+        """Append the parts that are left, and wait for room where there was none; returns whether
+        another attempt at this step did other work.
         """
         different = False
         pause_s = _SHORTEST_WAIT_S
@@ -154,16 +169,16 @@ class Committer:
                     f"task {self._sender.task}: a newer attempt or run has taken over"
                 )
             different |= Appended.DIFFERENT in verdicts
-            parcels = [
-                one
-                for one, verdict in zip(parcels, verdicts, strict=True)
-                if verdict is Appended.FULL
-            ]
-            if not parcels:
+            left = parcels_left(left, sent, verdicts)
+            if not left:
                 return different
-            self._wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
-            verdicts = perform_all(self._inboxes.append(self._run, self._sender, step, parcels))
+            if Appended.FULL in verdicts:
+                self._wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+            else:
+                pause_s = _SHORTEST_WAIT_S
+            sent = next_parcels(left)
+            verdicts = perform_all(self._inboxes.append(self._run, self._sender, step, sent))
 
     def _total(self, replies: Sequence[Reply]) -> Reply | None:
         if not replies or self._ledger is None:

@@ -14,8 +14,16 @@ from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
-from tiercel.spark_jobs.snapshots.packing import Held, Packed, pack, thread_roots, unpack
-from tiercel.spark_jobs.snapshots.signing import BadSignatureError, sign, verified
+from tiercel.spark_jobs.snapshots.packing import (
+    BadSignatureError,
+    Held,
+    Packed,
+    pack,
+    sign,
+    thread_roots,
+    unpack,
+    verified,
+)
 from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)

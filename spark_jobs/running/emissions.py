@@ -90,11 +90,11 @@ def unpack_emissions(packed: bytes) -> list[PastEmission]:
                 position -= head
                 head = reader.number()
             task = reader.number() if head & _DIRECT else None
-            stream = reader.value() if head & _NAMED else DEFAULT_STREAM
+            stream = reader.text() if head & _NAMED else DEFAULT_STREAM
             values = [reader.value() for _ in range(head >> 2)]
             emissions.append(PastEmission(stream, values, task, position))
             position += 1
-    except (IndexError, struct.error, ArithmeticError, KeyError, RecursionError) as error:
+    except (LookupError, struct.error, ArithmeticError, RecursionError, TypeError) as error:
         raise ValueError(f"not what a tuple emitted: {error!r}") from error
     return emissions
 
@@ -210,6 +210,12 @@ class _Reader:
         if kind >= _SMALL:
             return kind - _SMALL
         return _READERS[kind](self)
+
+    def text(self) -> str:
+        found = self.value()
+        if not isinstance(found, str):
+            raise TypeError(f"{with_article(type(found).__name__)} in the place of a text")
+        return found
 
     def raw(self) -> bytes:
         return self._bytes(self.number())

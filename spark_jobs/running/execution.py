@@ -69,12 +69,14 @@ def _execute_basic(
     elif isinstance(bolt, StatefulBolt):
         execute = bolt.state.guarded(execute)
     clock = time.perf_counter_ns
+    limit = record.outputs.limit
     returned_ns = 0
     # Read once per tuple, so that the next one begins when this one is done: twice would cost as
     # much as the loop.
     began = clock()
     for tup in tuples:
         collector.current = record.doing = tup
+        record.most = record.size + limit
         try:
             execute(tup, collector)
         except RAISED as error:
@@ -93,6 +95,7 @@ def _execute_rich(
 ) -> None:
     for tup in tuples:
         record.doing = tup
+        record.call()
         tup.began_ns = time.time_ns()
         try:
             bolt.execute(tup, collector)
@@ -105,6 +108,7 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
 
     Returns whether the bolt's state can still be trusted.
     """
+    record.call()
     try:
         flush()
     except RAISED as error:

@@ -23,12 +23,11 @@ from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_
 from tiercel.spark_jobs.running.emissions import Noted, pack_emissions, unpack_emissions
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
-# Of a record: a digest of what the message says. What was emitted follows.
-_CONTENT_BYTES = 4
-_UNKNOWN = bytes(_CONTENT_BYTES)
+# Of a record: the digest of the body. What was emitted follows.
+_CONTENT_BYTES = 16
 # Of a tuple's lanes: see ``acker.keys.said_by``.
 _SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
-_CONTENT = slice(KEY_BYTES + 4, KEY_BYTES + 8)
+_CONTENT = slice(KEY_BYTES + 8, KEY_BYTES + 8 + _CONTENT_BYTES)
 _AS_OLD_AS_ITS_DELIVERY = bytes(4)
 _LONG = 1 << 63
 # Types of columns whose values have one type in Python, and need no look but at their size.
@@ -116,10 +115,10 @@ class OnceStep:
         self._counts: Counter[str] = Counter()
         self._state = state
         self._record = record
-        state.retention_s = max(1, int(bolt.once_retention.total_seconds()))
+        self._retention_s = int(bolt.once_retention.total_seconds())
         keys = dict.fromkeys([tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes])
         self._known = state.recall(list(keys)) if keys else {}
-        self._oldest = time.time() - state.retention_s
+        self._oldest = time.time() - self._retention_s
         # Where no bolt receives anything, there is nothing to emit again.
         self._noting = NotingRecorder(record) if _received_streams(record) else None
 
@@ -143,7 +142,7 @@ class OnceStep:
             lanes = tup.lanes
             if lanes is not None:
                 emitted = b"" if noting is None else noting.packed()
-                # The digest of what the message says, as it stands in the lanes.
+                # The digest of the body, as it stands in the lanes.
                 key = lanes[:KEY_BYTES]
                 marks[key] = known[key] = lanes[_CONTENT] + emitted
 
@@ -164,8 +163,7 @@ class OnceStep:
         """Emit what the tuple emitted when it was applied."""
         lanes = tup.lanes or NO_KEY
         record = self._known[lanes[:KEY_BYTES]]
-        then = record[:_CONTENT_BYTES]
-        if lanes[_CONTENT] != then and _UNKNOWN not in (lanes[_CONTENT], then):
+        if said_by(lanes).contradicts(int.from_bytes(record[:_CONTENT_BYTES], "little")):
             raise OtherMessageError(
                 "another message with the same identity, which says something else, was processed "
                 "before: give each message an identity of its own"
@@ -191,11 +189,11 @@ class OnceStep:
         """Count a tuple of which it is not known that it is applied for the first time."""
         if tup.lanes is None:
             self._counts[ONCE_UNKEYED] += not tup.is_tick
-        elif said_by(tup.lanes)[1] < self._oldest:
+        elif said_by(tup.lanes).since < self._oldest:
             if not self._counts[ONCE_UNSURE]:
                 self._record.report(
                     "a message that is older than what is remembered (once_retention = "
-                    f"{self._state.retention_s} s) was processed: it may have been processed before"
+                    f"{self._retention_s} s) was processed: it may have been processed before"
                 )
             self._counts[ONCE_UNSURE] += 1
 

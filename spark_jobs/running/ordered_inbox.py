@@ -11,7 +11,7 @@ from datetime import timedelta
 from tiercel.queues.inbox.contract import Effect, Inbox
 from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest
 from tiercel.spark_jobs.running.task_order import TaskOrder
-from tiercel.spark_jobs.snapshots.parts import joined, parted
+from tiercel.spark_jobs.snapshots.packing import joined, parted
 
 
 class OrderedInbox:

@@ -17,31 +17,28 @@ import numpy as np
 
 from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.ledger import Failure, Updates
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
-from tiercel.queues.inbox.records import Parcel
+from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode_parts
+from tiercel.queues.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.departures import Departure, departures
-from tiercel.spark_jobs.emitting.fold import (
-    fold,
-    join_lineages,
-    pieces,
-    roots_of,
-    row_seeds,
-    select,
-)
+from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
 from tiercel.spark_jobs.running.backlog import Share
 from tiercel.spark_jobs.running.batch_execution import execute_batches
+from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step_setup import StepSetup
 from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.topology.graph import Topology
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
@@ -69,6 +66,7 @@ class Done:
     executed: int
     # True if the tick was executed, which comes last.
     ticked: bool
+    # Those of one target in the order of their parts.
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
@@ -79,6 +77,37 @@ class Done:
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
+
+
+class StepSetup:
+    """Everything that the steps of one bolt task share: its outputs, its copy, the
+    places of the targets.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        task: int,
+        copy: WorkingCopy,
+        unbounded: AbstractSet[int],
+        local: AbstractSet[int],
+    ) -> None:
+        """``unbounded`` are the tasks that this one must never wait for: they lie on
+        a cycle with it.
+
+        ``local`` are those in its process.
+        """
+        self.topology = topology
+        self.task = task
+        self.component = topology.component_of(task)
+        self.copy = copy
+        self.outputs = Outputs(topology, task, local)
+        self.unbounded = unbounded
+        bolt = topology.bolts[self.component].bolt
+        self.basic = isinstance(bolt, BasicBolt | AsyncBolt)
+        self.batch = isinstance(bolt, BatchBolt)
+        self.arrow = isinstance(bolt, ArrowBolt)
+        self.stateful = isinstance(bolt, StatefulBolt)
 
 
 class Step:
@@ -171,13 +200,13 @@ class Step:
     def _while_it_may(
         self, may: May, noting: Noting | None, items: Sequence[Tuple], flush: Callable[[], bool]
     ) -> Iterator[Item]:
-        """One tuple at least; those after a no are left to a later step."""
+        """One tuple at least; those after a no, or after large output, are left to a later step."""
         some = self._until(may, items)
         return some if noting is None else noting(some, flush)
 
     def _until(self, may: May, items: Sequence[Tuple]) -> Iterator[Tuple]:
         for at, item in enumerate(items):
-            if not may() and at:
+            if (not may() or self.record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
                 return
             yield item
@@ -228,11 +257,14 @@ class Step:
         record = self.record
         lineage = self.lineage
         executed = record.executed
-        # First: a copy that cannot be kept fails the input, and nothing that it did leaves.
-        snapshot = self._setup.copy.snapshot(record, lineage)
-        if record.aborted and self._states is not None:
-            self._states.forget(self._of.task)
+        # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
         parcels, children = self._parcels()
+        snapshot = self._setup.copy.snapshot(record, lineage)
+        if record.aborted:
+            # The copy cannot be kept: the input fails, and nothing that it did leaves.
+            parcels, children = [], []
+            if self._states is not None:
+                self._states.forget(self._of.task)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = [
             record.failure(row, root, self._of.task)
@@ -254,7 +286,7 @@ class Step:
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
         """Return what was emitted, by target, and the lineages of all of it."""
-        packed: dict[int, tuple[list[bytes], list[int]]] = {}
+        packed: dict[int, list[tuple[bytes, int]]] = {}
         children: list[Lineage] = []
         for departure in self._departures():
             children.append(departure.lineage)
@@ -264,15 +296,13 @@ class Step:
                 source_task=self._of.task,
                 target_task=departure.target,
             )
-            whole = Chunk(route=route, values=departure.values, lineage=departure.lineage)
-            chunks, counts = packed.setdefault(departure.target, ([], []))
-            for chunk in pieces(whole):
-                chunks.append(encode(chunk))
-                counts.append(chunk.values.num_rows)
+            chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
+            packed.setdefault(departure.target, []).extend(encode_parts(chunk))
         unbounded = self._setup.unbounded
         parcels = [
-            Parcel(target=target, chunks=chunks, tuples=counts, bounded=target not in unbounded)
-            for target, (chunks, counts) in packed.items()
+            parcel
+            for target, chunks in packed.items()
+            for parcel in parcels_of(target, chunks, bounded=target not in unbounded)
         ]
         return parcels, children
 

@@ -254,7 +254,7 @@ def _places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
 
 def _held_and_failed(record: Record) -> Iterator[Tuple]:
     """The tuples of earlier steps that failed in this one."""
-    return (tup for tup in record.tuples[: record.held] if tup.row in record.reasons)
+    return (tup for tup in record.tuples if tup.row < record.held and tup.row in record.reasons)
 
 
 def _comes_again(done: Done, row: int) -> bool:

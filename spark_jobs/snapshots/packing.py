@@ -4,12 +4,17 @@ A snapshot is a row of frames, each with its length before it: an empty one; the
 in the chunks each held tuple is; how many emissions each has anchored to it, and when its
 ``execute`` began; the roots of the tuples that only threads hold; then the chunks, which are safe
 to read from any writer. Snapshots of versions before 0.1 lack the empty frame and the roots.
+
+A signature stands before them: bytes of strangers are never unpickled. Where the bolt executes in
+order, that order is a part of its own before both.
 """
 
 from __future__ import annotations
 
+import hmac
 import io
 import pickle
+import secrets
 import struct
 import weakref
 from collections.abc import Iterator, Sequence
@@ -30,7 +35,15 @@ from tiercel.spark_jobs.reasons import RAISED, reason_of
 
 _FRAME = struct.Struct(">I")
 _CHUNKS_FROM = 5
+_SIGNATURE_BYTES = 32
+# No snapshot of a copy begins so: that begins with its signature.
+_ORDER_MARK = b"tiercel\0order\0\0\0"
+_ORDER_LENGTH = struct.Struct(">I")
+_HEAD_BYTES = len(_ORDER_MARK) + _ORDER_LENGTH.size
 _PLACE = 8
+
+
+_NO_TREES = join_lineages([])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,7 +51,7 @@ class Held:
     """The tuples that a bolt has neither acked nor failed, and their trees, in the same order."""
 
     tuples: list[Tuple] = field(default_factory=list)
-    lineage: Lineage = field(default_factory=lambda: join_lineages([]))
+    lineage: Lineage = _NO_TREES
     # Roots of those that no attribute reaches, but a thread: they are lost with the process.
     threads: list[int] = field(default_factory=list)
 
@@ -76,33 +89,36 @@ def pack(
         pickled, tuples = _pickled(
             {name: value for name, value in attributes.items() if name not in stuck}, record
         )
-    held = Held(tuples=tuples)
-    if lineage is not None:
-        _select(held, lineage)
-    elsewhere = Held(tuples=[] if record is None else _known_elsewhere(record, tuples))
-    if lineage is not None and elsewhere.tuples:
-        _select(elsewhere, lineage)
-    threads = np.unique(elsewhere.lineage.roots)
+    elsewhere = [] if record is None else _known_elsewhere(record, tuples)
+    if lineage is None or not (tuples or elsewhere):
+        content = b"".join(_framed([b"", pickled, b"", b"", b""]))
+        return Packed(content=content, held=Held(), stuck=stuck)
+    held = _held(tuples, lineage)
+    unreached = _held(elsewhere, lineage)
+    threads = np.unique(unreached.lineage.roots)
     frames = [b"", pickled, *_told_frames(held), threads.astype("<u8").tobytes()]
-    content = b"".join(_framed([*frames, *_chunk_frames(held)]))
     both = Held(
-        tuples=[*held.tuples, *elsewhere.tuples],
-        lineage=join_lineages([held.lineage, elsewhere.lineage]),
+        tuples=[*tuples, *elsewhere],
+        lineage=join_lineages([held.lineage, unreached.lineage]),
         threads=threads.tolist(),
     )
+    content = b"".join(_framed([*frames, *_chunk_frames(held)]))
     return Packed(content=content, held=both, stuck=stuck)
 
 
-def _select(held: Held, lineage: Lineage) -> None:
-    held.lineage = select(lineage, np.array([tup.row for tup in held.tuples], np.int64))
+def _held(tuples: list[Tuple], lineage: Lineage) -> Held:
+    rows = np.array([tup.row for tup in tuples], np.int64)
+    return Held(tuples=tuples, lineage=select(lineage, rows))
 
 
 def _known_elsewhere(record: Record, reached: Sequence[Tuple]) -> list[Tuple]:
     """The open tuples that no attribute reaches, and that something else refers to: a thread."""
+    left = [tup for tup in record.tuples if tup.state == OPEN]
+    if not left:
+        return []
+    record.give_up(left)
     there = frozenset(map(id, reached))
-    left = [tup for tup in record.tuples if tup.state == OPEN and not tup.is_tick]
-    known = [weakref.ref(tup) for tup in left if id(tup) not in there]
-    record.tuples = [tup for tup in record.tuples if tup.state != OPEN]
+    known = [weakref.ref(tup) for tup in left if id(tup) not in there and not tup.is_tick]
     left.clear()
     return [tup for one in known if (tup := one()) is not None]
 
@@ -289,3 +305,50 @@ def _frames(content: bytes) -> list[bytes]:
             raise ValueError("not a snapshot: it ends too early")
         frames.append(content[at - length : at])
     return frames
+
+
+class BadSignatureError(ValueError):
+    """These bytes were not signed with this key for this purpose."""
+
+
+def new_key() -> bytes:
+    """A key for one run; it travels with the job, never through the server."""
+    return secrets.token_bytes(_SIGNATURE_BYTES)
+
+
+def sign(key: bytes, purpose: str, content: bytes) -> bytes:
+    """The content with a signature before it; ``purpose`` says which task and step it is for."""
+    return _signature(key, purpose, content) + content
+
+
+def verified(key: bytes, purpose: str, signed: bytes) -> bytes:
+    """The content; raises BadSignatureError if anything about it was changed."""
+    content = signed[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signed[:_SIGNATURE_BYTES], _signature(key, purpose, content)):
+        raise BadSignatureError(
+            f"the state of {purpose} in Redis has a wrong signature: it was written by "
+            "another process"
+        )
+    return content
+
+
+def body_of(signed: bytes) -> bytes:
+    """The content unchecked: for what is safe to read from any writer."""
+    return signed[_SIGNATURE_BYTES:]
+
+
+def _signature(key: bytes, purpose: str, content: bytes) -> bytes:
+    return hmac.digest(key, purpose.encode() + b"\0" + content, "sha256")
+
+
+def joined(order: bytes, copy: bytes) -> bytes:
+    """Both parts, each of which may be empty."""
+    return _ORDER_MARK + _ORDER_LENGTH.pack(len(order)) + order + copy
+
+
+def parted(snapshot: bytes) -> tuple[bytes, bytes]:
+    """The parts of a snapshot, order and copy; one that was not joined is the copy's."""
+    if not snapshot.startswith(_ORDER_MARK) or len(snapshot) < _HEAD_BYTES:
+        return b"", snapshot
+    (length,) = _ORDER_LENGTH.unpack_from(snapshot, len(_ORDER_MARK))
+    return snapshot[_HEAD_BYTES : _HEAD_BYTES + length], snapshot[_HEAD_BYTES + length :]

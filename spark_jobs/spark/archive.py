@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.spark.settings import quoted
 
 # An archive that does not fit, such as after an update of Java, is passed over. That needs no
 # words on stdout.
@@ -29,9 +30,7 @@ def archive_path() -> Path:
 def reading_options() -> Sequence[str]:
     """Return the options that make a JVM use the archive; nothing where there is none."""
     path = archive_path()
-    return (
-        (f"-XX:SharedArchiveFile={path}", _QUIET) if path.is_file() and " " not in str(path) else ()
-    )
+    return (quoted(f"-XX:SharedArchiveFile={path}"), _QUIET) if path.is_file() else ()
 
 
 @contextmanager
@@ -44,13 +43,13 @@ def writing_options() -> Iterator[Sequence[str]]:
     """
     path = archive_path()
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    if not os.access(path.parent, os.W_OK) or " " in str(path):
+    if not os.access(path.parent, os.W_OK):
         raise SparkUnavailableError(
-            f"cannot write {path}: run it as the user who installed Spark, into a folder "
-            "without spaces; Spark works without it too"
+            f"cannot write {path}: run it as the user who installed Spark; Spark works without "
+            "it too"
         )
     try:
-        yield (f"-XX:ArchiveClassesAtExit={part}", _QUIET)
+        yield (quoted(f"-XX:ArchiveClassesAtExit={part}"), _QUIET)
         if not part.exists():
             raise SparkUnavailableError(
                 f"Java wrote no archive to {part}; Spark works without it too"

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 # It imports all that a bolt task runs on.
 _OURS = "tiercel.spark_jobs.spark.run"
 # Spark names the worker's module there, on the command line.
 _WORKER = 1
+# In the environment: the folder for the socket on which Spark's JVM calls this process.
+_SOCKETS = "PYTHON_WORKER_FACTORY_SOCK_DIR"
+# A unix socket's path may have so many bytes; pyspark's names are ".UUID.sock".
+_LONGEST_PATH = 107
+_SOCKET_NAME = len("/.") + 36 + len(".sock")
+_PREFIX = "tiercel-"
+_FOLDER_NAME = len("/" + _PREFIX) + 8
 
 
 def use_the_folder() -> None:
@@ -48,6 +57,25 @@ def import_everything(worker: str | None) -> None:
             importlib.import_module(worker)
 
 
+def private_folder(named: str) -> str | None:
+    """Make a folder for the socket, short enough for a socket's path, that only this user enters.
+
+    Spark names ``spark.python.unix.domain.socket.dir`` or else the JVM's temporary folder, which on
+    YARN is longer than that. So it lies in ``named``, or else in this host's temporary folder. It
+    is made where the executor is, by a name that no other user can know before; Spark calls the
+    path that pyspark tells it. None: ``named`` has room for a socket and for no folder, and is
+    used itself.
+    """
+    for place in (named, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - the folder in it is private
+        room = _LONGEST_PATH - _SOCKET_NAME - len(os.fsencode(place))
+        if room >= _FOLDER_NAME:
+            with contextlib.suppress(OSError):
+                return tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+        elif room >= 0 and place == named:
+            return None
+    return None
+
+
 def main() -> None:
     """Import, then fork workers until Spark closes the standard input."""
     use_the_folder()
@@ -55,7 +83,17 @@ def main() -> None:
     # Keep the objects of the start-up out of the garbage collector in all workers, whose
     # pages it would copy.
     importlib.import_module("tiercel.spark_jobs.running.interpreter").freeze_startup_objects()
-    importlib.import_module("pyspark.daemon").manager()
+    named = os.environ.get(_SOCKETS)
+    folder = None if named is None else private_folder(named)
+    if folder is not None:
+        os.environ[_SOCKETS] = folder
+    try:
+        importlib.import_module("pyspark.daemon").manager()
+    finally:
+        # It has removed its socket. Workers end without coming here.
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.host import Host
 from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.snapshots.signing import new_key
+from tiercel.spark_jobs.snapshots.packing import new_key
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook

@@ -92,7 +92,7 @@ def settings_of(
 
 def one_machine(java_options: Sequence[str]) -> dict[str, str]:
     """The settings where all of Spark is on this machine."""
-    java = " ".join([f"-Dlog4j2.configurationFile={_LOG4J}", SMALL_JVM, *java_options])
+    java = " ".join([quoted(f"-Dlog4j2.configurationFile={_LOG4J}"), SMALL_JVM, *java_options])
     # For the executors of local-cluster; those of local mode are in the driver's JVM. One that
     # takes the place of another starts in half the time with the classes of the archive.
     executors = " ".join([SMALL_JVM, *java_options])
@@ -101,6 +101,15 @@ def one_machine(java_options: Sequence[str]) -> dict[str, str]:
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": executors,
     }
+
+
+def quoted(option: str) -> str:
+    """Return one Java option as Spark reads it in a list of them, whatever its path has in it.
+
+    >>> quoted("-Dfile=/a folder/settings")
+    '"-Dfile=/a folder/settings"'
+    """
+    return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
 
 
 def is_one_machine(master: str) -> bool:

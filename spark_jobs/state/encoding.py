@@ -12,11 +12,12 @@ import json
 from typing import Any
 
 from tiercel.queues.nouns import with_article
-from tiercel.spark_jobs.errors import BadStateError
+from tiercel.spark_jobs.errors import BadStateError, shown_bytes
 from tiercel.spark_jobs.reasons import RAISED
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 
+LARGEST_VALUE = 64 * 1024 * 1024
 _BYTES = "$bytes"
 _DICT = "$dict"
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -45,14 +46,22 @@ def decode_key(field: bytes) -> Key:
 
 
 def encode_value(value: Any) -> bytes:
-    """Raises BadStateError for what would not come back as it is."""
+    """Raises BadStateError for what would not come back as it is, or is larger than one call of
+    Redis should be.
+    """
     try:
-        return _dumps(_plain(value)).encode()
+        raw = _dumps(_plain(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadStateError(
             f"{_shown(value)} cannot be put into a state ({error}): use None, bool, int, "
             "float, str, bytes, and lists and dicts of them"
         ) from None
+    if len(raw) > LARGEST_VALUE:
+        raise BadStateError(
+            f"a value of {len(raw)} bytes cannot be put into a state, which takes "
+            f"{shown_bytes(LARGEST_VALUE)}: put it under several keys, or keep a reference to it"
+        )
+    return raw
 
 
 def decode_value(raw: bytes) -> Any:

@@ -60,7 +60,6 @@ class KeyValueState:
         self._error: AckerError | None = None
         # Keys of the tuples that were applied in this turn, to their records; see ``Writes``.
         self.marks: dict[bytes, bytes] = {}
-        self.retention_s = 0
 
     # -- for bolts ---------------------------------------------------------------------------------
 
@@ -208,7 +207,6 @@ class KeyValueState:
             deletes=[field for field, write in writes if write is _DELETE],
             increments={field: write[0] for field, write in writes if isinstance(write, tuple)},
             marks=self.marks,
-            retention_s=self.retention_s,
         )
 
     def _opened(self) -> StateTurn:

@@ -42,6 +42,11 @@ class _MemoryComponent:
     run_number: int = 0
     tasks: dict[int, _Task] = field(default_factory=dict)
 
+    def run_on(self, now: float) -> None:
+        before = now if self.ran_at is None else self.ran_at
+        self.ran_at = now
+        self.ran += max(0.0, min(_LONGEST_S, now - before))
+
 
 class MemoryStateStore:
     """``StateStore`` in this process."""
@@ -88,6 +93,18 @@ class MemoryStateStore:
         turn = MemoryStateTurn(known, mine, self._clock)
         turn.found.update(zip(fields, turn.read(fields), strict=True))
         return turn
+
+    def age(self, component: str, retention_s: int) -> None:
+        known = self._components.setdefault(component, _MemoryComponent())
+        known.run_on(self._clock())
+        oldest = known.ran - retention_s
+        marks = known.marks
+        for key in list(takewhile(lambda key: marks[key][0] < oldest, marks)):
+            del marks[key]
+
+    def marks(self, components: Sequence[str]) -> dict[str, int]:
+        known = self._components
+        return {one: len(known[one].marks) for one in components if one in known}
 
     def entries(
         self,
@@ -172,16 +189,9 @@ class MemoryStateTurn:
         if not writes.marks:
             return
         component = self._component
-        now = self._clock()
-        before = now if component.ran_at is None else component.ran_at
-        component.ran_at = now
-        component.ran += max(0.0, min(_LONGEST_S, now - before))
-        marks = component.marks
-        marks |= {key: (component.ran, record) for key, record in writes.marks.items()}
+        component.run_on(self._clock())
+        component.marks |= {key: (component.ran, record) for key, record in writes.marks.items()}
         self._task.marked = frozenset(writes.marks)
-        oldest = component.ran - writes.retention_s
-        for key in list(takewhile(lambda key: marks[key][0] < oldest, marks)):
-            del marks[key]
 
 
 def _sum(current: bytes | None, by: int) -> bytes:

@@ -6,10 +6,13 @@ Beside the ledger, with its hash tag and its shards; each component has, in each
     state-run:COMPONENT         hash    run_number: of the newest run; shards: their number when the
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, and one; ran: seconds that the
-                                        memory of marks has run, ran_at: the server's clock then
+                                        memory of marks has run, ran_at: the server's clock then;
+                                        marks: how many there are
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to when it was made (3 bytes, by
-                                        ``ran``, in units of 16 s) and its record: 4 bytes of a
-                                        digest of what the message says, and what was emitted
+                                        ``ran``: a bit that is set, and units of 64 s) and its
+                                        record: 16 bytes of a digest of the body, and what was
+                                        emitted. Of a version before: units of 16 s without that
+                                        bit, and 4 bytes of a digest
     state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of who may write; calls: how
                                         many writes it has done; logged: "run step" that the
                                         undo log belongs to; in the task's home shard also

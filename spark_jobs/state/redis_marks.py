@@ -9,6 +9,8 @@ tuple emitted. Of a key's 16 bytes the last five choose shard and bucket, the ot
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ from tiercel.acker.connection.script_sources import script_source
 from tiercel.acker.connection.server import RedisEffect, RedisServer
 from tiercel.spark_jobs.errors import StaleTurnError, TurnAgainError
 from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.store import AGED_EVERY_S
 
 # Marks per call that makes them.
 SLICE = 1_000
@@ -26,9 +29,10 @@ _FIELD = 11
 _KEY_BYTES = 16
 # Of the record of a call in an undo log: its kind, and when it was.
 _BEFORE_KEYS = 4
-# For so many marks that are made one bucket is looked through for old ones.
-_MARKS_PER_SWEEP = 16
-_SWEEPS = 8
+# All buckets are looked through for old marks in a tenth of the time that marks are kept, within
+# these bounds in seconds.
+_SHORTEST_PASS_S = 60
+_LONGEST_PASS_S = 3_600
 
 # The record of a mark; or, of one that may be taken back, the number of the task that made it and
 # its "run step".
@@ -43,21 +47,23 @@ def mark_shard(key: bytes, shards: int) -> int:
 class MarkShard:
     """Marks of one bolt task in one shard. One thread only."""
 
-    def __init__(self, server: RedisServer, keys: StateKeys, task: int, first_sweep: int) -> None:
-        """``first_sweep`` is the bucket to look through first for old marks."""
+    def __init__(self, server: RedisServer, keys: StateKeys, task: int) -> None:
+        self._server = server
         self._keys = keys
         self._task = task
-        self._sweep = first_sweep % _BUCKETS
+        # The bucket to look through next for old marks. Another one in each process: one that is
+        # restarted often comes to all of them too.
+        self._sweep = secrets.randbelow(_BUCKETS)
         self._remember = server.script(_source("clock", "remember"))
         self._recall = server.script(_source("recall"))
         self._take_back = server.script(_source("take_back_marks"))
+        self._age = server.script(_source("clock", "age"))
 
     def remember(
         self,
         turn: tuple[int, str],
         number: int,
         marks: Mapping[bytes, bytes],
-        retention_s: int,
         last: tuple[str, str],
     ) -> RedisEffect[bool]:
         """Make marks, as the ``number``-th call of a turn: run number and name of it.
@@ -66,12 +72,8 @@ class MarkShard:
         StaleTurnError, TurnAgainError.
         """
         _, _, turn_key, undo = self._keys.of(self._task)
-        sweeps = min(_SWEEPS, 1 + len(marks) // _MARKS_PER_SWEEP)
-        old = [bucket % _BUCKETS for bucket in range(self._sweep, self._sweep + sweeps)]
-        self._sweep = (self._sweep + sweeps) % _BUCKETS
         keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
-        keys += map(self._keys.buckets(_BUCKETS).__getitem__, old)
-        args = [*turn, number, *last, retention_s, b"".join(marks), *marks.values()]
+        args = [*turn, number, *last, b"".join(marks), *marks.values()]
         return self._remember(keys, args, _remembered, "remember what was applied")
 
     def recall(
@@ -108,9 +110,26 @@ class MarkShard:
         """
         marks = record[_BEFORE_KEYS:]
         made = [marks[at : at + _KEY_BYTES] for at in range(0, len(marks), _KEY_BYTES)]
-        keys = [*self._keys.of(self._task)[2:], *self._buckets(made)]
+        keys = [*self._keys.of(self._task)[1:], *self._buckets(made)]
         args = [turn, logged, record]
         return self._take_back(keys, args, _remembered, "take back what was applied")
+
+    def age(self, retention_s: int) -> RedisEffect[bool]:
+        """Let the clock of the marks run on, and forget old ones in the next buckets."""
+        pass_s = min(max(retention_s / 10, _SHORTEST_PASS_S), _LONGEST_PASS_S)
+        first = self._sweep
+        after = first + min(_BUCKETS, math.ceil(_BUCKETS * AGED_EVERY_S / pass_s))
+        self._sweep = after % _BUCKETS
+        names = self._keys.buckets(_BUCKETS)
+        looked = [names[bucket % _BUCKETS] for bucket in range(first, after)]
+        return self._age([self._keys.run, *looked], [retention_s], bool, "forget old marks")
+
+    def sizes(self) -> list[RedisEffect[int]]:
+        """Count the marks in each bucket."""
+        return [
+            self._server.command("HLEN", bucket, read=int, verb="count marks")
+            for bucket in self._keys.buckets(_BUCKETS)
+        ]
 
     def _buckets(self, marks: Iterable[bytes]) -> list[str]:
         names = self._keys.buckets(_BUCKETS)

@@ -5,7 +5,6 @@ Its Lua scripts, each as one typed function that returns an effect.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,7 +63,7 @@ class StateShard:
         self._undo = keys.undo(task)
         self._task = task
         self._shards = shards
-        self.marks = MarkShard(server, keys, task, secrets.randbits(14))
+        self.marks = MarkShard(server, keys, task)
         self._begin = server.script(_source("undo", "values", "begin"))
         self._write = server.script(_source("undo", "write"))
         self._read = server.script(_source("values", "read"))
@@ -146,7 +145,7 @@ class StateShard:
         last = ("", "") if digest is None else (turn.place, digest)
         if writes.marks:
             mine = (turn.run_number, str(turn))
-            return self.marks.remember(mine, number, writes.marks, writes.retention_s, last)
+            return self.marks.remember(mine, number, writes.marks, last)
         args: list[Any] = [
             turn.run_number,
             str(turn),

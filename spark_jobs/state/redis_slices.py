@@ -44,7 +44,6 @@ def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
             deletes=deletes.get(shard, []),
             increments=increments.get(shard, {}),
             marks=marks.get(shard, {}),
-            retention_s=writes.retention_s,
         )
         for shard in {*puts, *deletes, *increments, *marks}
     }
@@ -57,7 +56,7 @@ def slices_of(writes: Writes) -> list[Writes]:
     marks = iter(writes.marks.items())
     made = []
     while some := dict(islice(marks, redis_marks.SLICE)):
-        made.append(Writes(marks=some, retention_s=writes.retention_s))
+        made.append(Writes(marks=some))
     return [*made, *_entries(writes)] if len(writes) else made
 
 

@@ -84,6 +84,27 @@ class RedisStateStore:
             tasks = max(tasks, found)
         for task in range(tasks):
             self.begin(component, task, 0).perform()
+        self._count_marks(component)
+
+    def age(self, component: str, retention_s: int) -> None:
+        perform_all([shard.marks.age(retention_s) for shard in self._shards_of(component, 0)])
+
+    def marks(self, components: Sequence[str]) -> dict[str, int]:
+        counted = [
+            server.command(
+                "HGET",
+                StateKeys(self._topology, shard, component).run,
+                "marks",
+                read=_number,
+                verb="count marks",
+            )
+            for component in components
+            for shard, server in enumerate(self._at)
+        ]
+        found = perform_all(counted)
+        shards = len(self._at)
+        sums = [sum(found[at : at + shards]) for at in range(0, len(found), shards)]
+        return {name: number for name, number in zip(components, sums, strict=True) if number}
 
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
@@ -125,6 +146,19 @@ class RedisStateStore:
 
     def close(self) -> None:
         self._servers.close()
+
+    def _count_marks(self, component: str) -> None:
+        """Count marks that a version made which did not; no turn of this run makes any yet."""
+        for shard, (server, one) in enumerate(
+            zip(self._at, self._shards_of(component, 0), strict=True)
+        ):
+            run = StateKeys(self._topology, shard, component).run
+            ran, marks = server.command(
+                "HMGET", run, "ran", "marks", read=list, verb="count marks"
+            ).perform()
+            if ran is not None and marks is None:
+                number = sum(perform_all(one.marks.sizes()))
+                server.command("HSET", run, "marks", number, read=int, verb="count marks").perform()
 
     def _entries_of(self, component: str) -> list[tuple[RedisServer, str]]:
         """Return the server and the key of the entries in each shard."""

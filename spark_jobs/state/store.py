@@ -17,8 +17,9 @@ of other stores (``acker.effects``), and promises:
   refused. Runs are ordered by their number, for all tasks of the component; steps by theirs.
 * **A tuple is applied once,** by one turn of one task, if its key is among the marks of the commit.
   The marks are written and taken back with the entries. Those that are kept do not grow old by the
-  clock on the wall but by a clock that runs while marks are made, at most ten seconds from one
-  commit to the next: a clock that jumps makes nothing forgotten, nor does a topology that stands.
+  clock on the wall but by a clock that runs while marks are made or ``age`` is called, at most ten
+  seconds from one call to the next: a clock that jumps makes nothing forgotten, nor does a topology
+  that stands. ``age`` forgets those that are older than they need be.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
   repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
@@ -35,6 +36,8 @@ from typing import Protocol
 
 from tiercel.acker.effects import Effect
 
+# Seconds from one ``age`` to the next: the clock of the marks counts no more than ten.
+AGED_EVERY_S = 5.0
 # Entries that are asked for in one call where all are read.
 ENTRIES_AT_ONCE = 1_000
 
@@ -51,8 +54,6 @@ class Writes:
     # Keys of tuples that the turn has applied, of 16 bytes each, to their records: no other turn
     # can have applied them, see ``StateTurn.recall``.
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
-    # Seconds for which marks are kept; those that are older are forgotten little by little.
-    retention_s: int = 0
 
     def __len__(self) -> int:
         """The number of entries."""
@@ -140,6 +141,19 @@ class StateStore(Protocol):
         raises StaleTurnError if a later run or step has begun, StateLayoutError if there are
         entries that were written with another number of shards.
         """
+        ...
+
+    def age(self, component: str, retention_s: int) -> None:
+        """Let the clock of the marks run on, and forget some of those that are older than this.
+
+        The driver calls it every ``AGED_EVERY_S`` while the topology is active. Then a mark goes at
+        most a tenth of its retention, and two minutes, after that is over; where a tenth is more
+        than an hour, an hour.
+        """
+        ...
+
+    def marks(self, components: Sequence[str]) -> Mapping[str, int]:
+        """Count the marks of each of the components that has any."""
         ...
 
     def entries(

@@ -15,7 +15,10 @@ _OWN = {
     "max_spout_pending": "spout",
     "tick_tuple_freq_secs": "bolt",
     "execute_timeout_secs": "bolt",
+    "max_output_bytes": "bolt",
 }
+# A step keeps its output in memory, and numbers the parts of it.
+_LARGEST_OUTPUT = 4 * 1024**3
 # Settings that only a bolt can have, and a topology as a whole cannot.
 _OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 
@@ -38,6 +41,9 @@ class Config:
       and its process is replaced. None: the message timeout, and five seconds at least. If it is
       longer than that, the timeouts of the messages that wait for the call begin anew for as long
       as the call lasts and its process lives; so set it for the bolt that needs it.
+    * ``max_output_bytes``: bytes that one call of ``execute`` may emit, and a spout as one tuple;
+      then ``emit`` raises OutputLimitError and the tuple fails. A task keeps that much in memory
+      until the call has returned, several times over.
     * ``shutdown_grace_secs``: seconds for what is in flight when a spout worker is told to stop;
       what is not finished by then goes back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
@@ -46,7 +52,8 @@ class Config:
 
     One component may have settings of its own: ``set_spout(…, config={…})``, ``set_bolt(…,
     config={…})``. A spout may have another ``max_spout_pending``, a bolt another
-    ``tick_tuple_freq_secs`` and ``execute_timeout_secs``, and both any settings of your own.
+    ``tick_tuple_freq_secs``, ``execute_timeout_secs`` and ``max_output_bytes``, and both any
+    settings of your own.
 
     These are for a bolt's ``config`` alone; several fields are a list:
 
@@ -65,6 +72,7 @@ class Config:
     max_spout_pending: int | None = None
     tick_tuple_freq_secs: float | None = None
     execute_timeout_secs: float | None = None
+    max_output_bytes: int = 64 * 1024 * 1024
     shutdown_grace_secs: float = 10.0
     spark_options: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +111,16 @@ class Config:
             natural,
             good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0,
         )
+        self._require_output()
         self._require_mappings()
+
+    def _require_output(self) -> None:
+        output = self.max_output_bytes
+        self._require(
+            "max_output_bytes",
+            f"a number of bytes from 1 to {_LARGEST_OUTPUT}",
+            good=_is_whole(output, least=1) and output <= _LARGEST_OUTPUT,
+        )
 
     def _require_mappings(self) -> None:
         for name in ("spark_options", "extra"):

@@ -11,7 +11,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 # Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one
 # of them changes.
-_FORMAT = 1
+_FORMAT = 2
 
 
 def shape_of(topology: Topology) -> str:

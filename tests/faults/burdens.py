@@ -13,6 +13,7 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"
+PACED = "paced"
 VANISHED = "vanished"
 # Duration of the tuple in which an executor vanishes.
 HOLD_S = 3.0
@@ -70,6 +71,14 @@ class Slow(BasicBolt):
         write_effect(tup["number"])
 
 
+class Paced(BasicBolt):
+    """As long as the message says."""
+
+    def execute(self, tup, collector):
+        if tup["seconds"]:
+            time.sleep(tup["seconds"])
+
+
 class Pass(BasicBolt):
     output_fields = "body binary"
 
@@ -107,6 +116,14 @@ def slow():
     builder = TopologyBuilder("slow-work")
     builder.set_spout("numbers", QueueSpout(SLOW, fields="number long", format="json"))
     builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    return builder.build()
+
+
+def paced():
+    """A message times out sooner than a driver is replaced."""
+    builder = TopologyBuilder("paced", Config(message_timeout_secs=5))
+    builder.set_spout("messages", QueueSpout(PACED, fields="seconds double"))
+    builder.set_bolt("work", Paced(), parallelism=2).shuffle_grouping("messages")
     return builder.build()
 
 

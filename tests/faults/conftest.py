@@ -22,6 +22,7 @@ def started(
         master=master,
         servers=servers,
         rate=config.getoption("fault_rate"),
+        burst=10_000 if config.getoption("slow") else 3_000,
     )
 
 

@@ -17,6 +17,8 @@ class Shown:
     in_flight: int
     dead_lettered: int
     recovery_s: float
+    # Of a burst afterwards, as a share of the pace before.
+    pace: float
 
 
 _TARGETS_S = {
@@ -58,8 +60,8 @@ class Report:
     def lines(self) -> list[str]:
         """In Markdown."""
         head = [
-            "| fault | messages | repeated | dead-lettered | recovery | target |",
-            "| --- | ---: | ---: | ---: | ---: | ---: |",
+            "| fault | messages | repeated | dead-lettered | recovery | target | pace after |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         return head + [_line(row) for row in self.rows]
 
@@ -77,7 +79,7 @@ def _line(row: Shown) -> str:
     shown = "" if target is None else f"{target:.0f} s"
     return (
         f"| {row.fault} | {row.published:,} | {row.repeated:,} | {row.dead_lettered:,} | "
-        f"{row.recovery_s:.1f} s | {shown} |"
+        f"{row.recovery_s:.1f} s | {shown} | {row.pace:.2f} |"
     )
 
 

@@ -118,7 +118,9 @@ def delete(amqp_url, queue):
 class Desk:
     """A consumer with everything that it reports."""
 
-    def __init__(self, amqp_url, queue, *, prefetch=100, bytes_held=2**28, **settings):
+    def __init__(
+        self, amqp_url, queue, *, prefetch=100, bytes_held=2**28, management_url=None, **settings
+    ):
         self.counts = Counter()
         self.queue = WorkQueue(name=queue, **{"retry": NO_WAIT, **settings})
         self.consumer = Consumer(
@@ -130,6 +132,7 @@ class Desk:
                 name="test desk",
                 prefetch=prefetch,
                 bytes_held=bytes_held,
+                management_url=management_url,
             ),
         )
 

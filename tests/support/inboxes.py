@@ -21,8 +21,14 @@ SECOND = Sender(task=2, attempt=2)
 OTHER = Sender(task=3, attempt=1)
 
 
-def parcel(*chunks, target=ONE, tuples=None, bounded=True):
-    return Parcel(target=target, chunks=chunks, tuples=tuples or [1] * len(chunks), bounded=bounded)
+def parcel(*chunks, target=ONE, tuples=None, bounded=True, part=0):
+    return Parcel(
+        target=target,
+        chunks=chunks,
+        tuples=tuples or [1] * len(chunks),
+        bounded=bounded,
+        part=part,
+    )
 
 
 def put(inboxes, number, *parcels, sender=FIRST, run=RUN):

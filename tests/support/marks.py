@@ -10,6 +10,6 @@ def key_of(name: str) -> bytes:
     return blake2b(name.encode(), digest_size=16).digest()
 
 
-def marks_of(*names: str, record: bytes = b"\0\0\0\0") -> dict[bytes, bytes]:
+def marks_of(*names: str, record: bytes = bytes(16)) -> dict[bytes, bytes]:
     """Return marks of tuples that are known by these names."""
     return {key_of(name): record + name.encode() for name in names}

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
-from tiercel.acker.ledger import LedgerSpec, Outcomes
+from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.inbox.chunk import Chunk, decode
@@ -120,7 +120,7 @@ class Pump:
         self,
         topology: Topology,
         *,
-        ledger: bool = True,
+        ledger: Ledger | bool = True,
         spout: str | None = None,
         state: StateStore | None = None,
         inboxes: Inboxes | None = None,
@@ -136,7 +136,7 @@ class Pump:
             owners=topology.spout_tasks,
             message_timeout=timedelta(seconds=30),
         )
-        self.ledger = MemoryLedger(spec)
+        self.ledger: Any = MemoryLedger(spec) if isinstance(ledger, bool) else ledger
         self.metrics = MemoryMetrics()
         self.state = state or MemoryStateStore()
         self.book = book or MemoryCaseBook()

@@ -53,7 +53,8 @@ ONLY_IN = {
 }
 
 # Files that read the environment. All others get their settings as arguments.
-READS_ENVIRONMENT = {"workers/config.py"}
+# Spark and pyspark tell the process that forks workers there where its socket lies.
+READS_ENVIRONMENT = {"workers/config.py", "spark_jobs/spark/python_daemon.py"}
 
 MODULE_LINES = 600
 FUNCTION_LINES = 40

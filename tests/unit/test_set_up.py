@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -75,10 +78,13 @@ def slow_index():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/simple/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/simple/"
+    finally:
+        # Also of a test that fails, or its process would wait for the thread and never end.
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_a_long_download_shows_how_far_it_is_and_nothing_else_is_printed(install, tmp_path):
@@ -149,3 +155,31 @@ def test_a_package_that_is_not_there_is_named(install, tmp_path):
         == 1
     )
     assert "No matching distribution found for nothing-of-this-name" in out.getvalue()
+
+
+def test_continuous_integration_runs_in_a_folder_with_a_space_and_the_packages_name(tmp_path):
+    """What a test or a script takes from where a checkout happens to lie is found there."""
+    checkout = tmp_path / "checkout"
+    for name in (".ci/run", "Makefile"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    for name in (".venv/of the checkout", ".cache/of the checkout", "not committed"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).touch()
+    make = tmp_path / "bin" / "make"
+    make.parent.mkdir()
+    make.write_text('#!/bin/sh\npwd\necho "$@"\nls -A\nexit 3\n')
+    make.chmod(0o755)
+    done = subprocess.run(
+        [checkout / ".ci/run"],
+        env={**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    folder, targets, *there = done.stdout.splitlines()
+    assert folder.endswith("/a folder/tiercel")
+    assert targets == "test test-all"
+    assert there == [".ci", "Makefile", "not committed"]
+    assert [path.name for path in (checkout / ".cache").iterdir()] == ["of the checkout"]

@@ -9,10 +9,8 @@ demo        demo
 queues      publish, dead-letters
 publishing  the messages of files
 topologies  errors, activate, deactivate, rebalance, kill
-tracebacks  errors --traceback
 peek        peek
 state       state
 monitors    depths, top, monitor
 options     what they share
-errors      errors in one line, and exit code 2
 """

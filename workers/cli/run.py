@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from pathlib import Path
@@ -25,9 +26,9 @@ from tiercel.workers.loading import load_for_spark
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.reload import ReloadingRun
 from tiercel.workers.local.run import LocalRun
-from tiercel.workers.local.stopping import say_when
 from tiercel.workers.signals import on_signals
 
+log = logging.getLogger(__name__)
 commands = typer.Typer()
 
 Keep = Annotated[
@@ -90,3 +91,16 @@ def _work(name: str, topology: Topology, settings: Settings, stopped: threading.
         running.wait(stopped)
         if running.refused:
             sys.exit(2)
+
+
+def say_when(stopped: threading.Event) -> None:
+    """Say that the end has begun as soon as ``stopped`` is set, in a thread."""
+
+    def wait() -> None:
+        stopped.wait()
+        log.info(
+            "stopping: what is in flight is given back; Ctrl-C again ends it at once",
+            extra={"event": "stopping"},
+        )
+
+    threading.Thread(target=wait, name="stopping", daemon=True).start()

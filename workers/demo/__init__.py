@@ -4,5 +4,4 @@ session   publishes, runs, kills a worker, waits for the end
 text      the lines and their independent count
 topology  word count with and without injected faults
 measure   what it reads from the broker and from Redis
-result    the table and the JSON line
 """

@@ -13,9 +13,7 @@ from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.records import StaleAttemptError
-from tiercel.spark_jobs.snapshots.packing import held_roots
-from tiercel.spark_jobs.snapshots.parts import parted
-from tiercel.spark_jobs.snapshots.signing import body_of
+from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, parted
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import inboxes_of

@@ -27,4 +27,6 @@ class Ground:
     #
     # Raises StaleAttemptError if a later run has begun.
     enter: Callable[[Run], int]
+    # Lets the memory of bolts that are to be once grow older; see ``StateStore.age``.
+    age: Callable[[], None] = lambda: None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)

@@ -69,9 +69,12 @@ class Driver:
             inboxes=open_inboxes(self._spec),
             make=self._make,
             enter=self._enter,
+            age=self._age,
             heartbeat=self._around.heartbeat,
         )
         self._runs = Runs(self._ground)
+        # Connects on its first call. It writes no state: its run may be any.
+        self._states = RedisStateStore(self._spec, run_number=0)
 
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: begin to end."""
@@ -80,7 +83,9 @@ class Driver:
     def run(self) -> None:
         """Work until ``stop``. Raises what an operator must act on."""
         with ExitStack() as stack:
-            for part in (self._ground.inboxes, self._ground.lease, self._control, self._runs):
+            for part in (
+                self._ground.inboxes, self._ground.lease, self._control, self._states, self._runs,
+            ):  # fmt: skip
                 stack.callback(part.close)
             if self._is_killed():
                 log.info(
@@ -122,6 +127,11 @@ class Driver:
             amqp_url=self._amqp_url,
             logs=self._around.logs,
         )
+
+    def _age(self) -> None:
+        for name, spec in self._topology.bolts.items():
+            if isinstance(spec.bolt, StatefulBolt) and spec.bolt.once:
+                self._states.age(name, int(spec.bolt.once_retention.total_seconds()))
 
     def _enter(self, run: Run) -> int:
         topology = run.topology

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.state.store import AGED_EVERY_S
 from tiercel.spark_jobs.topology.placement import inboxes_of
-from tiercel.workers.control.contract import Rebalance
+from tiercel.workers.control.contract import Rebalance, State
 from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.hosts import Tasks
 from tiercel.workers.driver.keeper import Keeper
@@ -56,7 +57,7 @@ class RunWatch:
         ``may_widen`` tells at a time whether Spark has slots again that the run lacks.
         """
         began = time.monotonic()
-        look_at = began
+        look_at = age_at = began
         absences = Absences()
         while not self._stop.wait(_LOOK_S):
             self._ground.heartbeat.beat()
@@ -68,6 +69,9 @@ class RunWatch:
                 look_at = now + _FIGURES_S
                 if self._is_over():
                     break
+                if now >= age_at:
+                    age_at = now + AGED_EVERY_S
+                    self._age()
                 if self._is_rebalanced(order):
                     log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
                     self._drain(run, tasks)
@@ -83,6 +87,12 @@ class RunWatch:
                     self._drain(run, tasks)
                     return Ended.REBALANCED
         return Ended.STOPPED
+
+    def _age(self) -> None:
+        """While no spout may emit, nothing that was applied can come again, and none of it ages."""
+        with suppress(RedisUnavailableError):
+            if self._ground.control.state() in (None, State.ACTIVE):
+                self._ground.age()
 
     def _ended_by_itself(self, tasks: Tasks) -> Ended | None:
         if not tasks.active and tasks.fault is not None:

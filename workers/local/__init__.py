@@ -7,7 +7,4 @@ addresses  notes of the runs here, by which they are one per topology and comman
 choosing   the run that a command means
 reload     --reload: the processes anew when the code has changed
 outline    the code as it is now, looked at by a process of its own
-changes    sees that files have changed
-progress   what it says
-stopping   the answer to Ctrl-C
 """

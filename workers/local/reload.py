@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, child_environment
 from tiercel.workers.loading import module_of
-from tiercel.workers.local.changes import Changes
 from tiercel.workers.local.outline import Outline, files_of
 from tiercel.workers.processes import Child, Supervisor
 
+# Time of the last change in nanoseconds, size; None: there is no such file.
+_Look = tuple[int, int] | None
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.3
@@ -117,3 +118,42 @@ class ReloadingRun:
                 return Outline.from_json(answer.read_text())
             except (OSError, ValueError):
                 return Outline(error=f"{self._name} ended Python while it was loaded")
+
+
+class Changes:
+    """Remembers how the files were that it follows."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._known: dict[Path, _Look] = {}
+        self._last: dict[Path, _Look] = {}
+        self.follow(files)
+
+    def follow(self, files: Iterable[Path]) -> None:
+        """Follow these files from now on; those that are followed already are as they were seen."""
+        self._known = {file: self._known.get(file, _look(file)) for file in files}
+        self._last = dict(self._known)
+
+    def also(self, files: Iterable[Path]) -> None:
+        """Follow these too."""
+        self.follow([*self._known, *files])
+
+    def look(self) -> list[Path]:
+        """Return the files that have changed since the last change that was told of.
+
+        Only once two looks have found the same: an editor may still be writing.
+        """
+        now = {file: _look(file) for file in self._known}
+        written, self._last = now == self._last, now
+        if not written:
+            return []
+        changed = [file for file, seen in now.items() if seen != self._known[file]]
+        self._known = now
+        return changed
+
+
+def _look(file: Path) -> _Look:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

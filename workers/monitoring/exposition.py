@@ -98,6 +98,9 @@ _ONCE: dict[_Figure, Callable[[OnceRow], float]] = {
     ("tiercel_once_unkeyed", "Tuples without a key"): lambda row: row.unkeyed,
     ("tiercel_once_unsure", "Tuples older than what is remembered"): lambda row: row.unsure,
 }
+_ONCE_NOW: dict[_Figure, Callable[[OnceRow], float]] = {
+    ("tiercel_once_marks", "Tuples that are remembered"): lambda row: row.remembered,
+}
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
     ("tiercel_acker_completed", "Trees that these completed"): lambda row: row.completed,
@@ -192,6 +195,7 @@ def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
         (name, row.name): row for name, each in found.items() for row in each.once
     }
     yield from _counters(_ONCE, once, "component")
+    yield from _gauges(_ONCE_NOW, once, "component")
     yield from _counters(_ACKER, ackers)
     yield from _gauges(_ACKER_NOW, ackers)
     owns: dict[_Labels, Own] = {(name,): each.own for name, each in found.items()}

@@ -21,24 +21,32 @@ class OnceRow:
     repeated: int
     # Tuples of a bolt that have no key.
     unkeyed: int
+    # Tuples of a bolt that are remembered now.
+    remembered: int
     # Tuples of a bolt that may have been applied before what is remembered.
     unsure: int
 
 
 def once_rows(
-    names: Iterable[str], counts: Mapping[str, Mapping[int, Mapping[str, int]]]
+    names: Iterable[str],
+    counts: Mapping[str, Mapping[int, Mapping[str, int]]],
+    marks: Mapping[str, int],
 ) -> tuple[OnceRow, ...]:
-    """The rows of these components, without those that came upon nothing."""
+    """The rows of these components, without those that remember and came upon nothing; ``marks``
+    are how many tuples each remembers.
+    """
     rows = []
     for name in names:
         total = total_of(counts, name)
-        if any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE)):
+        met = any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE))
+        if met or marks.get(name):
             rows.append(
                 OnceRow(
                     name=name,
                     no_identity=total[NO_IDENTITY],
                     repeated=total[ONCE_REPEATED],
                     unkeyed=total[ONCE_UNKEYED],
+                    remembered=marks.get(name, 0),
                     unsure=total[ONCE_UNSURE],
                 )
             )

@@ -194,7 +194,9 @@ def overview_of(name: str, raw: Raw) -> Overview:
         message_timeout_s=raw.message_timeout_s,
         errors=tuple(raw.errors),
         once=once_rows(
-            [each.name for each in (*raw.graph.spouts, *raw.graph.bolts)], raw.counted.counts
+            [each.name for each in (*raw.graph.spouts, *raw.graph.bolts)],
+            raw.counted.counts,
+            raw.marks,
         ),
         faults=tuple(
             grouped(raw.errors, {bolt.name for bolt in raw.graph.bolts}, raw.known_errors)

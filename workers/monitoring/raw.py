@@ -33,6 +33,8 @@ class Raw:
     errors: Sequence[ErrorReport]
     # 0: messages never time out.
     message_timeout_s: float = 0.0
+    # Of bolts that are to be once: how many tuples are remembered.
+    marks: Mapping[str, int] = field(default_factory=dict)
     # Kinds of errors that have a traceback.
     known_errors: Sequence[KnownError] = ()
     # Of the driver that has the lease; None: it did not say.

@@ -56,7 +56,8 @@ _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
-# Columns that a narrow terminal does without, the first one first. The page has all of them.
+# Columns that a narrow terminal does without, the first one first. The page has all of them. Tables
+# that fit everywhere are not listed.
 _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
@@ -172,7 +173,7 @@ def _fitting(
     """
     rows = tuple(rows)
     names = {column.name for column in kind.columns}
-    left_out = [name for name in _LESS[kind.title] if name in names]
+    left_out = [name for name in _LESS.get(kind.title, ()) if name in names]
     kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
     tables = [_table(each, rows, alarms) for each in kinds]
     return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])

@@ -194,6 +194,7 @@ ONCE = TableKind[OnceRow](
         Column("applied before", lambda row: count(row.repeated)),
         Column("without a key", lambda row: count(row.unkeyed)),
         Column("maybe too old", lambda row: count(row.unsure)),
+        Column("remembered", lambda row: count(row.remembered)),
     ),
 )
 QUEUES = TableKind[QueueRow](

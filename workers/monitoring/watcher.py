@@ -24,6 +24,7 @@ from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.redis_presence import RedisPresences
@@ -85,6 +86,7 @@ class TopologyReader:
         self._spout_seats = SpoutSeats(presences)
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = open_ledger(note.ledger_spec(redis_urls))
+        self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
         self._meter = RateMeter()
         self._census: Census | None = None
         self._census_at = 0.0
@@ -108,6 +110,7 @@ class TopologyReader:
             inboxes=self._inboxes.figures(note.graph.inboxes),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in reports],
+            marks=self._states.marks([each.name for each in note.graph.bolts]),
             known_errors=self._look_at_traces(reports),
             message_timeout_s=note.message_timeout_secs,
             rates=self._meter.look(time.monotonic(), totals),
@@ -116,7 +119,9 @@ class TopologyReader:
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        for each in (self.metrics, self._control, self._lease, self._inboxes, self._ledger):
+        for each in (
+            self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
+        ):  # fmt: skip
             each.close()
 
     def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:

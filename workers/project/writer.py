@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import keyword
+import re
+import sys
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from tiercel.workers.errors import UsageError
-from tiercel.workers.project.names import ProjectNames, names_for
-from tiercel.workers.project.stack import stack_for
 
+_HEADER = """\
+# {project} in containers: docker compose up --wait
+#
+# It runs the image `tiercel`, which is built in a checkout of tiercel:
+# docker build -f compose/Dockerfile -t tiercel . What the topology needs beside it goes into an
+# image of your own, FROM tiercel, which TIERCEL_IMAGE names. Passwords are drawn at the first start
+# and lie in volumes; nothing listens beyond this machine.
+
+"""
+
+# What is cut out, or put in another's place; each is found in the package's file exactly once.
+_CHANGES = (
+    # Its own heading.
+    (r"\A(#[^\n]*\n)+\n", ""),
+    # Built elsewhere: a project has no sources of tiercel.
+    (r"(?m)^  build:\n(    .*\n)+", ""),
+    # Prometheus and Grafana, which mount files of the checkout.
+    (r"(?ms)^  # These two with:.*?(?=^networks:)", ""),
+    (r"(?m)^  prometheus:\n  grafana:\n", ""),
+)
+_EVERYWHERE = (
+    (r"docker compose -f compose/docker-compose\.yml", "docker compose"),
+    (r"tiercel\.examples\.word_count:topology", "{module}:topology"),
+    (r"\.\./examples", "."),
+)
+_PROJECT = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 # File of a project, to its template.
 _FILES = {
     "@module@.py": "topology.txt",
@@ -54,3 +83,47 @@ def _template(name: str) -> str:
 
 def _filled(text: str, names: ProjectNames) -> str:
     return text.replace("@module@", names.module).replace("@project@", names.project)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectNames:
+    """Names that the files of a project have in them."""
+
+    # Of the project and its topology: ``my-project``.
+    project: str
+    # Of its module: ``my_project``.
+    module: str
+
+
+def names_for(folder: str) -> ProjectNames:
+    """Return the names for a project in a folder of this name; raises UsageError."""
+    if not _PROJECT.fullmatch(folder):
+        raise UsageError(
+            f"{folder!r:.60} cannot be the name of a project, which its module is named after: "
+            "write small letters, digits and hyphens, such as my-project"
+        )
+    module = folder.replace("-", "_")
+    if module in sys.stdlib_module_names or keyword.iskeyword(module) or _installed(module):
+        raise UsageError(
+            f"there is a module {module!r} already, which the project's own would hide: "
+            "choose another name for the project"
+        )
+    return ProjectNames(project=folder, module=module)
+
+
+def _installed(module: str) -> bool:
+    # A folder without Python is found too, and hides nothing: it has no origin.
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None
+
+
+def stack_for(project: str, module: str) -> str:
+    """Return the text of ``docker-compose.yml`` for the topology ``module:topology``."""
+    text = (files("tiercel.compose") / "docker-compose.yml").read_text("utf-8")
+    for pattern, replacement in _CHANGES:
+        text, times = re.subn(pattern, replacement, text)
+        if times != 1:
+            raise ValueError(f"the package's compose file has {times} places for {pattern}")
+    for pattern, replacement in _EVERYWHERE:
+        text = re.sub(pattern, replacement.format(module=module), text)
+    return _HEADER.format(project=project) + text

@@ -36,6 +36,10 @@ class Admission:
     flight, or a few more. It is over when nearly all of them are done: those that are done first
     say nothing about a task that is slower than the others.
 
+    * A tuple that leaves without an outcome (given back, timed out, failed by a bolt) leaves its
+      round, which is judged by the others: no round waits for an outcome that never comes. Where
+      fewer than 16 may be in flight a tuple that a bolt failed is done, and lets the bound grow to
+      16: else messages that always fail would go by two at a time.
     * After a round of less than ``quick_s`` the bound grows, eightfold at most.
     * Where they take longer, by themselves or because they wait, a bound half as large again is
       tried. It stays if the latency grew much less than the bound did, which shows free tasks; else
@@ -148,6 +152,31 @@ class Admission:
         if self._is_closed:
             self._judge(now)
 
+    def left(self, emitted: Mapping[float, int], now: float) -> None:
+        """Tuples left without an outcome, and none will come: they were given back, or timed out.
+
+        As for ``completed``; a timeout is a sign besides, which ``overdue`` takes.
+        """
+        if self._fixed:
+            return
+        for then, count in emitted.items():
+            self._round.left(count, then, not_before=self._changed_at)
+        if self._is_closed:
+            self._judge(now)
+
+    def failed(self, emitted_at: float, now: float) -> None:
+        """A bolt failed a tuple. How long that took says little of the work, and nothing where
+        many are in flight: a bolt whose database is away fails faster than it works.
+        """
+        if self._bound >= UNPROVEN_BOUND:
+            self.left({emitted_at: 1}, now)
+        elif not self._fixed:
+            self._round.completed(1, emitted_at, now, not_before=self._changed_at)
+            self._round.failed = True
+            self._aside.completed(emitted_at, emitted_at, now)
+            if self._is_closed:
+                self._judge(now)
+
     def overdue(self, count: int, emitted_at: float, now: float) -> None:
         """Tuples emitted at this time or before timed out, or their outcomes came too late."""
         if self._fixed or emitted_at < self._changed_at:
@@ -188,24 +217,32 @@ class Admission:
     def _judge(self, now: float) -> None:
         """Draw the conclusion if the round is over."""
         round_ = self._round
+        if round_.judged <= 0:
+            # All of its tuples left: it says nothing.
+            self._begin_round()
+            return
         quick_s = self._limits.quick_s(self._bound)
         latency_s = round_.mean_s(now)
-        largest_step = _LARGEST_STEP
+        largest_step: float = _LARGEST_STEP
         if round_.lacks_many:
             # One tuple may be slow by itself, or because of its task, which would get some of what
             # is emitted next.
             largest_step = 2
-            if round_.missing > 1 or round_.size == 1 or round_.worst_s >= quick_s:
+            if round_.missing > 1 or round_.judged == 1 or round_.worst_s >= quick_s:
                 return
             latency_s = round_.latency_s / round_.done
         self._begin_round()
         if self._aside.room:
             # It had tuples that were stuck.
             return
+        if round_.failed:
+            largest_step = min(largest_step, UNPROVEN_BOUND / self._bound)
         if round_.worst_s < quick_s:
             self._go_on(
                 min(largest_step, self._limits.step(self._bound, round_.worst_s)), latency_s, now
             )
+        elif round_.failed:
+            return
         elif latency_s < quick_s and _PROBE * round_.worst_s < self._limits.probed_s:
             # Most are quick, and the slow ones have time enough, also with so many
             # more before them.

@@ -19,6 +19,10 @@ class Round:
     # True if the bound kept one back.
     reached: bool = False
     done: int = 0
+    # Tuples that left without an outcome: given back, timed out, failed by a bolt.
+    gone: int = 0
+    # True if a bolt failed one of those that are done.
+    failed: bool = False
     # Sum of the latencies of those that are done.
     latency_s: float = 0.0
     # Of those, the stragglers excepted.
@@ -36,21 +40,38 @@ class Round:
 
         Those of another round are not counted, nor those emitted before ``not_before``.
         """
-        if self.size and max(self.began, not_before) <= emitted_at <= self.until:
+        if self._has(emitted_at, not_before):
             self.done += count
             self.latency_s += (now - emitted_at) * count
             self.worst_s = max(self.worst_s, now - emitted_at)
 
+    def left(self, count: int, emitted_at: float, *, not_before: float) -> None:
+        """Tuples that were emitted at this time left without an outcome: none will come.
+
+        Counted as for ``completed``.
+        """
+        if self._has(emitted_at, not_before):
+            self.gone += count
+
+    @property
+    def judged(self) -> int:
+        """Tuples by which it is judged: those that have an outcome or will have one."""
+        return self.size - self.gone
+
     @property
     def missing(self) -> int:
         """Tuples whose trees are not complete."""
-        return self.size - self.done
+        return self.judged - self.done
 
     @property
     def lacks_many(self) -> bool:
         """True if more are missing than a few stragglers."""
-        return self.missing > self.size // _STRAGGLERS
+        return self.missing > self.judged // _STRAGGLERS
 
     def mean_s(self, now: float) -> float:
         """Return the mean latency, if those that are missing complete now."""
-        return (self.latency_s + self.missing * (now - self.began)) / self.size
+        return (self.latency_s + self.missing * (now - self.began)) / self.judged
+
+    def _has(self, emitted_at: float, not_before: float) -> bool:
+        """Return True if what was emitted at this time belongs to it."""
+        return bool(self.size) and max(self.began, not_before) <= emitted_at <= self.until

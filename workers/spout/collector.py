@@ -65,6 +65,11 @@ class TaskCollector:
         return len(self._emitted.tuples)
 
     @property
+    def size(self) -> int:
+        """Bytes of the tuples emitted since ``take``."""
+        return self._emitter.size
+
+    @property
     def tracks(self) -> bool:
         """True if any tuple is tracked."""
         return self._root_ids is not None

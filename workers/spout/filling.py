@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tiercel.queues.inbox.records import PARCEL_BYTES
 from tiercel.queues.spout import overrides_last
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
@@ -15,6 +16,8 @@ from tiercel.workers.spout.telling import Telling
 from tiercel.workers.spout.trees import Trees
 
 BATCH_TUPLES = 2_000
+# No further tuple is asked for after this size, so that a batch is encoded in little memory.
+_BATCH_BYTES = 4 * PARCEL_BYTES
 # A batch is sent when it is full or old enough, or when the spout has no more.
 _BATCH_SECONDS = 0.02
 
@@ -90,6 +93,7 @@ class Filling:
         count = len(self._collector)
         while (
             count < BATCH_TUPLES
+            and self._collector.size < _BATCH_BYTES
             and self._collector.tracked < room
             and self._clock() - now < _BATCH_SECONDS
         ):

@@ -11,7 +11,13 @@ from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.records import Appended, Parcel, Sender
+from tiercel.queues.inbox.records import (
+    Appended,
+    Parcel,
+    Sender,
+    next_parcels,
+    parcels_left,
+)
 from tiercel.spark_jobs.emitting.emission import Emission
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.lease import Holder, Lease
@@ -146,24 +152,22 @@ class Outbox:
 
         An inbox that is full takes it later, and what follows waits behind it.
         """
-        verdicts = perform_all(
-            self._inboxes.append(self._run, self._sender, self._number, self._parcels)
-        )
-        if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
-            log.info(
-                "the run has changed: what was sent is emitted again",
-                extra={"event": "run_changed"},
+        while self._parcels:
+            sent = next_parcels(self._parcels)
+            verdicts = perform_all(
+                self._inboxes.append(self._run, self._sender, self._number, sent)
             )
-            self._look_at = now
-            return BatchFate.REFUSED
-        self._parcels = [
-            parcel
-            for parcel, verdict in zip(self._parcels, verdicts, strict=True)
-            if verdict is Appended.FULL
-        ]
-        if self._parcels:
-            self._retry_at = now + _ROOM_SECONDS
-            return BatchFate.LATER
+            if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
+                log.info(
+                    "the run has changed: what was sent is emitted again",
+                    extra={"event": "run_changed"},
+                )
+                self._look_at = now
+                return BatchFate.REFUSED
+            self._parcels = parcels_left(self._parcels, sent, verdicts)
+            if Appended.FULL in verdicts:
+                self._retry_at = now + _ROOM_SECONDS
+                return BatchFate.LATER
         return BatchFate.DONE
 
     def _asked(self) -> Attendance:

@@ -63,10 +63,13 @@ class Pending:
 
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
-        found = self._entries.pop(root, None) or self.waiting.pop(root, None)
+        found = self._entries.pop(root, None)
+        waited = found is None
+        if found is None:
+            found = self.waiting.pop(root, None)
         if self._reset:
             self._reset.pop(root, None)
-        return InFlight(*found[:2]) if found else None
+        return InFlight(*found[:2], waited=waited) if found else None
 
     def pop_all(
         self, roots: Sequence[int]

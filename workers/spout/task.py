@@ -197,7 +197,7 @@ class SpoutTask:
             if not goes_on and (self._trees or self._outbox.holds):
                 self._rest()
         self._filling.give_back_unsent()
-        self._trees.give_back_all("shutting down")
+        self._trees.give_back_all("shutting down", self._clock())
         self._spout.close(self._settings.grace)
         self._outcomes.close()
         self._tally.flush(now=True)
@@ -248,7 +248,7 @@ class SpoutTask:
             late = self._trees.take_outcomes(outcomes, now)
             if outcomes.ledger_lost:
                 self._outbox.register_again()
-                self._trees.give_back_all("Redis lost the ledger")
+                self._trees.give_back_all("Redis lost the ledger", now)
             # The outcomes of the worker that has this task now are late here.
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)

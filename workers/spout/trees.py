@@ -128,8 +128,8 @@ class Trees:
             if in_flight is None:
                 late += 1
             else:
-                self._fail(in_flight, failure)
-        late += self._release(outcomes.released)
+                self._fail(in_flight, failure, now)
+        late += self._release(outcomes.released, now)
         for root in outcomes.reset:
             self._pending.reset(root, now)
         if outcomes.waiting:
@@ -154,10 +154,11 @@ class Trees:
                 self._telling.fail(in_flight.msg_id, "timeout")
             else:
                 self._give_back(in_flight)
+        self._left([in_flight for _, in_flight in expired], now)
         self._forget([root for root, _ in expired])
         return True
 
-    def give_back_all(self, why: str) -> None:
+    def give_back_all(self, why: str, now: float) -> None:
         """Give back all that is in flight, without blame."""
         roots = [root for root, _ in self._pending.items()]
         if roots:
@@ -167,7 +168,7 @@ class Trees:
                 counted(len(roots), "message"),
                 extra={"event": "messages_released"},
             )
-        self._release(roots)
+        self._release(roots, now)
         self._forget(roots)
 
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
@@ -211,13 +212,15 @@ class Trees:
         set_apart = [self._pending.wait(root, now) for root in roots]
         self._admission.completed(Counter(at for at in set_apart if at is not None), now)
 
-    def _fail(self, in_flight: InFlight, failure: Failure) -> None:
+    def _fail(self, in_flight: InFlight, failure: Failure, now: float) -> None:
         """Fail the message in the way that the bolt asked for."""
         reason = _said(failure)
         if failure.blame:
             self._count_failure(in_flight, reason)
         else:
             self._tally.add("released")
+        if not in_flight.waited:
+            self._admission.failed(in_flight.emitted_at, now)
         told = self._telling
         if failure.reject:
             told.reject(in_flight.msg_id, reason)
@@ -236,19 +239,24 @@ class Trees:
                 extra={"event": "message_failed", "reason": reason},
             )
 
-    def _release(self, roots: Iterable[int]) -> int:
+    def _release(self, roots: Sequence[int], now: float) -> int:
         """Give these back to the source without blame.
 
         Returns how many were not in flight any more.
         """
-        late = 0
-        for root in roots:
-            in_flight = self._pending.pop(root)
-            if in_flight is None:
-                late += 1
-            else:
-                self._give_back(in_flight)
-        return late
+        found = [each for root in roots if (each := self._pending.pop(root)) is not None]
+        for in_flight in found:
+            self._give_back(in_flight)
+        self._left(found, now)
+        return len(roots) - len(found)
+
+    def _left(self, gone: Sequence[InFlight], now: float) -> None:
+        """These have no outcome: the bound must not wait for one. Those that waited for a limit
+        counted as complete when they began to wait.
+        """
+        left = Counter(each.emitted_at for each in gone if not each.waited)
+        if left:
+            self._admission.left(left, now)
 
     def _give_back(self, in_flight: InFlight) -> None:
         self._tally.add("released")

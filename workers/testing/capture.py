@@ -154,7 +154,9 @@ class CopyingInboxes:
             return None
         chunks = [chunk for chunk, _ in copies]
         counts = [count for _, count in copies]
-        return Parcel(target=parcel.target, chunks=chunks, tuples=counts, bounded=False)
+        return Parcel(
+            target=parcel.target, chunks=chunks, tuples=counts, bounded=False, part=parcel.part
+        )
 
     def _copies(self, payload: bytes) -> list[tuple[bytes, int]]:
         chunk = decode(payload)

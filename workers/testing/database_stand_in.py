@@ -33,7 +33,7 @@ class _Keys:
             return None
         before = self._contents.get(row.key)
         if before is None:
-            self._contents[row.key] = row.content
+            self._contents[row.key] = row.said.content
         return before
 
     def __deepcopy__(self, memo: object) -> _Keys:
@@ -68,7 +68,7 @@ class CapturedDatabase(Bolt):
                 # In no tree: what is written is not taken back where another part of it fails.
                 stream = _stream_of(tup.source_component, tup.source_stream)
                 collector.emit([*tup.values, row.key], stream=stream)
-            elif before and row.content not in {0, before}:
+            elif row.said.contradicts(before):
                 collector.report_error(OTHER_MESSAGE.reason)
                 collector.fail(tup, OTHER_MESSAGE.reason)
                 continue

@@ -8,7 +8,7 @@
 -- Must never forget the last number: the new attempt may repeat it.
 
 if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
-local attempt, rest = '0', ' 0 '
+local attempt, rest = '0', ' 0 0 '
 local known = redis.call('HGET', KEYS[2], ARGV[2])
 if known then attempt, rest = known:match('^(%d+)(.*)$') end
 if tonumber(attempt) > tonumber(ARGV[3]) then return 0 end

@@ -37,6 +37,8 @@ class Call:
     reports: list[BaseException | str] = field(default_factory=list)
     # Raised by it.
     error: BaseException | None = None
+    # Bytes that it has emitted.
+    size: int = 0
     took_ns: int = 0
     ended: bool = False
 

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from tiercel.queues.inbox.records import PARCEL_BYTES
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.caller import Caller, Execute
 from tiercel.spark_jobs.running.calls.gates import FlightGate
@@ -118,8 +119,14 @@ class Flight:
         self.changed.set()
 
     def take_ended(self) -> list[Call]:
-        """Hand out the calls that have ended, in the order in which their tuples arrived."""
-        calls = [self._ended.popleft() for _ in range(len(self._ended))]
+        """Hand out the calls that have ended, in the order in which their tuples arrived; where
+        their output is large, the first ones.
+        """
+        calls: list[Call] = []
+        size = 0
+        while self._ended and size < PARCEL_BYTES:
+            calls.append(self._ended.popleft())
+            size += calls[-1].size
         self._begun -= len(calls)
         for call in calls:
             for gate in self._gates_of(call):

@@ -11,7 +11,7 @@ from tiercel.spark_jobs.bolts.collecting import AsyncCollector, BasicCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.emitting.collectors import Recorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.errors import TupleError
+from tiercel.spark_jobs.errors import OutputLimitError, TupleError
 from tiercel.spark_jobs.running.calls.call import Call, CallEmission
 
 
@@ -32,13 +32,21 @@ class CallRecorder(Recorder):
     def _keep(self, values: Sequence[Any], stream: str) -> None:
         call = self._under_way()
         output_stream = self._outputs.for_emit(stream, values)
+        if output_stream.subscribers:
+            self._add(call, output_stream.size(values))
         call.emissions.append(CallEmission(output_stream.keep(values), stream))
 
     def _keep_direct(self, task: int, values: Sequence[Any], stream: str) -> None:
         call = self._under_way()
         self._outputs.direct(task, stream, values)
-        kept = self._outputs.streams[stream].keep(values)
-        call.emissions.append(CallEmission(kept, stream, task))
+        output_stream = self._outputs.streams[stream]
+        self._add(call, output_stream.size(values))
+        call.emissions.append(CallEmission(output_stream.keep(values), stream, task))
+
+    def _add(self, call: Call, size: int) -> None:
+        if call.size + size > self._outputs.limit:
+            raise OutputLimitError.of(self._component, self._outputs.limit)
+        call.size += size
 
     def _under_way(self) -> Call:
         if self._call is None:

@@ -1,4 +1,4 @@
--- Prelude of remember.lua: the clock of the marks. Has no KEYS, ARGV or reply of its own.
+-- Prelude of remember.lua and age.lua: the clock of the marks. Has no KEYS, ARGV or reply of its own.
 
 -- Returns the seconds that this memory has run: those between calls, ten at most each time. A
 -- clock that jumps, and a topology that does not run, make no mark older.
@@ -10,3 +10,7 @@ local function ran_now(run)
   redis.call('HSET', run, 'ran_at', now, 'ran', ran)
   return ran
 end
+
+-- Units of 64 s in 23 bits, which come round after 17 years; the bit above says that it is such a
+-- time. A version before had units of 16 s, and that bit was never set.
+local UNIT, ROUND = 64, 0x800000

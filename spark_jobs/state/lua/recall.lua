@@ -33,6 +33,13 @@ local function each_made(undo, numbers, few, met)
   end
 end
 
+-- Returns the record of a mark. One of a version before, whose time has no bit set, has 4 bytes of a
+-- digest: zeros behind them say so.
+local function record_of(mark)
+  if mark:byte(1) >= 128 then return mark:sub(4) end
+  return mark:sub(4, 7) .. ('\0'):rep(12) .. mark:sub(8)
+end
+
 local others, through, keys = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
 local before, marks, numbers, count, found = 1 + 2 * others, {}, {}, 0, {}
 for i = 1, #KEYS - before do
@@ -52,7 +59,7 @@ end
 for i, mark in ipairs(marks) do
   if mark then
     found[#found + 1] = i
-    found[#found + 1] = type(mark) == 'string' and mark:sub(4) or mark
+    found[#found + 1] = type(mark) == 'string' and record_of(mark) or mark
   end
 end
 return found

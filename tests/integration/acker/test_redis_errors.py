@@ -231,7 +231,9 @@ SENT = [
     ),
     Expected("UNBLOCKED force unblock from blocking operation", RETRY, "failover"),
     Expected(
-        "OOM command not allowed when used memory > 'maxmemory'.", RETRY, "raise its maxmemory"
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        RETRY,
+        "Redis is out of memory .*raise its maxmemory",
     ),
     Expected("READONLY You can't write against a read only replica.", RETRY, "primary"),
     Expected("MISCONF Redis is configured to save RDB snapshots, but cannot", RETRY, "disk"),

@@ -52,7 +52,14 @@ def test_an_empty_queue_has_no_rows(look):
 def test_a_bound_shows_the_oldest(amqp_url, queue, look):
     fill(amqp_url, queue, 30)
     assert [row["body"] for row in look(maxMessagesPerTrigger="3")] == [b"0", b"1", b"2"]
-    assert len(look(maxBytesPerTrigger="5")) == 5
+    wait_ready(amqp_url, queue, 30)
+
+
+def test_a_bound_of_bytes_shows_the_oldest(amqp_url, queue, look):
+    put(amqp_url, queue, *[bytes(1_000)] * 30)
+    wait_ready(amqp_url, queue, 30)
+    # With their properties, the first four have more than 4,000 bytes.
+    assert len(look(maxBytesPerTrigger="4500")) == 5
     wait_ready(amqp_url, queue, 30)
 
 
@@ -78,6 +85,13 @@ def test_more_than_can_be_held_is_an_error_that_says_what_to_do(amqp_url, queue,
     with pytest.raises(FramesError, match="set maxMessagesPerTrigger or maxBytesPerTrigger"):
         look()
     wait_ready(amqp_url, queue, 5)
+
+
+def test_headers_count_where_bytes_are_bounded(amqp_url, queue, look):
+    put(amqp_url, queue, *[b""] * 20, headers={"large": "x" * 100_000})
+    wait_ready(amqp_url, queue, 20)
+    assert len(look(maxBytesPerTrigger="500000")) == 5
+    wait_ready(amqp_url, queue, 20)
 
 
 def test_a_message_that_one_more_look_would_end_is_left_alone(amqp_url, look):

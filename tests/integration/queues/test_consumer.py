@@ -318,6 +318,25 @@ def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
     assert most <= 12_000
 
 
+def test_headers_count_in_the_bytes_that_are_held(amqp_url):
+    """10,000 messages without a body and with 118 KiB of headers each ended a spout worker of
+    1 GiB at each start.
+    """
+    queue = filled(amqp_url)
+    put(amqp_url, queue.name, *[b""] * 100, headers={"large": "x" * 100_000})
+    most = seen = 0
+    with Desk(amqp_url, queue.name, bytes_held=500_000) as desk:
+        while seen < 100:
+            delivery = desk.next()
+            seen += 1
+            assert delivery.size > 100_000
+            most = max(most, desk.consumer._intake.held)
+            desk.ack(delivery)
+        desk.wait_for("acked_to_broker", 100)
+        wait_until(lambda: desk.consumer._intake.held == 0, 10, "everything to be let go")
+    assert 300_000 < most <= 1_200_000
+
+
 def test_a_sender_cannot_confuse_us_with_a_delivery_count_of_its_own(amqp_url):
     name = unique()
     with plain_channel(amqp_url) as channel:

@@ -1,11 +1,13 @@
 """Declarations of queues, on a real broker."""
 
 import logging
+import re
 import socket
 import threading
 from datetime import timedelta
 from itertools import islice
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.support.broker import (
     version,
     wait_ready,
 )
+from tests.support.waiting import wait_until
 from tiercel.compose.ports import free_port
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
@@ -168,6 +171,120 @@ def test_a_queue_that_its_owner_declares_himself_is_no_reason_for_a_warning(
     assert [record.levelname for record in caplog.records if "used as it is" in record.message] == [
         "INFO"
     ]
+
+
+AUTO_DELETE = {"auto_delete": True}
+STREAM = {"durable": True, "arguments": {"x-queue-type": "stream", "x-max-length-bytes": 10**9}}
+
+
+@pytest.mark.parametrize("declare", [True, False])
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        pytest.param(AUTO_DELETE, "is auto-delete: .* without auto_delete", id="auto-delete"),
+        pytest.param(
+            {**AUTO_DELETE, "durable": True}, "is auto-delete", id="durable and auto-delete"
+        ),
+        pytest.param(STREAM, "is a stream.* bind a quorum queue", id="stream"),
+    ],
+)
+def test_a_queue_that_cannot_keep_what_is_not_acked_is_refused_before_anything_is_consumed(
+    amqp_url, properties, why, declare
+):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, **properties)
+        put(amqp_url, name, *[b"%d" % number for number in range(10)])
+        with Desk(amqp_url, name, declare=declare) as desk:
+            error = wait_until(desk.consumer.error, message="the refusal")
+        assert isinstance(error, BrokerRefusedError)
+        assert re.search(why, str(error))
+        assert "\n" not in str(error)
+        assert desk.counts["delivered"] == 0
+        wait_ready(amqp_url, name, 10)
+        channel.queue_delete(name)
+
+
+@pytest.mark.parametrize("declare", [True, False])
+def test_a_queue_that_is_exclusive_to_another_connection_is_refused(amqp_url, declare):
+    with plain_channel(amqp_url) as channel:
+        name = unique()
+        channel.queue_declare(name, exclusive=True)
+        with pytest.raises(BrokerRefusedError, match=r"is exclusive: .* without exclusive"):
+            read(amqp_url, WorkQueue(name=name, declare=declare))
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"durable": False}, "it is not durable and ends with RabbitMQ: declare it durable"),
+        (
+            {"arguments": {"x-max-length": 5_000}},
+            "the oldest are deleted above 5,000 messages (x-max-length): set a dead-letter",
+        ),
+        (
+            {"arguments": {"x-queue-type": "quorum", "x-max-length-bytes": 70_000}},
+            "the oldest are deleted above 70,000 bytes (x-max-length-bytes): set a dead-letter",
+        ),
+        (
+            {"arguments": {"x-message-ttl": 60_000}},
+            "messages are deleted after 60 s (x-message-ttl): set a dead-letter exchange",
+        ),
+        (
+            {"arguments": {"x-expires": 90_000, "x-dead-letter-exchange": "amq.fanout"}},
+            "it is deleted after 90 s without a consumer: take x-expires off",
+        ),
+        ({"arguments": {"x-max-length": 5_000, "x-overflow": "reject-publish"}}, ""),
+        ({"arguments": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"}}, ""),
+    ],
+)
+def test_a_queue_that_may_lose_messages_is_named_once_in_one_line(
+    amqp_url, caplog, properties, said
+):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, **{"durable": True, **properties})
+    with caplog.at_level(logging.WARNING), Desk(amqp_url, name, declare=False) as desk:
+        for number in range(2):
+            put(amqp_url, name, b"%d" % number)
+            desk.ack(desk.next())
+            desk.wait_for("acked_to_broker", number + 1)
+            desk.on_channel(lambda channel: channel.connection.close())
+            desk.wait_for("channels", number + 2)
+    lines = [record.message for record in caplog.records if "may lose" in record.message]
+    assert len(lines) == bool(said)
+    assert all(line.startswith(f"queue {name} may lose messages: {said}") for line in lines)
+
+
+def test_what_policies_delete_is_named_where_the_management_interface_is_known(rabbitmq, caplog):
+    server = rabbitmq()
+    server.control("set_policy", "idle", ".*", '{"expires": 3600000, "max-length": 9}')
+    queue = WorkQueue(name=unique())
+    with (
+        caplog.at_level(logging.WARNING),
+        Desk(server.url, queue.name, management_url=server.management_url) as desk,
+    ):
+        desk.wait_for("channels")
+    lines = [record.message for record in caplog.records if "may lose" in record.message]
+    expires = "it is deleted after 3600 s without a consumer: take expires of policy 'idle' off"
+    assert lines[0] == f"queue {queue.name} may lose messages: {expires}"
+    assert lines[1].startswith(f"queue {queue.dead} may lose messages: {expires}; the oldest are")
+
+
+def test_who_may_not_configure_learns_of_a_stream_by_the_management_interface(rabbitmq):
+    server = rabbitmq()
+    name = unique()
+    with plain_channel(server.url) as channel:
+        channel.queue_declare(name, **STREAM)
+    server.control("add_user", "reader", "reader")
+    server.control("set_permissions", "reader", "^$", "^$", ".*")
+    server.control("set_user_tags", "reader", "management")
+    parts = urlsplit(server.url)
+    url = f"amqp://reader:reader@{parts.hostname}:{parts.port}/"
+    management_url = re.sub("//.*@", "//", server.management_url)
+    with Desk(url, name, declare=False, management_url=management_url) as desk:
+        error = wait_until(desk.consumer.error, message="the refusal")
+    assert "is a stream" in str(error)
 
 
 def test_a_queue_that_must_exist_is_not_made(amqp_url):

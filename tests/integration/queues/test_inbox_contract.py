@@ -138,6 +138,28 @@ def test_the_same_number_with_other_content_appends_nothing(inboxes, other):
     assert payloads(take(opened(inboxes))) == [b"a"]
 
 
+def test_the_parts_of_a_number_are_recognised_one_by_one(inboxes):
+    first, second, third = (parcel(text, part=part) for part, text in enumerate((b"a", b"b", b"c")))
+    assert put(inboxes, 5, first) == [DONE]
+    assert put(inboxes, 5, second) == [DONE]
+    assert put(inboxes, 5, first, sender=SECOND) == [REPEATED], "from the beginning, after a death"
+    assert put(inboxes, 5, second, sender=SECOND) == [REPEATED]
+    assert put(inboxes, 5, parcel(b"other", part=1), sender=SECOND) == [DIFFERENT]
+    assert put(inboxes, 5, third, sender=SECOND) == [DONE]
+    assert put(inboxes, 6, first, sender=SECOND) == [DONE], "the next number begins with part 0"
+    assert put(inboxes, 5, parcel(b"d", part=3), sender=SECOND) == [REPEATED]
+    assert payloads(take(opened(inboxes))) == [b"a", b"b", b"c", b"a"]
+
+
+def test_a_fence_keeps_the_parts_that_came_before_it(inboxes):
+    assert put(inboxes, 5, parcel(b"a")) == [DONE]
+    assert put(inboxes, 5, parcel(b"b", part=1)) == [DONE]
+    inboxes.fence(RUN, SECOND, [ONE, TWO])
+    assert put(inboxes, 5, parcel(b"c", part=2)) == [STALE]
+    assert put(inboxes, 5, parcel(b"b", part=1), sender=SECOND) == [REPEATED]
+    assert put(inboxes, 5, parcel(b"c", part=2), sender=SECOND) == [DONE]
+
+
 def test_each_sender_and_each_inbox_has_numbers_of_its_own(inboxes):
     assert put(inboxes, 7, parcel(b"a")) == [DONE]
     assert put(inboxes, 3, parcel(b"b"), sender=OTHER) == [DONE]

@@ -105,8 +105,9 @@ class Twins(RuleBasedStateMachine):
         bounded=st.booleans(),
         old=st.booleans(),
         same=st.booleans(),
+        part=st.integers(0, 2),
     )
-    def append(self, task, attempt, back, sizes, to, bounded, old, same):
+    def append(self, task, attempt, back, sizes, to, bounded, old, same, part):
         run = self.runs[0 if old else -1]
         number = max(1, self.numbers.get((task, run), 0) + 1 - back)
         self.numbers[task, run] = max(number, self.numbers.get((task, run), 0))
@@ -116,7 +117,13 @@ class Twins(RuleBasedStateMachine):
             mark = 0 if same else self.chunks
             chunks = [b"%d %d " % (mark, at) + b"x" * size for at, (_, size) in enumerate(sizes)]
             parcels.append(
-                parcel(*chunks, target=target, tuples=[n for n, _ in sizes], bounded=bounded)
+                parcel(
+                    *chunks,
+                    target=target,
+                    tuples=[n for n, _ in sizes],
+                    bounded=bounded,
+                    part=part,
+                )
             )
         sender = Sender(task=task, attempt=attempt)
         effects = [

@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.compose.credentials import draw_credentials
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.management import ManagementSilentError, managed, policy_timeout
+from tiercel.queues.broker.management import ManagementSilentError, Rule, managed, read_policies
 
 ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
 
@@ -59,22 +58,44 @@ def listening(
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        (b'{"effective_policy_definition": {"consumer-timeout": 7200000}}', timedelta(hours=2)),
-        (b'{"effective_policy_definition": {"consumer-timeout": "long"}}', None),
-        (b'{"effective_policy_definition": []}', None),
+        (
+            b'[{"name": "p", "pattern": "^q$", "definition": {"consumer-timeout": 7200000}}]',
+            Rule(value=7_200_000, policy="p"),
+        ),
+        (b'[{"name": "p", "pattern": "other", "definition": {"consumer-timeout": 1}}]', None),
+        (b'[{"pattern": "(", "definition": {"consumer-timeout": 1}}]', None),
+        (b'[{"pattern": "q", "definition": []}, 5]', None),
         (b"{}", None),
         (b"no JSON", None),
     ],
 )
-def test_a_policy_tells_how_long_a_message_may_be_held(body, found):
+def test_a_policy_tells_what_it_sets_for_a_queue(body, found):
     with listening(code=200, body=body) as (url, _):
-        assert policy_timeout(url, ADDRESS, "q") == found
+        assert read_policies(url, ADDRESS).rule("q", "consumer-timeout") == found
 
 
 def test_where_no_policy_is_told_there_is_none():
-    assert policy_timeout(None, ADDRESS, "q") is None
+    assert read_policies(None, ADDRESS).rule("q", "expires") is None
     with listening(code=500) as (url, _):
-        assert policy_timeout(url, ADDRESS, "q") is None
+        assert read_policies(url, ADDRESS).rule("q", "expires") is None
+    assert read_policies("ftp://nowhere", ADDRESS).rule("q", "expires") is None
+
+
+def test_the_policy_with_the_highest_priority_counts_and_the_smaller_of_the_operators_number(
+    rabbitmq,
+):
+    server = rabbitmq()
+    for name, definition, *more in (
+        ("all", '{"expires": 900000, "max-length": 5}'),
+        ("first", '{"expires": 800000}', "--priority", "3"),
+        ("exchanges", '{"alternate-exchange": "x"}', "--priority", "9", "--apply-to", "exchanges"),
+    ):
+        server.control("set_policy", name, ".*", definition, *more)
+    server.control("set_operator_policy", "cap", "^q", '{"expires": 700000}')
+    policies = read_policies(server.management_url, Address.parse(server.url))
+    assert policies.rule("q", "expires") == Rule(value=700_000, policy="cap")
+    assert policies.rule("other", "expires") == Rule(value=800_000, policy="first")
+    assert policies.rule("q", "max-length") is None
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])

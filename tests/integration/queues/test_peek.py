@@ -224,6 +224,17 @@ def test_a_stream_is_refused_in_one_line(amqp_url):
         assert "\n" not in str(caught.value)
 
 
+def test_a_look_that_would_delete_an_auto_delete_queue_is_refused(amqp_url):
+    queue = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue, auto_delete=True)
+        put(amqp_url, queue, *BODIES)
+        with pytest.raises(BrokerRefusedError, match=r"the end of a look would delete it"):
+            peek(amqp_url, queue)
+        wait_ready(amqp_url, queue, 20)
+        channel.queue_delete(queue)
+
+
 def test_a_look_that_dies_gives_back_what_it_held(amqp_url, queue, monkeypatch):
     put(amqp_url, queue, *BODIES)
     monkeypatch.setattr("tiercel.queues.peek._message", lambda *_: 1 / 0)

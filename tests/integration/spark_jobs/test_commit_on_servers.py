@@ -7,10 +7,12 @@ from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.inboxes import FIRST, ONE, RUN, TWO, covering, opened, parcel, put, take
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.ledger import Updates
 from tiercel.queues.inbox.records import Sender, StaleAttemptError
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.running.commit import Committer
@@ -28,7 +30,10 @@ def test_nothing_leaves_for_another_server_where_the_step_is_not_sealed(redis_ur
         put(inboxes, 1, parcel(b"a"), sender=FIRST)
         covered = covering(1, take(inbox))
         first.adopt("next", [ONE])
-        done: Any = SimpleNamespace(parcels=[parcel(b"b", target=TWO)], snapshot=None)
+        nothing = Updates(roots=np.zeros(0, np.uint64), xors=np.zeros(0, np.uint64))
+        done: Any = SimpleNamespace(
+            parcels=[parcel(b"b", target=TWO)], updates=nothing, failures=[], snapshot=None
+        )
         committer = Committer(
             run=RUN, sender=Sender(task=ONE, attempt=1), inbox=inbox, inboxes=inboxes, ledger=None
         )

@@ -5,20 +5,23 @@ fails alone.
 from __future__ import annotations
 
 import threading
+import traceback
 import uuid
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.support.proxy import Proxy
 from tests.support.pump import Pump
 from tests.support.waiting import wait_until
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
+from tiercel.acker.keys import Said
 from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of
@@ -350,6 +353,19 @@ def test_a_table_that_lacks_a_column_or_is_not_there_fails_in_one_line(database)
         assert "has no primary key" in running.failed[1]
 
 
+def test_a_password_among_the_options_of_an_address_is_in_no_error(postgres_url):
+    url = make_url(postgres_url)
+    assert url.password
+    place = f"{url.host}:{url.port}/{url.database}"
+    options = urlencode({"user": url.username, "password": url.password})
+    with Running(DatabaseSink(f"postgresql://{place}?{options}", "missing")) as running:
+        running.send([1, "a"])
+        said = running.failed[1]
+    assert f"there is no table 'missing' in postgresql+psycopg://{place}?" in said
+    assert "password=***" in said
+    assert url.password not in said
+
+
 def test_a_table_that_is_made_later_is_found(database):
     database.run(f"DROP TABLE {database.table}")
     with Running(database.sink()) as running:
@@ -384,7 +400,7 @@ def test_a_key_is_remembered_from_its_own_write_on(database, monkeypatch):
 
         def fate(number):
             values = {"id": number, "name": "x"}
-            [outcome] = writing.write([Row(key=bytes([number]) * 16, content=0, values=values)])
+            [outcome] = writing.write([Row(key=bytes([number]) * 16, said=Said(), values=values)])
             return outcome.fate
 
         assert fate(1) is Fate.WRITTEN
@@ -397,6 +413,67 @@ def test_a_key_is_remembered_from_its_own_write_on(database, monkeypatch):
         assert fate(3) is Fate.WRITTEN
         assert database.number_of_keys() == 2
         assert fate(2) is Fate.REPEATED
+
+
+def test_keys_of_a_table_that_is_written_to_once_per_day_go_after_their_retention(
+    database, monkeypatch
+):
+    now = 0.0
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now))
+    day_s = 86_400
+    settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=day_s)
+    with closing(writer.Writer(engine_of(database.url), settings)) as writing:
+        for day in range(1, 6):
+            now += day_s
+            if day > 1:
+                database.run(
+                    f"UPDATE {database.keys} SET written_at = written_at - {day_s} "
+                    "WHERE length(key) = 0"
+                )
+            values = {"id": day, "name": "x"}
+            writing.write([Row(key=bytes([day]) * 16, said=Said(), values=values)])
+    assert database.number_of_keys() <= 2
+
+
+def test_a_table_of_keys_that_a_version_before_made_keeps_its_keys(database):
+    """It had 32 bits of a digest per row, and a process of that version may still write."""
+    with Running(database.sink()) as running:
+        running.send([1, "a"], identities=[Identity(b"1", content=7 << 100, short=7)])
+        running.send([2, "b"], identities=[Identity(b"2", content=8 << 100, short=8)])
+    old = "key, content, written_at"
+    database.run(f"CREATE TABLE kept AS SELECT {old} FROM {database.keys}")
+    database.run(f"DROP TABLE {database.keys}")
+    blob = "bytea" if database.engine.dialect.name == "postgresql" else "blob"
+    database.run(
+        f"CREATE TABLE {database.keys} (key {blob} PRIMARY KEY, content bigint NOT NULL, "
+        "written_at bigint NOT NULL)"
+    )
+    database.run(f"INSERT INTO {database.keys} ({old}) SELECT {old} FROM kept WHERE content <> 8")
+    with Running(database.sink()) as running:
+        same, other = (Identity(b"1", content=n << 100, short=n) for n in (7, 9))
+        running.send([3, "a"], [4, "x"], identities=[same, other])
+        # As that version writes.
+        database.run(
+            f"INSERT INTO {database.keys} ({old}) SELECT {old} FROM kept WHERE content = 8"
+        )
+        same, other = (Identity(b"2", content=n << 100, short=n) for n in (8, 9))
+        running.send([5, "b"], [6, "x"], identities=[same, other])
+        assert running.acked == [3, 5]
+        assert all("another message" in running.failed[one] for one in (4, 6))
+        running.send([7, "c"], identities=["new"])
+    database.run("DROP TABLE kept")
+    assert [row[0] for row in database.rows()] == [1, 2, 7]
+
+
+def test_equal_short_digests_do_not_make_two_messages_one(database):
+    """A second body for 32 bits is found in a minute."""
+    mallory = Identity(b"order-17", content=7 << 100, short=7)
+    genuine = Identity(b"order-17", content=8 << 100, short=7)
+    with Running(database.sink()) as running:
+        running.send([1, "a"], identities=[mallory])
+        running.send([2, "b"], identities=[genuine])
+        assert running.acked == [1]
+        assert "another message" in running.failed[2]
 
 
 @pytest.mark.parametrize("years", [1, -1])
@@ -445,7 +522,7 @@ def test_many_tasks_with_the_same_messages_write_each_once(postgres_url):
     database = Database(postgres_url)
     database.without_a_primary_key()
     settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=3600)
-    rows = [Row(key=bytes([n]) * 16, content=0, values={"id": n, "name": "x"}) for n in range(50)]
+    rows = [Row(key=bytes([n]) * 16, said=Said(), values={"id": n, "name": "x"}) for n in range(50)]
     outcomes = []
 
     def work(number):
@@ -610,6 +687,8 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
     ("settings", "why"),
     [
         ({"url": "no address"}, "no address of a database"),
+        ({"url": "postgresql://u:S3CRET"}, "no address of a database"),
+        ({"url": "postgresql://u:S3@CRET@h/d"}, "password percent-encoded"),
         ({"url": "mysql://u@h/d"}, "knows PostgreSQL and SQLite, not 'mysql'"),
         ({"url": "nosuch://u@h/d"}, "knows PostgreSQL and SQLite, not 'nosuch'"),
         ({"table": ""}, "needs the name of a table"),
@@ -621,8 +700,10 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings, why):
-    with pytest.raises(TopologyError, match=why):
+    with pytest.raises(TopologyError, match=why) as refused:
         DatabaseSink(**{"url": "sqlite:///x.db", "table": "t", **settings})
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "CRET" not in shown.replace(str(settings), "")
 
 
 def pumped(sink, **config):

@@ -1,5 +1,5 @@
-"""A run in which nothing fails: RabbitMQ hands each message out once, however the bound on tuples
-in flight changes.
+"""What a spout holds: in a run in which nothing fails RabbitMQ hands each message out once, however
+the bound on tuples in flight changes; and messages that always fail keep no others waiting.
 """
 
 import threading
@@ -12,22 +12,27 @@ import numpy as np
 import pytest
 
 from tests.support.broker import Desk, ready, unique
+from tests.support.proxy import Proxy
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Publisher, QueueSpout, TopologyBuilder
-from tiercel.acker.ledger import Token, Updates
+from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.retry import NO_WAIT
+from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.task import SpoutSettings
 
 UP_AND_DOWN = [2, 16, 128, 1_024, 8_192, 1_000, 100, 10, 2, 500, 20]
 
 
-def filled(amqp_url, count):
-    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+# Twenty failures within twenty seconds.
+RETRY = RetryPolicy(first=timedelta(seconds=0.2), longest=timedelta(seconds=1))
+
+
+def filled(amqp_url, count, retry=NO_WAIT):
+    queue = WorkQueue(name=unique(), retry=retry)
     declare_queue(amqp_url, queue)
     with Publisher(amqp_url) as publisher:
         publisher.publish(queue.name, (b"%d" % number for number in range(count)))
@@ -78,11 +83,15 @@ class Stack:
 
     TASKS = range(2, 6)
 
-    def __init__(self, amqp_url, queue, *, seconds, message_timeout):
+    def __init__(
+        self, amqp_url, queue, *, seconds, message_timeout, bound=None, retry=NO_WAIT, poison=()
+    ):
+        """Bodies of ``poison`` always fail."""
         self.seconds = seconds
+        self.poison = set(poison)
         self.executed = Counter()
         self.ended = threading.Event()
-        spout = QueueSpout(queue)
+        spout = QueueSpout(queue, retry=retry)
         builder = TopologyBuilder("t")
         builder.set_spout("messages", spout)
         builder.set_bolt("sleep", Sleeper(), parallelism=len(self.TASKS)).shuffle_grouping(
@@ -90,7 +99,7 @@ class Stack:
         )
         settings = SpoutSettings(
             message_timeout=message_timeout,
-            admission=Admission.for_topology(None, message_timeout),
+            admission=Admission.for_topology(bound, message_timeout),
             grace=timedelta(seconds=1),
         )
         ledger = MemoryLedger(replace(SPEC, message_timeout=message_timeout))
@@ -136,8 +145,11 @@ class Stack:
                     updates = Updates(
                         roots=np.array([root], np.uint64), xors=np.array([edge], np.uint64)
                     )
+                    failures = [Failure(root=root, component="sleep", task=task, reason="poison")]
                     self.worker.ledger.apply(
-                        Token(run=RUN, task=task, step=steps.popleft()), updates
+                        Token(run=RUN, task=task, step=steps.popleft()),
+                        updates,
+                        failures if body in self.poison else [],
                     )
 
 
@@ -164,3 +176,75 @@ def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
     assert stack.counts["delivered"] == count
     for counter in ("redelivered", "given_back", "requeued", "released", "timeout", "failed"):
         assert stack.counts[counter] == 0, counter
+
+
+def with_failing_first(amqp_url, failing, good=400):
+    """A queue in which messages that always fail lie before good ones: its name, and theirs."""
+    queue = filled(amqp_url, failing + good, RETRY)
+    return queue, set(map(str, range(failing)))
+
+
+def stack_of(amqp_url, queue, poison, bound=None):
+    return Stack(
+        amqp_url,
+        queue,
+        seconds=0.01,
+        message_timeout=timedelta(seconds=30),
+        retry=RETRY,
+        bound=bound,
+        poison=poison,
+    )
+
+
+def good_ones(stack):
+    return len(set(stack.executed) - stack.poison)
+
+
+@pytest.mark.parametrize("bound", [None, 1])
+@pytest.mark.parametrize("failing", [4, 8, 50])
+def test_messages_that_always_fail_keep_no_others_waiting(amqp_url, failing, bound):
+    queue, poison = with_failing_first(amqp_url, failing)
+    with stack_of(amqp_url, queue, poison, bound) as stack:
+        stack.attend()
+        began = time.monotonic()
+        wait_until(lambda: good_ones(stack), 5, "the first good message")
+        first_s = time.monotonic() - began
+        wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
+        print(f"first {first_s:.1f} s, all {time.monotonic() - began:.1f} s")  # noqa: T201
+
+
+def test_where_one_in_two_always_fails_the_others_are_done_as_soon(amqp_url):
+    queue = filled(amqp_url, 400, RETRY)
+    with stack_of(amqp_url, queue, set(map(str, range(0, 400, 2)))) as stack:
+        stack.attend()
+        wait_until(lambda: good_ones(stack) == 200, 30, "the good messages")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("way", ["ended", "killed"])
+def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
+    """Three workers one after the other, each of which sees some of them."""
+    failing = 50
+    queue, poison = with_failing_first(amqp_url, failing, good=0)
+    executed = Counter()
+    for _ in range(2):
+        with Proxy(amqp_url) as wire, stack_of(wire.url, queue, poison) as stack:
+            stack.attend()
+            wait_until(lambda: min(stack.executed[body] for body in poison) >= 4, 60)
+            if way == "killed":
+                wire.close()
+        executed += stack.executed
+    with Publisher(amqp_url) as publisher:
+        publisher.publish(queue, (b"good %d" % number for number in range(400)))
+    with stack_of(amqp_url, queue, poison) as stack:
+        stack.attend()
+        began = time.monotonic()
+        wait_until(lambda: good_ones(stack), 5, "the first good message")
+        wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
+        wait_until(lambda: stack.counts["dead_lettered"] == failing, 60, "the dead letters")
+        print(f"{time.monotonic() - began:.1f} s, {stack.counts}")  # noqa: T201
+    executed += stack.executed
+    assert ready(amqp_url, f"{queue}.dead") == failing
+    tried = [executed[body] for body in poison]
+    # A worker takes one return for the end of the worker before it.
+    assert DELIVERY_LIMIT - 3 <= min(tried) <= max(tried) <= DELIVERY_LIMIT + 1 + 4

@@ -11,6 +11,7 @@ from tiercel.acker.keys import (
     LANES,
     NO_KEY,
     KeyOrigin,
+    Said,
     as_keys,
     child_keys,
     has_key,
@@ -21,7 +22,8 @@ from tiercel.acker.keys import (
 
 def keys_of(*ids: bytes | None, content: int = 0, since: int = 0):
     origin = KeyOrigin("topology", "spout")
-    return as_keys([NO_KEY if one is None else origin.key(one, content, since, "s") for one in ids])
+    told = Said(content, since)
+    return as_keys([NO_KEY if one is None else origin.key(one, told, "s") for one in ids])
 
 
 def children(parents, counts, positions, bolt="bolt"):
@@ -45,12 +47,12 @@ def test_equal_identities_have_equal_keys_and_others_have_others(ids) -> None:
     [("other", "spout", "s"), ("topology", "other", "s"), ("topology", "spout", "other")],
 )
 def test_one_identity_at_two_places_is_two_keys(topology, component, stream) -> None:
-    mine = KeyOrigin("topology", "spout").key(b"m", 0, 0, "s")
-    assert KeyOrigin(topology, component).key(b"m", 0, 0, stream) != mine
+    mine = KeyOrigin("topology", "spout").key(b"m", Said(), "s")
+    assert KeyOrigin(topology, component).key(b"m", Said(), stream) != mine
 
 
 def test_names_do_not_run_into_each_other() -> None:
-    assert KeyOrigin("ab", "c").key(b"", 0, 0, "d") != KeyOrigin("a", "bc").key(b"", 0, 0, "d")
+    assert KeyOrigin("ab", "c").key(b"", Said(), "d") != KeyOrigin("a", "bc").key(b"", Said(), "d")
 
 
 @given(
@@ -110,8 +112,9 @@ def test_what_has_an_anchor_without_a_key_or_none_has_no_key(emissions) -> None:
 
 
 def test_what_is_said_of_the_message_goes_down_the_tree() -> None:
-    parents = keys_of(b"a", content=7, since=1_700_000_000)
-    assert said(children(parents, [1], [5])) == (7, 1_700_000_000)
+    told = Said(content=7 << 100, since=1_700_000_000, short=5)
+    parents = as_keys([KeyOrigin("topology", "spout").key(b"a", told, "s")])
+    assert said(children(parents, [1], [5])) == told
 
 
 def test_a_join_is_as_old_as_its_oldest_message_and_says_what_all_say() -> None:
@@ -119,11 +122,33 @@ def test_a_join_is_as_old_as_its_oldest_message_and_says_what_all_say() -> None:
     old = keys_of(b"b", content=8, since=1_600_000_000)
     unknown = keys_of(b"c", since=1_700_000_000)
     both = children(np.concatenate([fresh, old]), [2], [0, 0])
-    content, since = said(both)
-    assert content not in {0, 7, 8}
-    assert since == 1_600_000_000
+    both_say = said(both)
+    assert both_say.content > 1 << 64
+    assert both_say.short not in {0, 7, 8}
+    assert both_say.since == 1_600_000_000
     all_three = children(np.concatenate([fresh, unknown, old]), [3], [0, 0, 0])
-    assert said(all_three) == (0, 1_600_000_000)
+    assert said(all_three) == Said(since=1_600_000_000)
+
+
+def test_a_body_is_compared_with_what_is_remembered_of_it() -> None:
+    now = Said(content=7 << 100, short=7)
+    assert not now.contradicts(7 << 100)
+    assert now.contradicts(8 << 100)
+    # Of a version that kept 32 bits.
+    assert not now.contradicts(7)
+    assert now.contradicts(8)
+    # Nothing is known of one of the two.
+    assert not now.contradicts(0)
+    assert not Said().contradicts(8)
+    assert not Said().contradicts(8 << 100)
+
+
+@given(st.integers(1, 2**32), st.integers(1, 2**32))
+def test_any_number_of_a_spout_of_ones_own_tells_two_messages_apart(one, other) -> None:
+    mine, others = (said(keys_of(b"a", content=each)) for each in (one, other))
+    assert mine.contradicts(others.content) == (one != other)
+    # A version before kept the lower 32 bits of it.
+    assert mine.short == one % 2**32
 
 
 def test_keys_are_spread_over_all_their_bits() -> None:

@@ -43,8 +43,16 @@ def answer(policy: Path) -> int:
     return subprocess.run([str(policy), "some-server", "start"], check=False).returncode
 
 
-def written(policy: Path) -> bool:
-    return policy.exists() and policy.stat().st_mode & 0o111 != 0
+def written(policy: Path, instead_of: str = "") -> bool:
+    """Return True once it is complete: the shell closes it, and lets it be executed after that.
+
+    The text is looked at first. The other way round the mode may be that of the old file, and the
+    text the first line of the new one, which cannot be executed while the shell writes it.
+    """
+    try:
+        return policy.read_text() != instead_of and policy.stat().st_mode & 0o111 != 0
+    except FileNotFoundError:
+        return False
 
 
 def test_no_service_starts_while_packages_are_installed_and_all_may_afterwards(policy: Path):
@@ -79,7 +87,7 @@ def test_the_next_set_up_writes_over_a_policy_that_was_left(policy: Path):
         process.kill()
     left = policy.read_text()
     with installing(policy):
-        wait_until(lambda: written(policy) and policy.read_text() != left, 10)
+        wait_until(lambda: written(policy, instead_of=left), 10)
         assert answer(policy) == 101
     assert not policy.exists()
 

@@ -202,6 +202,57 @@ def test_the_page_makes_the_secrets_that_the_manifests_name_and_sparks_has_what_
         assert f"    {key} " in page if key.endswith(".secret") else f"    {key} {value}" in page
 
 
+def cores(said: str) -> float:
+    return float(said[:-1]) / 1000 if said.endswith("m") else float(said)
+
+
+def mebibytes(said: str) -> float:
+    return float(said[:-2]) * {"Mi": 1, "Gi": 1024}[said[-2:]]
+
+
+def requested(*, in_production: bool) -> tuple[float, float]:
+    """Add up the cores and mebibytes of all pods, as set or as the comments beside them say."""
+    total = [0.0, 0.0]
+    for file in FILES:
+        text = file.read_text()
+        if in_production:
+            text = re.sub(
+                r"# .*In production (\{.*?\})[.:].*\n +requests: .*", r"requests: \1", text
+            )
+        for each in yaml.safe_load_all(text):
+            if each["kind"] == "Deployment":
+                (found,) = each["spec"]["template"]["spec"]["containers"]
+                wanted = found["resources"]["requests"]
+                total[0] += each["spec"]["replicas"] * cores(wanted["cpu"])
+                total[1] += each["spec"]["replicas"] * mebibytes(wanted["memory"])
+    return total[0], total[1]
+
+
+def test_all_pods_fit_a_node_of_two_cores_and_8_gb_beside_what_the_cluster_itself_runs() -> None:
+    cpu, memory = requested(in_production=False)
+    assert cpu <= 1.2
+    assert memory <= 6 * 1024
+
+
+def test_the_page_says_what_all_pods_request() -> None:
+    text = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    for in_production in (False, True):
+        cpu, memory = requested(in_production=in_production)
+        assert f"{cpu:.1f} cores and {memory / 1024:.1f} GiB" in text
+
+
+def test_no_manifest_makes_the_config_map_that_the_page_makes_of_a_topology() -> None:
+    """An empty one in a manifest would stand in its way, and replace it at the next ``apply``."""
+    text = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    [made] = re.findall(
+        r"kubectl create configmap (\S+) .*--dry-run=client -o yaml \| kubectl apply", text
+    )
+    assert made not in [each["metadata"]["name"] for each in of_kind("ConfigMap")]
+    for name in ("tiercel-driver", "tiercel-spout"):
+        [volume] = [each for each in pods()[name]["spec"]["volumes"] if "configMap" in each]
+        assert volume["configMap"] == {"name": made, "optional": True}
+
+
 def test_nothing_but_prometheus_may_call_the_monitor() -> None:
     [policy] = [
         each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "tiercel-monitor"
@@ -225,7 +276,12 @@ def test_selectors_ports_and_volumes_name_what_is_there() -> None:
         assert {mount["name"] for mount in container(name)["volumeMounts"]} <= {
             volume["name"] for volume in volumes
         }
-        assert {volume["configMap"]["name"] for volume in volumes if "configMap" in volume} <= names
+        required = [
+            volume["configMap"]
+            for volume in volumes
+            if "configMap" in volume and not volume["configMap"].get("optional")
+        ]
+        assert {each["name"] for each in required} <= names
         ports = {port["name"] for port in container(name).get("ports", ())}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             for check in container(name).get(probe, {}).values():

@@ -48,6 +48,9 @@ def test_several_redis_servers_are_separated_by_commas() -> None:
         ("amqp", "rabbit:5672"),
         ("amqp", "http://user:s3cret@rabbit"),
         ("amqp", "amqp://user:s3cret@rabbit:port/"),
+        ("amqp", "amqp://user:p@ss/s3cret:1@rabbit:5672/"),
+        ("management", "http://user:p@ss/s3cret@rabbit:15672"),
+        ("redis", "redis://:p@ss/s3cret:1@host:6379"),
         ("redis", "amqp://user:s3cret@rabbit"),
         ("redis", "redis://"),
         ("redis", ","),
@@ -72,6 +75,7 @@ def test_a_bad_value_is_one_line_that_names_the_setting_and_shows_no_password(
         assert str(error.value).startswith(where)
         assert "\n" not in str(error.value)
         assert "s3cret" not in str(error.value)
+        assert ("percent-encode" in str(error.value)) == ("p@ss" in value)
 
 
 def test_no_password_is_shown_by_repr_or_str() -> None:

@@ -4,6 +4,8 @@ state.
 
 from __future__ import annotations
 
+import secrets
+import struct
 import threading
 from random import Random
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.marks import key_of, marks_of
 from tests.support.states import begin, break_off, commit_turn
 from tiercel.acker.connection.client import connect
+from tiercel.acker.keys import Said
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
 from tiercel.spark_jobs.running.emissions import pack_emissions
@@ -30,7 +33,7 @@ NAMES = [f"tuple-{n}" for n in range(40)]
 
 def applying(*names, **entries):
     increments = {b'"%s"' % name.encode(): amount for name, amount in entries.items()}
-    return Writes(increments=increments, marks=marks_of(*names), retention_s=DAY)
+    return Writes(increments=increments, marks=marks_of(*names))
 
 
 def recalled(store, *names, task=0, step=99):
@@ -55,7 +58,7 @@ def test_what_was_applied_is_recalled_by_every_task_with_its_record(store):
     assert commit_turn(turn, applying(*NAMES, n=3), "d") is Applied.FRESH
     for task in range(TASKS):
         found = recalled(store, "other", *NAMES, task=task)
-        assert found == {name: b"\0\0\0\0" + name.encode() for name in NAMES}
+        assert found == {name: bytes(16) + name.encode() for name in NAMES}
     assert now(store) == {"n": 3}
 
 
@@ -189,30 +192,121 @@ def test_marks_bind_the_number_of_shards(redis_url, make_spec):
     with_two.close()
 
 
-def test_old_marks_are_forgotten_little_by_little(make_spec, monkeypatch):
-    """Long ago by the clock of the memory, which runs with the commits."""
-    monkeypatch.setattr(redis_marks, "_BUCKETS", 4)
-    spec = make_spec()
-    store = RedisStateStore(spec, 1)
-    commit_turn(begin(store, "count", 0, 1), applying(*NAMES[:20]), "d")
-    shard = store._shards_of("count", 0)[0]
-    run_key = shard.marks._keys.run
+def marks_in(store):
+    return store.marks(["count"]).get("count", 0)
 
-    def later(seconds):
-        shard._server.command(
-            "HINCRBY", run_key, "ran", seconds, read=int, verb="move the clock"
+
+def test_marks_are_counted_as_they_come_and_are_taken_back(store, small_slices):
+    assert store.marks(["count", "other"]).get("other", 0) == 0
+    commit_turn(begin(store, "count", 0, 1), applying(*NAMES[:20], n=1), "d")
+    assert marks_in(store) == 20
+    doomed = begin(store, "count", 0, 2)
+    writes = applying(*NAMES[20:], **dict.fromkeys("abcdefghij", 1))
+    break_off(doomed, writes, len(doomed.writing(writes, "d")) - 1)
+    begin(store, "count", 0, 2)
+    assert marks_in(store) == 20
+
+
+class Clock:
+    """The clock of the marks of a store in Redis, with few buckets."""
+
+    def __init__(self, spec) -> None:
+        self.spec = spec
+        self.store = RedisStateStore(spec, 1)
+        self.shard = self.store._shards_of("count", 0)[0]
+
+    def moved(self, field, seconds):
+        run = self.shard.marks._keys.run
+        self.shard._server.command(
+            "HINCRBY", run, field, seconds, read=int, verb="move the clock"
         ).perform()
 
-    later(DAY - 20)
-    for step in range(2, 8):
-        commit_turn(begin(store, "count", 0, step), applying(f"a-{step}"), "d")
-    assert len(recalled(store, *NAMES[:20], step=8)) == 20
-    later(100)
-    for step in range(9, 15):
-        commit_turn(begin(store, "count", 0, step), applying(f"b-{step}"), "d")
-    assert recalled(store, *NAMES[:20], step=20) == {}
-    assert len(recalled(store, "a-2", "b-14", step=21)) == 2
-    store.close()
+    def idle(self, seconds, retention_s=DAY):
+        """As long as this nothing comes, and the driver is there."""
+        for _ in range(seconds // 5):
+            self.moved("ran_at", -5)
+            self.store.age("count", retention_s)
+
+
+@pytest.fixture
+def aging(make_spec, monkeypatch):
+    monkeypatch.setattr(redis_marks, "_BUCKETS", 16)
+    made = Clock(make_spec())
+    yield made
+    made.store.close()
+
+
+def test_old_marks_are_forgotten_and_none_before_its_time(aging):
+    store = aging.store
+    commit_turn(begin(store, "count", 0, 1), applying(*NAMES[:20]), "d")
+    aging.moved("ran", DAY - 400)
+    aging.idle(300)
+    commit_turn(begin(store, "count", 0, 2), applying("a"), "d")
+    assert len(recalled(store, *NAMES[:20], step=3)) == 20
+    aging.moved("ran", 300)
+    aging.idle(3600)
+    assert recalled(store, *NAMES[:20], step=4) == {}
+    assert list(recalled(store, "a", step=5)) == ["a"]
+    assert marks_in(store) == 1
+
+
+def test_a_burst_per_night_is_remembered_for_its_retention_and_not_for_months(aging):
+    retention_s = 600
+    for night in range(8):
+        names = [f"{night}-{number}" for number in range(200)]
+        commit_turn(begin(aging.store, "count", 0, night + 1), applying(*names), "d")
+        aging.idle(900, retention_s)
+        assert marks_in(aging.store) <= 200
+
+
+def test_a_topology_that_stands_for_weeks_forgets_nothing(aging):
+    store = aging.store
+    for week in range(1, 30):
+        commit_turn(begin(store, "count", 0, week), applying(f"{week}"), "d")
+        store.age("count", DAY)
+        aging.moved("ran_at", -7 * DAY)
+    assert marks_in(store) == 29
+
+
+def test_the_clock_goes_on_when_its_units_come_round(aging):
+    store = aging.store
+    commit_turn(begin(store, "count", 0, 1), applying("long ago"), "d")
+    aging.moved("ran", 64 * (1 << 23) - 3 * DAY)
+    commit_turn(begin(store, "count", 0, 2), applying("before"), "d")
+    aging.moved("ran", 3 * DAY)
+    commit_turn(begin(store, "count", 0, 3), applying("after"), "d")
+    aging.idle(3600, 7 * DAY)
+    assert list(recalled(store, "before", "after", step=4)) == ["before", "after"]
+
+
+def test_marks_of_a_version_before_are_read_counted_and_forgotten(aging):
+    keys = aging.shard.marks._keys
+    old = {key_of(f"old-{number}"): struct.pack("<I", number) for number in range(1, 30)}
+    for key, digest in old.items():
+        [bucket] = aging.shard.marks._buckets([key])
+        mark = struct.pack(">I", 1000)[1:] + digest + b"emitted"
+        aging.shard._server.command(
+            "HSET", bucket, key[:11], mark, read=int, verb="write as it was"
+        ).perform()
+    aging.shard._server.command(
+        "HSET", keys.run, "run_number", 1, "shards", 1, "tasks", 1, "ran", 16_100, "ran_at", 1,
+        read=int, verb="write as it was",
+    ).perform()  # fmt: skip
+    later = RedisStateStore(aging.spec, 2)
+    later.begin_run("count")
+    assert marks_in(later) == len(old)
+    found = begin(later, "count", 0, 1).recall(list(old), TASKS)
+    assert found == {key: digest + bytes(12) + b"emitted" for key, digest in old.items()}
+    for key, record in found.items():
+        short = int.from_bytes(old[key], "little")
+        then = int.from_bytes(record[:16], "little")
+        assert not Said(content=1 << 100, short=short).contradicts(then)
+        assert Said(content=1 << 100, short=short + 1).contradicts(then)
+    aging.moved("ran", DAY)
+    commit_turn(begin(later, "count", 0, 2), applying("new"), "d")
+    aging.idle(3600)
+    assert marks_in(later) == 1
+    later.close()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -235,24 +329,28 @@ def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
     assert took_us < 500_000
 
 
-def test_a_remembered_tuple_takes_forty_bytes(make_spec, redis_url, monkeypatch):
-    """With a word and a number that it emitted, and buckets as full as with a million marks."""
+def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypatch):
+    """With a word and a number that it emitted, and buckets as full as with a million marks.
+
+    16 of them are the digest by which another message with its identity is known. Forty were
+    enough with a digest of four bytes, for which a second body is found in a minute.
+    """
     monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
     spec = make_spec()
     store = RedisStateStore(spec, 1)
     count = 128 * (1_000_000 >> 13)
     for step, start in enumerate(range(0, count, 1_000), start=1):
         marks = {
-            key_of(f"{number}"): bytes(4)
+            key_of(f"{number}"): secrets.token_bytes(16)
             + pack_emissions([("default", ("falcon", 1_234), None, 0)])
             for number in range(start, min(start + 1_000, count))
         }
-        commit_turn(begin(store, "count", 0, step), Writes(marks=marks, retention_s=DAY), "d")
+        commit_turn(begin(store, "count", 0, step), Writes(marks=marks), "d")
     store.close()
     buckets = StateKeys(spec.topology, 0, "count").buckets(128)
     with connect(redis_url) as client:
         assert sum(client.hlen(bucket) for bucket in buckets) == count
-        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= 40
+        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= 52
 
 
 # -- any number of tasks, deaths anywhere ------------------------------------------------------

@@ -79,6 +79,16 @@ def test_a_bad_url_is_one_clear_line_without_the_password(url):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("form", ["redis://{}", "redis+sentinel://{}/name", "redis+cluster://{}"])
+@pytest.mark.parametrize("character", "/?#")
+def test_a_password_that_is_not_percent_encoded_is_refused_with_the_remedy(form, character):
+    for password in (f"hu{character}sh", f"h@u{character}sh", f"hu{character}sh@"):
+        with pytest.raises(RedisRefusedError, match="percent-encode the password") as caught:
+            RedisAddress.parse(form.format(f":{password}@host:6379"))
+        assert "sh" not in str(caught.value)
+    assert RedisAddress.parse("unix:///tmp/a@b.sock").form is Form.SERVER
+
+
 @given(st.text())
 def test_any_text_is_an_address_or_refused(text):
     for url in (text, f"redis+sentinel://{text}", f"redis+cluster://me:hush@{text}"):

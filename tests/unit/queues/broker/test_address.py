@@ -70,6 +70,7 @@ def test_a_ca_file_that_is_missing_is_named(tmp_path):
         "amqp://me:hu/sh@host", "amqp://me:hu?sh@host",
         "amqp://me:hu#sh@host", "amqp://me:hush", "amqp://me:hush@host?heartbeat=soon",
         "amqp://me:hush@host?heartbeat=99999",
+        "amqp://me:hu@sh/hush:1@host", "amqp://me:hu@sh?hush@host", "amqp://me:hu@sh#hush@host/v",
         "amqp://me:hush@host?colour=red", "amqp://me:hush@[::1", "hush@host",
     ],
 )  # fmt: skip
@@ -81,6 +82,14 @@ def test_a_bad_url_is_one_clear_line_without_the_password(url):
     assert "sh@" not in message
     assert "\n" not in message
     assert "amqp" in message.lower()
+
+
+@pytest.mark.parametrize("character", "/?#")
+def test_a_password_that_is_not_percent_encoded_is_refused_with_the_remedy(character):
+    for password in (f"hu{character}sh", f"h@u{character}sh", f"hu{character}sh@"):
+        with pytest.raises(AddressError, match="percent-encode the password") as caught:
+            Address.parse(f"amqp://ops:{password}@host:5672/vhost?heartbeat=10")
+        assert "sh" not in str(caught.value)
 
 
 @given(st.text())

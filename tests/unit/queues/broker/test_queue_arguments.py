@@ -43,15 +43,20 @@ class Broker:
         self._impl = SimpleNamespace(server_properties={"product": "RabbitMQ", "version": version})
         self._code = code
         self.declared = {}
-        self.existing = existing
+        self.existing = {
+            name: {"x-queue-type": "classic", **arguments} for name, arguments in existing.items()
+        }
 
     def channel(self):
         return self
 
-    def queue_declare(self, name, *, durable=False, passive=False, arguments=None):
-        assert durable != passive
+    def queue_declare(
+        self, name, *, durable=False, auto_delete=False, passive=False, arguments=None
+    ):
         if passive:
             return
+        assert durable
+        assert not auto_delete
         there = self.existing.get(name)
         if there is not None and there != arguments:
             raise ChannelClosedByBroker(self._code, self._refusal(name, there, arguments))

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.support.fake_broker import QUEUE, ConsumerBench
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.limits import BACK_OFFS_HELD
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 
 MIB = 1024 * 1024
 
 
-def test_a_broker_consumer_that_ended_for_its_bytes_begins_again_after_the_last_back_off():
+def test_a_broker_consumer_that_ended_for_its_bytes_begins_again_when_its_messages_wait():
     bench = ConsumerBench(prefetch=30_000)
     bench.put(*[bytes(100)] * 200, *[bytes(10 * MIB)] * 40)
     bench.run_until_idle()
@@ -24,10 +25,76 @@ def test_a_broker_consumer_that_ended_for_its_bytes_begins_again_after_the_last_
     assert not bench.channel.subscribed, "the bound on bytes ends it"
     for delivery in deliveries:
         bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
+    assert bench.channel.subscribed
+    assert (bench.intake.held, bench.intake.count) == (0, 0)
+    assert bench.consumer.waiting == len(deliveries)
+    bench.link.run_timers()
+    assert bench.intake.held == 0
+
+
+@pytest.mark.parametrize("bound", [1, 2, 16])
+def test_messages_that_wait_for_their_back_off_keep_no_other_waiting(bound):
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(bound)
+    bench.put(*[b"poison"] * 50, b"good")
+    seen = []
+    while b"good" not in seen:
+        bench.run_until_idle()
+        handed = bench.consumer.get(bound)
+        assert handed, "no back-off is over"
+        seen += [delivery.body for delivery in handed]
+        for delivery in handed:
+            bench.consumer.fail(delivery.epoch, delivery.tag)
+    assert bench.consumer.waiting == 51
+    assert bench.intake.count <= 2 * bound
+
+
+def test_where_more_messages_fail_than_a_few_the_queue_waits_with_them():
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(10)
+    bench.put(*[b"%d" % number for number in range(5_000)])
+    for _ in range(1_000):
+        bench.run_until_idle()
+        for delivery in bench.consumer.get(10):
+            bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
+    assert BACK_OFFS_HELD <= bench.consumer.waiting <= BACK_OFFS_HELD + 40
     assert not bench.channel.subscribed
     bench.link.run_timers()
+    while bench.consumer.waiting >= BACK_OFFS_HELD:
+        bench.report()
+    bench.run_until_idle()
     assert bench.channel.subscribed
-    assert bench.intake.held == 0
+
+
+def test_messages_that_come_again_leave_most_of_the_room_to_others():
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(10)
+    bench.put(*[b"poison"] * 40)
+    while bench.consumer.waiting < 40:
+        bench.run_until_idle()
+        for delivery in bench.consumer.get(10):
+            bench.consumer.fail(delivery.epoch, delivery.tag)
+    bench.link.run_timers()
+    bench.put(*[b"good"] * 100)
+    bench.run_until_idle()
+    open_ones = [delivery.body for delivery in bench.consumer.get(100)]
+    assert 1 <= open_ones.count(b"poison") <= 5
+    assert open_ones.count(b"good") >= 10
+
+
+def test_a_back_off_that_is_over_waits_for_no_message_that_another_worker_has():
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(2)
+    bench.put(*[b"poison"] * 8)
+    while bench.consumer.waiting < 8:
+        bench.run_until_idle()
+        for delivery in bench.consumer.get(10):
+            bench.consumer.fail(delivery.epoch, delivery.tag)
+    bench.link.run_timers()
+    for _ in range(8):
+        bench.queue.clear()  # another worker's
+        bench.report()
+    assert bench.consumer.waiting == 0
 
 
 def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
@@ -316,8 +383,9 @@ def test_equal_messages_do_not_share_their_failures():
         bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
     bench.link.run_timers()
     bench.run_until_idle()
-    deliveries = bench.consumer.get(100)
-    bench.consumer.ack(deliveries[0].epoch, *[delivery.tag for delivery in deliveries])
+    while deliveries := bench.consumer.get(100):
+        bench.consumer.ack(deliveries[0].epoch, *[delivery.tag for delivery in deliveries])
+        bench.run_until_idle()
     assert not bench.dead_letter_writer.asked
     assert not bench.consumer._failures
 
@@ -609,9 +677,15 @@ class Life:
             return
         epoch = self.bench.consumer._epoch
         withheld = set() if epoch is None else set(epoch._book._finished)
-        held = [message for tag, message in unacked.items() if tag not in withheld]
-        assert self.bench.intake.count == len(held)
-        assert self.bench.intake.held == sum(len(message.body) for message in held)
+        waiting = {} if epoch is None else epoch.messages._waiting
+        held = [
+            len(waiting[tag].body if tag in waiting else message.body)
+            for tag, message in unacked.items()
+            if tag not in withheld
+        ]
+        assert self.bench.consumer.waiting == len(waiting)
+        assert self.bench.intake.count + len(waiting) == len(held)
+        assert self.bench.intake.held == sum(held)
 
     def must_go_on_working(self):
         self.channel_opens(0)

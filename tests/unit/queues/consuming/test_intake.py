@@ -91,3 +91,22 @@ def test_a_new_broker_consumer_waits_until_what_is_held_is_what_is_expected():
     assert intake.wanted(0) == 0
     intake.let_go(1_000, 10)
     assert intake.wanted(0) == 20
+
+
+def test_what_waits_for_its_back_off_takes_no_room():
+    intake = Intake(10_000)
+    intake.expect(2)
+    for _ in range(4):
+        intake.arrived(100)
+    intake.waits(100)
+    assert intake.wanted(4, 1) == 4, "more than half of the room is left"
+    intake.waits(100)
+    assert intake.wanted(4, 2) == 8
+    assert intake.wanted(8, 2) == 8
+    intake.waits(100)
+    intake.waits(100)
+    assert (intake.held, intake.count, intake.waiting) == (0, 0, 4)
+    assert intake.wanted(0) == 12
+    for _ in range(4):
+        intake.waited()
+    assert intake.wanted(12, 0) == 4

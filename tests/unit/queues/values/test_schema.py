@@ -1,8 +1,12 @@
 import datetime as dt
 import decimal
+import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tiercel import Schema
 from tiercel.queues.errors import SchemaError
@@ -26,11 +30,71 @@ def test_the_columns_have_names_types_and_positions():
         ("d decimal(99,2)", "unknown type"),
         ("m map<string,long>", "unknown type 'map<string,long>' .* map<string,string> or array"),
         ("m array<map<string,string>>", "unknown type 'array<map<string,string>>'"),
+        ("d decimal(5,-99999999999999999999)", "unknown type"),
+        (f"d decimal({'1' * 5000},2)", "unknown type"),
+        (f"a {'array<' * 17}long{'>' * 17}", "at most 16 arrays in one another"),
+        (f"a {'array<' * 10_000}long{'>' * 10_000}", "at most 16 arrays in one another"),
+        (f"a string DEFAULT {'[' * 90_000}", "cannot read the default"),
+        ("a long, " * 20_000, "has 160,000 characters; write at most 100,000"),
     ],
 )
 def test_a_ddl_that_cannot_be_read_says_why(ddl, said):
     with pytest.raises(SchemaError, match=said):
         Schema.parse(ddl)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    "a",
+                    "`b c`",
+                    "`",
+                    " ",
+                    ":",
+                    ",",
+                    "string",
+                    "array<",
+                    "map<string,",
+                    "decimal(",
+                    "9",
+                ),
+                *("-", ">", ")", "(", "?", " default ", "'", '"', "null", "[", "]", "é"),
+            ]
+        )
+        | st.text(max_size=3)
+    ).map("".join)
+)
+def test_any_text_is_a_schema_or_refused(ddl):
+    with suppress(SchemaError):
+        Schema.parse(str(Schema.parse(ddl)))
+
+
+HARD = {
+    "blanks before a letter": lambda size: "a string" + " " * size + "x!",
+    "blanks before question marks": lambda size: "a " + " " * size + "?" * size,
+    "colons": lambda size: "a " + ": " * size,
+    "commas": lambda size: "a int," * size,
+    "defaults": lambda size: "a " + "default " * size,
+    "quotes": lambda size: "a string default '" + "''" * size,
+    "arrays": lambda size: "a " + "array<" * size,
+}
+
+
+@pytest.mark.parametrize("kind", HARD)
+def test_a_schema_takes_time_in_proportion_to_its_length(kind):
+    def seconds(size):
+        best = []
+        for _ in range(3):
+            began = time.process_time()
+            with suppress(SchemaError):
+                Schema.parse(HARD[kind](size))
+            best.append(time.process_time() - began)
+        return min(best)
+
+    # Eight times the length: 64 times the time, and more, if it goes back over what it has read.
+    assert seconds(12_000) < 24 * max(seconds(1_500), 0.0005)
 
 
 @pytest.mark.parametrize(

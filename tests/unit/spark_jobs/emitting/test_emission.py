@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, OutputLimitError, TopologyBuilder
 from tiercel.acker.ids import edge, seed
 from tiercel.queues.inbox.chunk import decode
+from tiercel.queues.inbox.records import PARCEL_BYTES
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 
@@ -297,3 +298,35 @@ def test_a_direct_emission_that_breaks_a_rule_is_refused_and_nothing_is_recorded
         call(made)
     emission = made.take()
     assert (emission.parcels, emission.roots) == ([], [])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_tuple_that_is_larger_than_the_limit_is_refused_and_nothing_is_recorded(count):
+    builder = TopologyBuilder("large", Config(max_output_bytes=1_000))
+    builder.set_spout("orders", Source("word string"))
+    builder.set_bolt("look", Pass()).shuffle_grouping("orders")
+    made = SpoutEmitter(builder.build(), "orders", 1)
+    made.emit_all([["x" * 500]] * count, range(1, count + 1), "default")
+    with pytest.raises(OutputLimitError, match="'orders' emits more than 1000 bytes in one call"):
+        made.emit_all([*[["x"]] * (count - 1), ["x" * 2_000]], range(101, 101 + count), "default")
+    with pytest.raises(OutputLimitError):
+        made.emit(["x" * 2_000], 7, "default")
+    assert made.take().roots == list(range(1, count + 1))
+    assert made.size == 0
+
+
+def test_a_large_emission_leaves_in_parts_whatever_its_values_are_like():
+    builder = TopologyBuilder("large")
+    builder.set_spout("orders", Source("text string, n long"))
+    builder.set_bolt("look", Pass()).shuffle_grouping("orders")
+    made = SpoutEmitter(builder.build(), "orders", 1)
+    rows = [["é" * (3 * PARCEL_BYTES // 2 if n == 20 else 300_000), n] for n in range(40)]
+    made.emit_all(rows, range(1, 41), "default", [f"id {n}" for n in range(40)])
+    emission = made.take()
+    assert [parcel.part for parcel in emission.parcels] == list(range(len(emission.parcels)))
+    large = [parcel for parcel in emission.parcels if parcel.bytes > PARCEL_BYTES]
+    assert [parcel.tuples for parcel in large] == [[1]]
+    chunks = chunks_of(emission)
+    assert [row for chunk in chunks for row in chunk.values["n"].to_pylist()] == list(range(40))
+    assert [one for chunk in chunks for one in chunk.lineage.roots.tolist()] == list(range(1, 41))
+    assert sum(len(chunk.lineage.keys) for chunk in chunks) == 40

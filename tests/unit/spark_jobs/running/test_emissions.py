@@ -97,6 +97,30 @@ def test_bytes_of_any_kind_are_read_or_refused(packed) -> None:
         return
 
 
+# A list and a signaling NaN are no keys, a number is no name of a stream.
+@pytest.mark.parametrize(
+    "packed",
+    [bytes([1 << 3, 8, 2, 7, 0, 0]), b"\x08\x08\x02\x09\x08sNaN\x00", bytes([1 << 3 | 4, 0x40, 0])],
+)
+def test_a_record_with_an_impossible_value_is_refused(packed) -> None:
+    with pytest.raises(ValueError, match="not what a tuple emitted"):
+        unpack_emissions(packed)
+
+
+@given(EMISSIONS.filter(bool), GAPS, st.data())
+def test_a_mutated_record_is_read_or_refused(emissions, gaps, data) -> None:
+    packed = bytearray(pack_emissions(placed(emissions, gaps)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(packed) - 1))
+        packed[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+        packed = packed or bytearray(b"\x00")
+    try:
+        found = unpack_emissions(bytes(packed))
+    except ValueError:
+        return
+    assert all(isinstance(one.stream, str) for one in found)
+
+
 @given(EMISSIONS.filter(bool), GAPS, st.data())
 def test_what_is_cut_off_is_not_read_as_something_else(emissions, gaps, data) -> None:
     packed = pack_emissions(placed(emissions, gaps))

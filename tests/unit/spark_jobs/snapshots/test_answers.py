@@ -16,14 +16,13 @@ from tests.support.pump import Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Bolt, TopologyBuilder
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, UnknownStreamError
-from tiercel.spark_jobs.snapshots.packing import held_roots, thread_roots
-from tiercel.spark_jobs.snapshots.signing import body_of
+from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, thread_roots
 
 ANSWER = "its task was started again while a thread of the bolt had the tuple"
 
 
 class Handed(Bolt):
-    """Hands each tuple to whoever answers: the test, or a thread."""
+    """Hands each tuple to the test, or to a thread, which answers."""
 
     output_fields = "text string"
     hand: Callable[[Any, Any], None]

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
-from tiercel.spark_jobs.snapshots.packing import held_roots
-from tiercel.spark_jobs.snapshots.signing import BadSignatureError, body_of, sign, verified
+from tiercel.spark_jobs.snapshots.packing import (
+    BadSignatureError,
+    body_of,
+    held_roots,
+    sign,
+    verified,
+)
 
 
 class Join(Bolt):
@@ -271,7 +276,7 @@ def test_a_collector_that_is_stored_stays_behind() -> None:
     pump = pumped(Storing())
     pump.feed(["a"])
     pump.run()
-    assert ["handed in and never stored" in error.message for error in pump.metrics.errors(10)] == [
+    assert ["a collector cannot travel" in error.message for error in pump.metrics.errors(10)] == [
         True
     ]
     assert pump.ledger.pending() == 0
@@ -498,3 +503,111 @@ def test_a_held_tuple_has_its_map_in_another_process_too() -> None:
     pump.run()
     assert seen == [({"a": "ä", "none": None}, {})]
     assert len(pump.acked) == 2
+
+
+class Summing(Bolt):
+    """Holds all tuples and emits their sum; spoils a tuple that it holds, for the message ``b``."""
+
+    output_fields = "text string"
+
+    def prepare(self, config, context):
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        collector.emit(["+".join(one["word"] for one in self.held)], anchors=self.held)
+        if tup["word"] == "b":
+            # No string: the column cannot hold it, so that the snapshot cannot be taken.
+            tup["tags"].append({"seen": True})
+        elif len(self.held) > 1:
+            collector.ack(self.held.pop(0))
+
+
+def refusing(bolt: Bolt | BasicBolt, fields: str, refuses: str) -> tuple[Pump, list[str]]:
+    """A bolt, task 2, before one that refuses texts with ``refuses`` in them."""
+    seen: list[str] = []
+
+    def execute(_self: Any, tup: Any, _collector: Any) -> None:
+        seen.append(tup["text"])
+        if refuses in tup["text"]:
+            raise ValueError("refused")
+
+    builder = TopologyBuilder("refusing")
+    builder.set_spout("spout", Source(fields))
+    builder.set_bolt("bolt", bolt).shuffle_grouping("spout")
+    store = type("Store", (BasicBolt,), {"execute": execute})()
+    builder.set_bolt("store", store).shuffle_grouping("bolt")
+    return Pump(builder.build()), seen
+
+
+def test_a_step_that_cannot_keep_its_attributes_fails_its_input_and_nothing_of_it_leaves() -> None:
+    pump, seen = refusing(Summing(), "word string, tags array<string>", "+")
+    roots = {}
+    for word in "abc":
+        [roots[word]] = pump.feed([word, ["x"]])
+        pump.run()
+    assert seen == ["a", "a+c"]
+    assert pump.acked == []
+    assert pump.failed[roots["b"]].startswith("bolt: cannot keep its attributes")
+    # ``a`` was held on, as it was before the step: nothing of the sum with ``b`` has left.
+    assert pump.failed[roots["a"]] == pump.failed[roots["c"]] == "store: ValueError: refused"
+
+
+class Sliding(Bolt):
+    """Holds tuples and emits their sum when the plan, a clock for example, says so."""
+
+    output_fields = "text string"
+    plan: list[bool]
+
+    def prepare(self, config, context):
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        if self.plan.pop(0):
+            collector.emit(["sum " + "+".join(one["word"] for one in self.held)], anchors=self.held)
+            while len(self.held) > 1:
+                collector.ack(self.held.pop(0))
+
+
+@pytest.mark.parametrize("effects", range(6))
+def test_a_repeat_that_does_other_work_fails_what_is_held_too(effects: int) -> None:
+    plan = [False, True, False, True]
+    pump, seen = refusing(type("Slides", (Sliding,), {"plan": plan})(), "word string", "sum")
+    [a] = pump.feed(["a"])
+    pump.run()
+    [b] = pump.feed(["b"])
+    pump.send()
+    with killed_after(effects):
+        pump.work(2)
+    pump.take_over(2)
+    pump.run()
+    [c] = pump.feed(["c"])
+    pump.run()
+    assert {a, b} <= pump.failed.keys()
+    assert c not in pump.acked
+    assert set(seen) <= {"sum a+b", "sum a+b+c", "sum a+c", "sum b+c", "sum c"}
+
+
+class Alarm(BasicBolt):
+    output_fields = "text string"
+    plan: list[bool]
+
+    def execute(self, tup, collector):
+        if self.plan.pop(0):
+            collector.emit(["alarm " + tup["word"]])
+
+
+@pytest.mark.parametrize("effects", range(1, 5))
+def test_a_repeat_that_emits_nothing_more_fails_its_message(effects: int) -> None:
+    bolt = type("Alarms", (Alarm,), {"plan": [True, False]})()
+    pump, seen = refusing(bolt, "word string", "alarm")
+    [root] = pump.feed(["x"])
+    pump.send()
+    with killed_after(effects):
+        pump.work(2)
+    pump.take_over(2)
+    pump.run()
+    assert pump.acked == []
+    assert root in pump.failed
+    assert seen in ([], ["alarm x"])

@@ -19,13 +19,9 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _part(options: tuple[str, ...]) -> Path:
-    return Path(
-        next(
-            option.partition("=")[2]
-            for option in options
-            if option.startswith("-XX:ArchiveClassesAtExit=")
-        )
-    )
+    start = '"-XX:ArchiveClassesAtExit='
+    [named] = [option for option in options if option.startswith(start)]
+    return Path(named.removeprefix(start).removesuffix('"'))
 
 
 def test_without_an_archive_java_is_told_nothing(beside: Path) -> None:
@@ -35,7 +31,7 @@ def test_without_an_archive_java_is_told_nothing(beside: Path) -> None:
 
 def test_an_archive_that_is_there_is_used(beside: Path) -> None:
     archive_path().touch()
-    assert f"-XX:SharedArchiveFile={beside / 'tiercel.jsa'}" in reading_options()
+    assert f'"-XX:SharedArchiveFile={beside / "tiercel.jsa"}"' in reading_options()
 
 
 def test_what_java_wrote_takes_the_place_of_the_old_archive(beside: Path) -> None:
@@ -65,10 +61,12 @@ def test_an_error_leaves_no_half_archive(beside: Path) -> None:
     assert list(beside.iterdir()) == []
 
 
-def test_a_folder_that_java_could_not_be_told_of_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_that_cannot_be_written_to_is_named(
+    beside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a folder").mkdir()
-    monkeypatch.setattr(archive.pyspark, "__file__", str(tmp_path / "a folder" / "__init__.py"))
-    with pytest.raises(SparkUnavailableError, match="without spaces"), writing_options():
+    monkeypatch.setattr(archive.os, "access", lambda path, mode: path != beside)
+    with (
+        pytest.raises(SparkUnavailableError, match=f"cannot write {archive_path()}: run it as"),
+        writing_options(),
+    ):
         pass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Mapping
 
 import pytest
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
-from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, settings_of
+from tiercel.spark_jobs.spark import settings as spark_settings
+from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, quoted, settings_of
 
 CLUSTERS = ["spark://host:7077", "yarn", "k8s://https://host"]
 ONE_MACHINE = ["local", "local[2]", "local[*]", "local-cluster[2,1,1024]"]
@@ -39,6 +41,21 @@ def test_on_one_machine_strangers_get_nothing_and_the_jvm_is_small(master: str) 
     assert SMALL_JVM in found["spark.driver.extraJavaOptions"]
     assert "-Da=b" in found["spark.driver.extraJavaOptions"]
     assert found["spark.executor.extraJavaOptions"] == f"{SMALL_JVM} -Da=b"
+
+
+def test_a_checkout_may_lie_in_a_folder_with_a_space_in_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_settings, "_LOG4J", "/home/me/a folder/log4j2.properties")
+    found = settings("local[2]")["spark.driver.extraJavaOptions"]
+    assert shlex.split(found)[0] == "-Dlog4j2.configurationFile=/home/me/a folder/log4j2.properties"
+
+
+@pytest.mark.parametrize(
+    "path", ["/a folder", '/a "quoted" folder', "/a\\folder", "/it's", "/plain"]
+)
+def test_an_option_is_one_word_of_a_list_whatever_its_path_has_in_it(path: str) -> None:
+    assert shlex.split(f"-Xa {quoted(path)} -Xb") == ["-Xa", path, "-Xb"]
 
 
 @pytest.mark.parametrize("master", CLUSTERS)

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiercel.spark_jobs.errors import BadStateError
-from tiercel.spark_jobs.state.encoding import decode_key, decode_value, encode_key, encode_value
+from tiercel.spark_jobs.state.encoding import (
+    LARGEST_VALUE,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 PARTS = st.one_of(TEXTS, st.integers(), st.binary())
@@ -116,3 +122,10 @@ def test_what_is_no_key_is_refused_with_the_reason(key, reason):
         BadStateError, match=rf"cannot be a key of a state \(.*{reason}.*\): use str, int, bytes"
     ):
         encode_key(key)
+
+
+def test_a_value_that_is_too_large_for_one_call_of_redis_is_refused():
+    text = "x" * (LARGEST_VALUE - 2)
+    assert len(encode_value(text)) == LARGEST_VALUE
+    with pytest.raises(BadStateError, match=r"takes 64 MiB: put it under several keys"):
+        encode_value(text + "x")

@@ -8,7 +8,7 @@ from tiercel.acker.errors import RedisRefusedError
 from tiercel.compose.errors import ServiceMissingError
 from tiercel.queues.errors import BrokerRefusedError
 from tiercel.spark_jobs.errors import SparkUnavailableError
-from tiercel.workers.cli.errors import one_line_errors
+from tiercel.workers.cli.app import one_line_errors
 from tiercel.workers.errors import UsageError
 
 

@@ -566,3 +566,34 @@ def test_a_driver_that_waits_for_redis_ends_when_it_is_told(world, drive):
     driver.runs.stop()
     wait_until(lambda: driver.ended, 5, "the driver to end")
     assert driver.error is None
+
+
+def test_what_is_remembered_grows_old_while_the_topology_is_active_and_runs(
+    world, drive, monkeypatch
+):
+    """A message that waits while it is deactivated may be one that was applied before."""
+    monkeypatch.setattr(run_watch, "AGED_EVERY_S", 0.02)
+    aged = []
+    looked = threading.Event()
+    state = world.control.state
+
+    def seen():
+        looked.set()
+        return state()
+
+    monkeypatch.setattr(world.control, "state", seen)
+
+    def looks(number=4):
+        for _ in range(number):
+            looked.clear()
+            assert looked.wait(10)
+
+    drive(age=lambda: aged.append(state()))
+    wait_until(lambda: len(aged) > 2, 10, "it grows older")
+    world.control.order(State.DEACTIVATED)
+    looks()
+    before = len(aged)
+    looks()
+    assert len(aged) == before
+    world.control.order(State.ACTIVE)
+    wait_until(lambda: len(aged) > before, 10, "it grows older again")

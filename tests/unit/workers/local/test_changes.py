@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.workers.local.changes import Changes
+from tiercel.workers.local.reload import Changes
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from collections import Counter
 
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.workers.local.progress import Progress, describe
+from tiercel.workers.local.run import Progress, describe
 
 
 def test_nothing_is_said_when_nothing_happened():

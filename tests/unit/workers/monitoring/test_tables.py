@@ -7,13 +7,38 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from tiercel import (
+    ArrowBolt,
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    DatabaseSink,
+    QueueSink,
+    QueueSpout,
+    StatefulBolt,
+    TopologyBuilder,
+)
+from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.workers.control.graph import graph_of
 from tiercel.workers.monitoring import screen, tables
 from tiercel.workers.monitoring.bolts import BoltRow
-from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow, SpoutRow
+from tiercel.workers.monitoring.overview import (
+    AckerRow,
+    Overview,
+    Own,
+    QueueRow,
+    SpoutRow,
+    overview_of,
+)
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, definitions, rows_of
+from tiercel.workers.monitoring.raw import Raw
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
 KINDS = [kind for kind in vars(tables).values() if isinstance(kind, TableKind)]
@@ -230,3 +255,78 @@ def test_a_long_name_is_broken_and_no_number_is():
         assert text in shown
     for letter in "sbqt":
         assert shown.count(letter) >= 60
+
+
+class Batches(BatchBolt):
+    def execute_batch(self, tuples, collector):
+        """Do nothing."""
+
+
+class Batch(ArrowBolt):
+    def execute(self, batch, collector):
+        """Do nothing."""
+
+
+class Call(AsyncBolt):
+    async def execute(self, tup, collector):
+        """Do nothing."""
+
+
+class Ledger(StatefulBolt):
+    once = True
+
+
+EVERY_BOLT = {
+    "plain": Bolt(),
+    "basic": BasicBolt(),
+    "batch": Batches(),
+    "arrow": Batch(),
+    "async": Call(),
+    "stateful": StatefulBolt(),
+    "once": Ledger(),
+    "publishes": QueueSink("out"),
+    "stores": DatabaseSink("sqlite:///orders.db", "orders"),
+}
+COUNTS = dict.fromkeys(
+    (
+        *("emitted", "transferred", "executed", "acked", "failed", "steps", "execute_ns"),
+        *(NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE),
+    ),
+    7,
+)
+
+
+def seen_whole(builder):
+    """The overview of a topology in which everything was counted."""
+    graph = graph_of(builder.build())
+    components = (*graph.spouts, *graph.bolts)
+    counts = {each.name: {each.tasks[0]: COUNTS} for each in components}
+    raw = Raw(
+        graph=graph,
+        counted=Counted(counts=counts, seconds=600),
+        present={},
+        state=None,
+        driver=True,
+        inboxes={},
+        census=Census(pending=1, memory_bytes=1, feed_entries=1, feed_lag_s=1),
+        errors=BUSY.errors,
+    )
+    return replace(overview_of("orders", raw), queues=BUSY.queues, sinks=BUSY.queues)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_top_shows_each_of_its_tables_for_every_kind_of_bolt(width):
+    builder = TopologyBuilder("orders")
+    spout = QueueSpout("orders", "order string", identity="message_id")
+    builder.set_spout("in", spout)
+    for name, bolt in EVERY_BOLT.items():
+        builder.set_bolt(name, bolt).shuffle_grouping("in")
+    overview = seen_whole(builder)
+    assert {row.name for row in overview.once} == {"in", *EVERY_BOLT}
+    shown = rendered(screen.top_view(overview, "10m", ["Redis does not answer"]), width)
+    for table in (tables.SPOUTS, tables.BOLTS, tables.ONCE, tables.QUEUES, tables.ERRORS):
+        heading = table.columns[0].name
+        assert heading in shown, f"the table {table.title}"
+    for name in EVERY_BOLT:
+        assert shown.count(name) >= 3, "as a bolt, its tasks, and where it takes effect once"
+    assert max(map(len, shown.splitlines())) <= width

@@ -13,8 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tiercel.compose.embedded import __file__ as compose_file
-from tiercel.workers.cli.app import app
-from tiercel.workers.cli.errors import one_line_errors
+from tiercel.workers.cli.app import app, one_line_errors
 from tiercel.workers.errors import UsageError
 from tiercel.workers.loading import load_topology
 from tiercel.workers.project.writer import write_project

@@ -178,3 +178,40 @@ def test_a_tuple_whose_bolt_began_its_timeout_again_is_no_sign_and_no_reason_to_
     admission.reached(0.0, 0.0)
     admission.completed({0.0: 2}, 60.0, {55.0: 2})
     assert admission.bound == FIRST_BOUND
+
+
+@pytest.mark.parametrize("way", ["given back", "timed out", "failed"])
+def test_a_round_waits_for_no_tuple_that_left_without_an_outcome(way):
+    admission = adaptive(100)
+    admission.emitted(100, 0.0)
+    admission.reached(0.0, 0.0)
+    admission.completed({0.0: 50}, 0.01)
+    for _ in range(49):
+        if way == "failed":
+            admission.failed(0.0, 0.02)
+        else:
+            admission.left({0.0: 1}, 0.02)
+    assert admission.bound == 800
+
+
+def test_a_round_that_nothing_is_left_of_says_nothing_and_the_next_one_is_judged():
+    admission = adaptive(100)
+    admission.emitted(100, 0.0)
+    admission.reached(0.0, 0.0)
+    admission.left({0.0: 100}, 30.0)
+    assert admission.bound == 100
+    round_of(admission, 0.01)
+    assert admission.bound == 800
+
+
+def test_tuples_that_fail_let_a_small_bound_grow_to_sixteen():
+    admission = adaptive()
+    now = 0.0
+    for _ in range(10):
+        count = admission.bound
+        admission.emitted(count, now)
+        admission.reached(now, now)
+        for _ in range(count):
+            admission.failed(now, now + 0.01)
+        now += 0.02
+    assert admission.bound == UNPROVEN_BOUND

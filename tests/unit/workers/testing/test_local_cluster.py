@@ -466,8 +466,7 @@ def test_the_first_traceback_of_each_error_can_be_looked_at_after_the_end_too():
             feeder.feed(["bad"], msg_id=number)
         cluster.run_until_idle()
         [text] = cluster.tracebacks()
-        assert text.startswith("Traceback (most recent call last):\n  File")
-        assert "tiercel/" not in text.splitlines()[1]
+        assert text.startswith(f'Traceback (most recent call last):\n  File "{__file__}", line ')
         assert text.endswith("ValueError: a bad word")
         assert "(testing/test_local_cluster.py:" in cluster.fail_reasons("sentences")[0]
     assert cluster.tracebacks() == [text]

@@ -1,0 +1,128 @@
+"""Large output on a Redis with little memory."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from redis.connection import AbstractConnection
+
+from tests.support.pump import RUN, Source
+from tiercel import BasicBolt, Config, TopologyBuilder
+from tiercel.acker.connection.client import connect
+from tiercel.acker.effects import perform_all
+from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues.inbox.records import PARCEL_BYTES, Appended, Sender
+from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.counting import Counting
+from tiercel.spark_jobs.running.suspicion import Suspicion
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.topology.placement import bolt_tasks
+
+MIB = 1024 * 1024
+ROW = 100_000
+
+
+class Explode(BasicBolt):
+    output_fields = "row binary, n long"
+
+    def execute(self, tup, collector):
+        for n in range(tup["rows"]):
+            collector.emit([bytes(ROW), n])
+
+
+class Take(BasicBolt):
+    def __init__(self):
+        self.taken = 0
+
+    def execute(self, tup, collector):
+        self.taken += 1
+
+
+def topology():
+    builder = TopologyBuilder(f"large-{uuid.uuid4().hex}", Config(max_output_bytes=400 * MIB))
+    builder.set_spout("orders", Source("rows long"))
+    builder.set_bolt("explode", Explode()).shuffle_grouping("orders")
+    builder.set_bolt("take", Take()).shuffle_grouping("explode")
+    return builder.build()
+
+
+@pytest.fixture
+def small(redis):
+    """A Redis with 128 MiB for all that it holds."""
+    server = redis()
+    with closing(connect(server.url)) as client:
+        client.config_set("maxmemory", 128 * MIB)
+    return server
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The size of all that was sent to a server together."""
+    sizes = []
+    send = AbstractConnection.send_packed_command
+
+    def measured(self, command, *args, **kwargs):
+        sizes.append(sum(map(len, command)))
+        return send(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", measured)
+    return sizes
+
+
+def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent):
+    made = topology()
+    spec = ledger_spec_of(made, (small.url,))
+    with (
+        closing(open_inboxes(spec)) as inboxes,
+        closing(open_ledger(spec)) as ledger,
+        closing(ledger.feed(1)) as feed,
+    ):
+        inboxes.adopt(RUN, bolt_tasks(made))
+        ledger.begin(RUN)
+        around = Around(
+            run=RUN,
+            topology=made,
+            inboxes=inboxes,
+            ledger=ledger,
+            state=MemoryStateStore(),
+            counting=Counting(MemoryMetrics()),
+            config={},
+            key=b"key",
+            suspicion=Suspicion(RUN, None, None),
+        )
+        emitter = SpoutEmitter(made, "orders", 1)
+        emitter.emit_all([[1], [2_500], [1]], [1, 2, 3], "default")
+        emission = emitter.take()
+        assert ledger.register(1, emission.roots, emission.ack_vals) == []
+        sender = Sender(task=1, attempt=1)
+        assert perform_all(inboxes.append(RUN, sender, 1, emission.parcels)) == [Appended.DONE]
+        explode, take = (Attempt(around, task, threading.Event()) for task in (2, 3))
+        sizes = []
+
+        def make_room(_seconds):
+            sizes.append(inboxes.figures([3])[3].bytes)
+            while take.turn():
+                continue
+
+        explode._committer._wait = make_room
+        while explode.turn() or take.turn():
+            continue
+        assert take._setup.copy._bolt.taken == 2_502
+        assert max(sizes) <= 64 * MIB
+        assert len(sizes) > 2
+        acked: list[int] = []
+        while len(acked) < 3:
+            outcomes = feed.read(timedelta(seconds=5))
+            assert outcomes.acked
+            acked += outcomes.acked
+        assert sorted(acked) == [1, 2, 3]
+    assert max(sent) < 2 * PARCEL_BYTES

@@ -1,0 +1,327 @@
+"""The bound on what is in flight, with outages of every part, on simulated time: afterwards a
+backlog leaves as fast as it would have left without one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter, deque
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from tiercel.acker.ledger import Failure, Outcomes
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
+from tiercel.workers.spout.trees import Trees
+
+TIMEOUT_S = 30.0
+LOOP_S = 0.02
+BACKLOG = 10_000
+QUICK_S = 0.0002
+# Seconds after which the spout knows that its driver is gone.
+LEASE_S = 5.0
+# What an outage may cost: this part of the time that the backlog takes without one, and this long
+# after the first ack.
+FACTOR = 1.25
+WITHIN_S = 10.0
+
+
+class Server:
+    """A bolt task with its inbox: (root, seconds of work) each."""
+
+    def __init__(self):
+        self.inbox = deque()
+        self.free_at = 0.0
+
+
+class World:
+    """A queue, a spout with its trees and its bound, and bolt tasks that are fed in turn.
+
+    Messages are (number, seconds of work); in flight they are known by the epoch too. A negative
+    number always fails.
+    """
+
+    def __init__(self, servers=2, depth=1):
+        self.now = 0.0
+        self.numbers = itertools.count(1)
+        self.roots = itertools.count(1)
+        self.epoch = 0
+        self.ready = deque()
+        # (due, message) of those that failed.
+        self.back_off = []
+        self.failures = Counter()
+        # Those of them that came again and are not done.
+        self.again = set()
+        self.unacked = {}
+        self.acked = {}
+        self.rate = self.arrived = 0.0
+        self.work_s = 0.2
+        self.servers = [Server() for _ in range(servers)]
+        self.turn = itertools.cycle(self.servers)
+        self.outcomes = []
+        # Parts that are away; the driver's lease outlives it.
+        self.away = set()
+        self.driver_gone_at = float("inf")
+        self.look_at = 0.0
+        self.bounds = []
+        self.admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S), depth)
+        tally = SimpleNamespace(add=lambda *_: None, error=lambda _: False)
+        ledger = SimpleNamespace(forget=lambda _: None)
+        timeout = timedelta(seconds=TIMEOUT_S)
+        self.trees = Trees(self, ledger, tally, self.admission, timeout)
+
+    # -- what a spout is told ----------------------------------------------------------------------
+
+    def ack(self, msg_ids):
+        for epoch, message in msg_ids:
+            if epoch == self.epoch:
+                del self.unacked[message]
+                self.acked[message] = self.now
+
+    def fail(self, msg_id, _reason):
+        epoch, message = msg_id
+        if epoch == self.epoch:
+            del self.unacked[message]
+            self.again.discard(message)
+            self.failures[message] += 1
+            wait_s = min(10.0, 0.1 * 2 ** self.failures[message])
+            heapq.heappush(self.back_off, (self.now + wait_s, message))
+
+    def release(self, msg_id):
+        epoch, message = msg_id
+        if epoch == self.epoch:
+            del self.unacked[message]
+            self.ready.appendleft(message)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def publish(self, count, work_s):
+        """Put messages into the queue, and return them."""
+        messages = [(next(self.numbers), work_s) for _ in range(count)]
+        self.ready += messages
+        return messages
+
+    def run(self, seconds):
+        until = self.now + seconds
+        while self.now < until:
+            self.step()
+
+    def until(self, condition, most_s=3_600.0):
+        end = self.now + most_s
+        while not condition() and self.now < end:
+            self.step()
+        assert condition(), f"after {most_s} s, with a bound of {self.bounds[-1]}"
+
+    def step(self):
+        self.now = round(self.now + LOOP_S, 6)
+        self.arrived += self.rate * LOOP_S
+        self.publish(int(self.arrived), self.work_s)
+        self.arrived %= 1
+        while self.back_off and self.back_off[0][0] <= self.now and self.may_come_again:
+            message = heapq.heappop(self.back_off)[1]
+            self.again.add(message)
+            self.ready.appendleft(message)
+        if self.away.isdisjoint({"executors", "redis"}) and self.driver_gone_at > self.now:
+            self.execute()
+        attended = self.attended
+        if "redis" not in self.away and self.outcomes:
+            outcomes = self.outcomes
+            self.outcomes = []
+            self.trees.take_outcomes(
+                Outcomes(
+                    acked=[root for root, failure in outcomes if failure is None],
+                    failed=[failure for _, failure in outcomes if failure is not None],
+                ),
+                self.now,
+            )
+        self.trees.expire(self.now, blame=attended)
+        if self.now >= self.look_at:
+            self.look_at = self.now + 1
+            self.trees.look(self.now)
+        if attended and "broker" not in self.away:
+            self.fill()
+        self.bounds.append(self.admission.bound)
+
+    @property
+    def may_come_again(self):
+        """The consumer lets messages that failed have half of the room."""
+        return len(self.again) < max(1, self.admission.bound // 2)
+
+    @property
+    def attended(self):
+        return "redis" not in self.away and self.now < self.driver_gone_at + LEASE_S
+
+    def execute(self):
+        for server in self.servers:
+            while server.inbox and server.free_at + server.inbox[0][2] <= self.now:
+                root, number, work_s = server.inbox.popleft()
+                server.free_at += work_s
+                failure = Failure(root=root, component="b", task=1, reason="no")
+                self.outcomes.append((root, failure if number < 0 else None))
+            if not server.inbox:
+                server.free_at = self.now
+
+    def fill(self):
+        self.ask(self.admission.bound - self.trees.working)
+        if self.trees.working >= self.admission.bound:
+            self.admission.reached(self.now, self.trees.first_at(self.now))
+            self.ask(self.admission.bound - self.trees.working)
+
+    def ask(self, room):
+        sent = []
+        while self.ready and len(sent) < room:
+            message = self.ready.popleft()
+            root = next(self.roots)
+            self.unacked[message] = root
+            next(self.turn).inbox.append((root, *message))
+            sent.append((root, (self.epoch, message)))
+        self.trees.sent(sent, self.now)
+
+    # -- outages -----------------------------------------------------------------------------------
+
+    def executors_away(self, seconds):
+        self._without("executors", seconds)
+
+    def redis_away(self, seconds):
+        self._without("redis", seconds)
+
+    def redis_emptied(self, seconds):
+        self._without("redis", seconds)
+        self._empty_inboxes()
+        self.trees.give_back_all("Redis lost the ledger", self.now)
+
+    def broker_away(self, seconds):
+        """What was open comes again; what is said of its first delivery is dropped."""
+        self.epoch += 1
+        self.ready.extendleft(self.unacked)
+        self.unacked = {}
+        self._without("broker", seconds)
+
+    def driver_killed(self, seconds):
+        """The next one releases what the last one had not done."""
+        self._without_driver(seconds)
+        roots = [root for server in self.servers for root, _, _ in server.inbox]
+        self._empty_inboxes()
+        self.trees.take_outcomes(Outcomes(released=roots), self.now)
+
+    def run_lost(self, seconds):
+        """The next driver knows nothing of what the last one had not done."""
+        self._without_driver(seconds)
+        self._empty_inboxes()
+
+    def _without_driver(self, seconds):
+        self.driver_gone_at = self.now
+        self.run(seconds)
+        self.driver_gone_at = float("inf")
+
+    def _without(self, part, seconds):
+        self.away.add(part)
+        self.run(seconds)
+        self.away.remove(part)
+        for server in self.servers:
+            server.free_at = self.now
+
+    def _empty_inboxes(self):
+        for server in self.servers:
+            server.inbox.clear()
+            server.free_at = self.now
+
+
+OUTAGES = [
+    World.executors_away,
+    World.redis_away,
+    World.redis_emptied,
+    World.broker_away,
+    World.driver_killed,
+    World.run_lost,
+]
+
+
+def under_load(load, **settings):
+    """Begin under a light load of slow work, or with as much as it can do of quick work."""
+    world = World(**settings)
+    if load == "light":
+        world.rate = 5.0
+        world.run(60)
+    else:
+        world.publish(60_000, QUICK_S)
+        world.run(4)
+    return world
+
+
+def leaves_in(world):
+    """The seconds from the first ack on in which a backlog leaves, whatever lies before it."""
+    backlog = world.publish(BACKLOG, QUICK_S)
+    # It comes first: this is about the pace, and not about the work that waits.
+    world.ready.rotate(BACKLOG)
+    acked = len(world.acked)
+    world.until(lambda: len(world.acked) > acked)
+    first_at = world.now
+    world.until(lambda: all(message in world.acked for message in backlog))
+    return world.now - first_at
+
+
+@pytest.fixture(scope="module")
+def without_outage():
+    return {load: leaves_in(under_load(load)) for load in ("light", "full")}
+
+
+def assert_as_fast_as_ever(world, took_s):
+    """Just after the outage, and once more when the messages of the outage are done."""
+    assert leaves_in(world) <= WITHIN_S + FACTOR * took_s, f"the bound is {world.bounds[-1]}"
+    world.until(lambda: len(world.ready) + len(world.trees) < 5)
+    world.run(WITHIN_S)
+    assert leaves_in(world) <= FACTOR * took_s + 0.5, f"the bound is {world.bounds[-1]}"
+
+
+@pytest.mark.parametrize("load", ["light", "full"])
+@pytest.mark.parametrize("seconds", [1, 40, 600])
+@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
+def test_after_an_outage_a_backlog_leaves_as_fast_as_without_one(
+    outage, seconds, load, without_outage
+):
+    world = under_load(load)
+    outage(world, seconds)
+    assert_as_fast_as_ever(world, without_outage[load])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_any_outages_in_a_row_a_backlog_leaves_as_fast_as_without_one(seed, without_outage):
+    chance = random.Random(seed)
+    load = chance.choice(["light", "full"])
+    world = under_load(load)
+    for _ in range(4):
+        chance.choice(OUTAGES)(world, chance.choice([1, 5, 25, 35, 90]))
+        world.run(chance.choice([0.1, 3, 30]))
+    assert_as_fast_as_ever(world, without_outage[load])
+
+
+@pytest.mark.parametrize("failing", [4, 8, 50])
+@pytest.mark.parametrize("work_s", [0.01, 0.2])
+def test_messages_that_always_fail_keep_no_other_waiting(failing, work_s):
+    world = World(servers=4)
+    world.ready += [(-number, work_s) for number in range(1, failing + 1)]
+    good = world.publish(400, 0.01)
+    world.until(lambda: world.acked, 5.0)
+    world.until(lambda: all(message in world.acked for message in good), 30.0 - world.now)
+
+
+def test_work_that_fails_faster_than_it_works_lets_the_bound_grow_to_sixteen_and_no_further():
+    """A bolt whose database is away: with more in flight, much would time out once it is back."""
+    world = World(servers=4)
+    world.ready += [(-number, 0.001) for number in range(1, 2_001)]
+    world.run(60)
+    assert max(world.bounds) == UNPROVEN_BOUND
+    assert world.failures.total() > 10_000
+
+
+def test_where_one_in_two_fails_the_bound_follows_the_others():
+    world = World(servers=2)
+    for number in range(1, 2_001):
+        world.ready.append((-number, 0.001))
+        world.publish(1, 0.001)
+    world.until(lambda: len(world.acked) == 2_000, 30.0)
+    assert max(world.bounds) > UNPROVEN_BOUND
