@@ -24,8 +24,7 @@ from tiercel.spark_jobs.hashing import by_key, key_hash
 
 # (values, identity) to the ids of tasks and lines, each at most once.
 #
-# The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn
-# in the upper half.
+# The identity is a 64-bit number of the emission, well mixed.
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
 
 
