@@ -4,7 +4,7 @@ from collections import Counter
 
 from tests.semantics.components import chain, feeding, outcome
 from tests.support.reasons import unplaced
-from tiercel import BasicBolt, Bolt
+from tiercel import BasicBolt, Bolt, TopologyBuilder
 
 
 class Living(BasicBolt):
@@ -41,7 +41,7 @@ def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_
     feeder = feeding(*range(20))
     builder = TopologyBuilder("living")
     builder.set_spout("s", feeder)
-    builder.set_bolt("b1", Living(tmp_path), parallelism=2).fields_grouping("s", "n")
+    builder.set_bolt("b1", Living(tmp_path), parallelism=2).fields_grouping("s", "x")
     cluster = cluster_of(builder.build())
     cluster.run_until_idle()
     assert cluster.acked("s") == list(range(20))
