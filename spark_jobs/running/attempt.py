@@ -82,12 +82,14 @@ class Attempt:
             self._ticks.count = opened.ticks
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self.doing: Step | None = None
-        # Held where the bolt goes on to another tuple, and while tuples are given back.
+        # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
+        self._claims = line_at(topology, task) is not None
         self._shares: Sequence[Share] = ()
         # Number of tuples of the step that the bolt has begun; None: all must be executed.
         self._begun: int | None = None
-        self._call_began = 0.0
+        # True while another thread may give tuples back: the bolt then waits between two tuples.
+        self._asked_back = False
         self._gave_back = False
         # True if it is not known whether what should go back went.
         self._unsure = False
@@ -110,24 +112,34 @@ class Attempt:
         """Give back what was claimed and not begun where one call of the bolt lasts; the step then
         ends with it. Called by another thread, several times per second.
         """
+        if not self._claims or not self._call_lasts():
+            return
+        # First: whoever does not see it has counted its tuple as begun before.
+        self._asked_back = True
         with self._between:
-            lasts = time.monotonic() - self._call_began > _LASTS_S
-            if self.doing is None or not self._begun or not lasts:
-                return
-            rests = self._backlog.rests(first_of(self._shares, self._begun))
-            if not rests:
-                return
-            unfinished = self._committer.unfinished
-            first = [] if unfinished is None else [self._inbox.finish(unfinished)]
-            self._gave_back = True
-            try:
-                done = perform_all([*first, self._inbox.give_back(rests)])
-            except (RedisUnavailableError, StepOrderError):
-                self._unsure = True
-                return
-            # Else nothing has moved, and the commit finds out who has the task now.
-            if all(done):
-                self._backlog.gone(rests)
+            if self._call_lasts():
+                self._give_back()
+            self._asked_back = False
+
+    def _call_lasts(self) -> bool:
+        waits_s = self._around.clock() - self._slices.asked_at
+        return self.doing is not None and bool(self._begun) and waits_s > _LASTS_S
+
+    def _give_back(self) -> None:
+        rests = self._backlog.rests(first_of(self._shares, self._begun))
+        if not rests:
+            return
+        unfinished = self._committer.unfinished
+        first = [] if unfinished is None else [self._inbox.finish(unfinished)]
+        self._gave_back = True
+        try:
+            done = perform_all([*first, self._inbox.give_back(rests)])
+        except (RedisUnavailableError, StepOrderError):
+            self._unsure = True
+            return
+        # Else nothing has moved, and the commit finds out who has the task now.
+        if all(done):
+            self._backlog.gone(rests)
 
     def run(self) -> bool:
         """Work until ``stop``; False: a new attempt must repeat what was sealed."""
@@ -258,7 +270,8 @@ class Attempt:
         self._begin(step, shares, cut=sealed is None)
         try:
             with around.counting.executing(self.task, self._setup.component):
-                done = self._execute(shares, step, None if sealed else self._may)
+                may = self._may if self._claims else self._slices.may
+                done = self._execute(shares, step, None if sealed else may)
         finally:
             with self._between:
                 self.doing = None
@@ -281,20 +294,21 @@ class Attempt:
             self.doing = step
             self._shares = shares
             self._gave_back = False
-            self._call_began = time.monotonic()
             self._begun = None
             if cut:
                 at_once = self._setup.arrow or self._setup.batch
                 self._begun = sum(len(share.rows) for share in shares) if at_once else 0
 
     def _may(self) -> bool:
-        """Return True if the step goes on with another tuple, and note that it does."""
-        with self._between:
-            goes_on = not self._gave_back and self._slices.may()
-            if (goes_on or not self._begun) and self._begun is not None:
-                self._begun += 1
-                self._call_began = time.monotonic()
-            return goes_on
+        """Return True if the step goes on with another tuple, and count that as begun."""
+        begun = self._begun = (self._begun or 0) + 1
+        if self._asked_back:
+            with self._between:
+                pass
+        goes_on = not self._gave_back and self._slices.may()
+        if not goes_on and begun > 1:
+            self._begun = begun - 1
+        return goes_on
 
     def _states(self, number: int) -> TaskStates | None:
         if not self._setup.stateful:

@@ -40,6 +40,8 @@ class Slices:
         self.size = _FIRST
         self._began = self._executed = clock()
         self._work_began: float | None = None
+        # The last time at which it was asked whether the step goes on, or began.
+        self.asked_at = self._began
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
@@ -77,7 +79,7 @@ class Slices:
 
     def begin(self) -> None:
         """A step begins. Its tuples are not executed yet: what they need is fetched before."""
-        self._began = self._clock()
+        self.asked_at = self._began = self._clock()
         self._work_began = None
 
     def may(self) -> bool:
@@ -85,7 +87,7 @@ class Slices:
 
         Ask before each, also before the first.
         """
-        now = self._clock()
+        self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
         return now - self._work_began < _STEP_S

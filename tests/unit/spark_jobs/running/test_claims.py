@@ -1,4 +1,4 @@
-"""What a task claims from the line of its bolt, and what of it goes back."""
+"""Claims of a task from the line of its bolt, and the tuples that go back to it."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def until(pump: Pump, inbox: int, tuples: int) -> None:
     """Look for a call that lasts, as the process's own thread does, until this many are there."""
 
     def looked() -> bool:
+        pump.now += 1.0
         pump.attempts[2].give_back()
         return pump.inboxes.figures([inbox])[inbox].tuples == tuples
 
@@ -146,6 +147,7 @@ def test_where_it_is_not_known_what_went_back_a_new_attempt_looks(
         raise RedisUnavailableError("the reply is lost")
 
     monkeypatch.setattr(MemoryInbox, "_give_back", and_the_reply_is_lost)
+    pump.now += 1.0
     wait_until(lambda: pump.attempts[2].give_back() or lost, 10, "it was tried")
     monkeypatch.undo()
     Long.may_end.set()
