@@ -4,7 +4,8 @@ ServiceError
 ├── ServiceMissingError   a program is not installed and cannot be installed from here:
                           a person must act
 ├── ServiceStartError     a program is there but did not come up; the message holds
-│                         its last log lines
+│   │                     its last log lines
+│   └── PortTakenError    another process has a port that was drawn for it
 └── ServiceStoppedError   its start was broken off, as was asked for
 """
 
@@ -19,6 +20,10 @@ class ServiceMissingError(ServiceError):
 
 class ServiceStartError(ServiceError):
     """A server did not become ready."""
+
+
+class PortTakenError(ServiceStartError):
+    """Another process listens on a port that was drawn for a server."""
 
 
 class ServiceStoppedError(ServiceError):

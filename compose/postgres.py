@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,6 +87,10 @@ class EmbeddedPostgres(EmbeddedServer):
         for pid in _working_in(self._data):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port,)
 
     def _configure(self) -> None:
         self._port = free_port()

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from tiercel.compose.errors import ServiceError
@@ -106,6 +107,10 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             ]
             raise ServiceError(f"rabbitmqctl {arguments[0]}: {said[-1]}")
         return done.stdout
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port, self._management_port, self._dist_port)
 
     def _configure(self) -> None:
         self._port, self._management_port, self._dist_port = free_port(), free_port(), free_port()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from tiercel.compose.guard import Launch
@@ -52,6 +53,10 @@ class EmbeddedRedis(EmbeddedServer):
         super().wait_until_ready(stopped)
         # Loaded by now. Left in place, it would bring old data back after a later crash.
         self._dump.unlink(missing_ok=True)
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port,)
 
     def _configure(self) -> None:
         self._port = free_port()

@@ -10,11 +10,14 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
+from tiercel.compose.errors import PortTakenError, ServiceStartError, ServiceStoppedError
 from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.compose.ports import LOOPBACK, listeners
 
 _ATTEMPTS = 3
 _READY_TIMEOUT_S = 60.0
@@ -33,6 +36,10 @@ class EmbeddedServer(ABC):
 
     Address and password are fixed when the server is first started and survive every restart, so
     that clients can reconnect. Not thread-safe: one thread starts and stops it.
+
+    Another user may take a port between its drawing and the server's start, and would be sent the
+    password. So nothing is sent, and no client is given the address, before the server's own user
+    listens on each of its ports.
     """
 
     name: ClassVar[str]
@@ -54,6 +61,11 @@ class EmbeddedServer(ABC):
 
         Called again if a port turned out to be taken.
         """
+
+    @property
+    @abstractmethod
+    def _ports(self) -> Collection[int]:
+        """The loopback ports that it listens on once it is up."""
 
     @abstractmethod
     def _launch(self) -> Launch:
@@ -119,9 +131,9 @@ class EmbeddedServer(ABC):
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._wait_once(stopped)
-            except ServiceStartError:
-                taken = any(sign in self._log_tail().lower() for sign in _PORT_TAKEN)
+            except ServiceStartError as error:
                 self.kill()
+                taken = isinstance(error, PortTakenError)
                 if not taken or self._address_known or attempt == _ATTEMPTS:
                     raise
                 self._draw_again()
@@ -229,19 +241,47 @@ class EmbeddedServer(ABC):
             if stopped is not None and stopped.is_set():
                 raise ServiceStoppedError(f"{self.name} was stopped while it started")
             if not self.running:
-                raise ServiceStartError(
-                    f"{self.name} ended while it started; its last lines:\n{self._log_tail()}"
+                last = self._log_tail()
+                taken = any(sign in last.lower() for sign in _PORT_TAKEN)
+                raise (PortTakenError if taken else ServiceStartError)(
+                    f"{self.name} ended while it started; its last lines:\n{last}"
                 )
-            try:
-                if self._answers():
-                    return
-            except OSError:
-                pass
+            if self._listens():
+                with suppress(OSError):
+                    if self._answers():
+                        return
             time.sleep(_PROBE_INTERVAL_S)
         raise ServiceStartError(
             f"{self.name} was not ready after {_READY_TIMEOUT_S:.0f} s; its last "
             f"lines:\n{self._log_tail()}"
         )
+
+    def _listens(self) -> bool:
+        """Return True if the server's own user, and no other, listens on each of its ports.
+
+        Looked at before each connection, and not after: one that another process has taken may
+        outlive its listener. Raises PortTakenError if it is another user.
+        """
+        process = self._process
+        assert process is not None  # noqa: S101 - for the type checker: it has been launched
+        try:
+            owner = Path(f"/proc/{process.pid}").stat().st_uid
+        except FileNotFoundError:
+            return False  # it has ended
+        try:
+            found = {port: listeners(port) for port in self._ports}
+        except OSError as error:
+            raise ServiceStartError(
+                f"cannot see who listens on the ports of {self.name}, which gets its password only "
+                f"if it does itself: {error}"
+            ) from error
+        for port, users in found.items():
+            if others := users - {owner}:
+                raise PortTakenError(
+                    f"another user (id {min(others)}) listens on {LOOPBACK}:{port}, the port of "
+                    f"this {self.name}; no password was sent there"
+                )
+        return all(found.values())
 
     def _log_tail(self) -> str:
         try:

@@ -32,3 +32,8 @@ BYTES_HELD = 256 * 1024 * 1024
 # timeout), and that voids everything on it. So each message has 25 minutes of these left when it is
 # emitted, however slow the bolts before it were.
 UNEMITTED_S = 300.0
+
+# A message that is wanted later and cannot lie in a delay queue is held for so long at most: it may
+# have waited for ``UNEMITTED_S``, and its bolts have had time, of the 30 minutes of RabbitMQ's
+# consumer timeout.
+HELD_LATER_S = 20 * 60.0

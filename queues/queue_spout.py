@@ -72,7 +72,8 @@ class QueueSpout(Spout):
     of its tree have the same keys then (``tup.key``), by which effects take place once. One that
     has no such identity is processed without keys, and counted (``no_identity``).
 
-    A task holds ``prefetch`` messages at most. The queue is declared as a durable quorum queue
+    A task holds ``prefetch`` messages at most, and besides them those that failed and wait for
+    their back-off, which keep no others waiting. The queue is declared as a durable quorum queue
     unless ``declare`` is off; one that exists is used as it is. Each of ``bindings`` binds it to an
     exchange: ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers
     exchange, or ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic
@@ -198,6 +199,9 @@ class QueueSpout(Spout):
         """
         if self._consumer is not None and (refusal := self._consumer.error()) is not None:
             raise refusal
+
+    def in_back_off(self) -> int:
+        return 0 if self._consumer is None else self._consumer.waiting
 
     def ack(self, msg_id: MsgId) -> None:
         self.ack_all([msg_id])

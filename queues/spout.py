@@ -191,6 +191,13 @@ class Spout:
         cannot work until an operator changes something.
         """
 
+    def in_back_off(self) -> int:
+        """Return the number of failed messages that are held here until their back-off is over.
+
+        For operators: asked about once per second, at any time from ``open`` to ``close``.
+        """
+        return 0
+
     def ack(self, msg_id: MsgId) -> None:
         """The tree of this message was fully processed."""
 

@@ -4,6 +4,7 @@ SparkJobsError
 ├── TopologyError           a topology that cannot run: an unknown component, stream or field
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark does not start here; the message says what is missing
+├── SparkEndedError         Spark's JVM has ended by itself
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
 ├── LostStepsError          an inbox has forgotten steps that the ledger has heard of
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
@@ -42,6 +43,10 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 class SparkUnavailableError(SparkJobsError):
     """Spark does not start here; the message says what is missing."""
+
+
+class SparkEndedError(SparkJobsError):
+    """Spark's JVM has ended by itself; another process must start another one."""
 
 
 class StaleTurnError(SparkJobsError):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tiercel.acker.connection.address import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.acker.errors import RedisRefusedError
 from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.workers.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
@@ -194,12 +196,25 @@ def python_path(folder: Path) -> dict[str, str]:
     }
 
 
+def check_spark_python(master: str) -> None:
+    """Raise ConfigError in local mode if ``PYSPARK_PYTHON`` names no program.
+
+    On a cluster it names one that is where the executors are.
+    """
+    named = os.environ.get("PYSPARK_PYTHON")
+    if named and is_local(master) and shutil.which(named) is None:
+        raise ConfigError(
+            f"PYSPARK_PYTHON: there is no program {named!r}: name a Python that has tiercel "
+            "installed, or unset it to use this one"
+        )
+
+
 def use_this_python_for_spark(folder: Path) -> None:
     """Make Spark's Python workers the Python that runs now, able to import what lies in ``folder``.
 
     A ``PYSPARK_PYTHON`` that the user set stays. Call it before the context starts.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ.update(python_path(folder))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import redis
@@ -17,11 +19,13 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from tiercel.acker.connection.address import Form, RedisAddress
-from tiercel.acker.connection.errors import shown
+from tiercel.acker.connection.errors import shown, translated
 from tiercel.acker.connection.pool import Pool
 from tiercel.acker.connection.primary import following_pool
 from tiercel.acker.errors import RedisRefusedError, RedisVersionError
-from tiercel.acker.layout import topology_prefix
+from tiercel.acker.layout import shard_prefix, topology_prefix
+
+log = logging.getLogger(__name__)
 
 # Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with.
 OLDEST = (7, 0)
@@ -184,3 +188,49 @@ def check_version(client: redis.Redis) -> None:
         raise RedisVersionError(
             f"Redis {version} is too old: use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
         )
+
+
+def check_eviction(
+    urls: Sequence[str], topology: str, shards: int, stateful: Sequence[str]
+) -> None:
+    """Look whether the servers of a topology drop keys when their memory is full, which costs
+    repetitions, and states their content.
+
+    Logs one line then, and raises RedisRefusedError if there are ``stateful`` components. A server
+    that does not let itself be asked is taken as it is. Raises RedisUnavailableError too.
+    """
+    said: set[str] = set()
+    for shard in range(shards):
+        url = urls[shard % len(urls)]
+        with (
+            connect(url, shard_prefix(topology, shard)) as client,
+            translated("ask Redis for its maxmemory-policy"),
+        ):
+            policy = _evicting(client)
+        if policy is None:
+            continue
+        at = urlsplit(url).netloc.rpartition("@")[2]
+        drops = f"Redis at {at} drops keys when its memory is full (maxmemory-policy {policy})"
+        if stateful:
+            raise RedisRefusedError(
+                f"{drops}, and with them the state of {', '.join(stateful)}; set "
+                "maxmemory-policy noeviction"
+            )
+        if drops not in said:
+            said.add(drops)
+            log.warning(
+                "%s: messages would be processed again; set maxmemory-policy noeviction",
+                drops,
+                extra={"event": "redis_evicts"},
+            )
+
+
+def _evicting(client: redis.Redis) -> str | None:
+    """Return the policy by which it drops keys; None: it drops none, or does not tell."""
+    try:
+        # Managed servers refuse CONFIG GET more often than INFO.
+        info = client.info("memory")
+    except exceptions.NoPermissionError:
+        return None
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    return None if policy == "noeviction" or info.get("maxmemory") == 0 else policy

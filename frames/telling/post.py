@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
 _YOUNG_S = 60.0
 _LONGEST_LINE = 64 * 1024 * 1024
-# Of the 107 bytes that the path of a socket may have.
-_LONGEST_FOLDER = 107 - len("/0123456789abcdef.sock")
+_FOLDER = "tiercel-readers-"
+# Of the 107 bytes that the path of a socket may have, also in a folder with a name of its own.
+_LONGEST_FOLDER = 107 - len("-01234567/0123456789abcdef.sock")
 _READER = re.compile(r"[0-9a-f]{16}")
 
 Word = Mapping[str, Any]
@@ -81,13 +82,15 @@ def tell(reader: str, word: Word) -> Word | None:
     """Return the reader's answer; None if there is no such reader here."""
     if not _READER.fullmatch(reader):
         return None
+    places = (folder / f"{reader}.sock" for folder in _folders())
     try:
+        place = next(path for path in places if path.is_socket())
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(_TIMEOUT_S)
-            caller.connect(str(_folder() / f"{reader}.sock"))
+            caller.connect(str(place))
             _send(caller, word)
             return _receive(caller)
-    except (OSError, ValueError, EOFError):
+    except (StopIteration, OSError, ValueError, EOFError):
         return None
 
 
@@ -126,15 +129,31 @@ def _listens(path: Path) -> bool:
 
 
 def _folder() -> Path:
-    """Return the folder of the sockets, made if it is missing."""
-    folder = Path(tempfile.gettempdir()) / f"tiercel-readers-{os.getuid()}"
+    """Return the folder for the socket of a new reader, made if it is missing.
+
+    Its name is known, so another user may have taken it where the temporary folder is shared:
+    then it is one with a name of its own, which ``tell`` finds too.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
         raise OSError(
             f"the name of {folder} is too long for sockets in it: set TMPDIR to a folder with a "
             "shorter one"
         )
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} must be a folder that only this user can enter; remove it")
-    return folder
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    return next(iter(_folders()), None) or Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+
+
+def _folders() -> list[Path]:
+    """Return the folders of readers that belong to this user, and that no other can enter."""
+    named = Path(tempfile.gettempdir()).glob(f"{_FOLDER}{os.getuid()}*")
+    return sorted(folder for folder in named if _is_private(folder))
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

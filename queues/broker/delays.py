@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from tiercel.queues.broker.arguments import TYPE
+from tiercel.queues.broker.management import Policies, Rule
 
 _SHORTEST_MS = 100
 _NAME_BYTES = 255
@@ -52,3 +53,17 @@ def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
     }
+
+
+def ends_too_early(policies: Policies, queue: str, milliseconds: int) -> Rule | None:
+    """Return what a policy does to that queue so that a message is lost, or comes too early.
+
+    It has no consumer, so any ``expires`` deletes it in the end, with what lies in it: for
+    a quorum queue that counts from its declaration. Its ``x-expires`` would not help, as RabbitMQ
+    takes the smaller of the two.
+    """
+    name = delay_queue(queue, milliseconds)
+    if (expires := policies.rule(name, "expires")) is not None:
+        return expires
+    ttl = policies.rule(name, "message-ttl")
+    return ttl if ttl is not None and ttl.value < milliseconds else None

@@ -58,9 +58,14 @@ _TOGETHER_BYTES = 64 * 1024
 class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
     """pika's, with ``headers`` that are written as they came if they are ``Headers``."""
 
-    # Bytes on the wire, of a message that came: headers and all. A message has these and its body,
-    # and whatever bounds messages by bytes counts both.
-    size = 0
+    # Not in the instance's dictionary, which is what pika encodes and compares.
+    __slots__ = ("size",)
+
+    def __init__(self, **said: Any) -> None:
+        super().__init__(**said)
+        # Bytes on the wire of a message that came: headers and all. A message has these and its
+        # body, and each bound on the bytes of messages counts both.
+        self.size = 0
 
     def encode(self) -> list[bytes]:
         """Return the pieces of the wire form, as ``BasicProperties.encode`` does."""

@@ -48,7 +48,7 @@ class Epoch:
             settings.queue,
             f"{settings.tag}.{number}",
             on_message=self._on_message,
-            on_end=self.adjust,
+            on_change=self.adjust,
             arguments=settings.consumer_arguments,
         )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
@@ -67,7 +67,8 @@ class Epoch:
     def adjust(self, *, at_once: bool = False) -> None:
         """Begin, end or change the broker's consumer.
 
-        For a change it ends when nothing is on its way, or ``at_once``.
+        For a change the next one begins, and the one before it ends when nothing is on its way to
+        it, or ``at_once``.
         """
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:
@@ -75,14 +76,17 @@ class Epoch:
         waiting = self.messages.waiting_here
         wanted = self._intake.wanted(broker_consumer.prefetch, waiting) if self._taking else 0
         now = self._settings.clock()
-        if wanted == broker_consumer.prefetch:
-            broker_consumer.keep()
+        if broker_consumer.changing and wanted:
+            if at_once or broker_consumer.is_clear(self._book.unsettled_before, now):
+                broker_consumer.retire()
+                self.messages.acks.send(everything=True)
+        elif wanted == broker_consumer.prefetch:
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
-        elif not broker_consumer.prefetch:
+        elif wanted:
             self.messages.mark()
             broker_consumer.begin(wanted, now)
-        elif not wanted or at_once or broker_consumer.is_clear(wanted, self._book.unsettled, now):
+        else:
             broker_consumer.end()
             self.messages.acks.send(everything=True)
 
@@ -169,7 +173,7 @@ class Epoch:
             method.routing_key,
             again,
         )
-        self._book.open(tag)
+        self._book.open(tag, newest=method.consumer_tag == self.broker_consumer.consumer_tag)
         self._intake.arrived(delivery.size)
         self.counts["delivered"] += 1
         self.counts["redelivered"] += bool(again)
@@ -214,7 +218,8 @@ class Epoch:
         call sends them.
         """
         if self.is_open:
-            self.messages.let_return()
+            if self.messages.due:
+                self.messages.let_return()
             self.adjust()
             if not self.broker_consumer.withholds_acks(self._settings.clock()):
                 self.messages.acks.send()

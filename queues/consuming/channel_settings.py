@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiercel.queues.broker.link import Link
+from tiercel.queues.broker.management import Policies
 from tiercel.queues.consuming.copies import Copies
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.intake import Intake
@@ -34,5 +35,7 @@ class EpochSettings:
     # Copies messages to other queues; ``copied`` is called for each, some time later.
     copies: Copies
     clock: Callable[[], float]
+    # Those that may spoil a delay queue.
+    policies: Policies
     # Those of the broker's consumer.
     consumer_arguments: Mapping[str, Any] = field(default_factory=dict)

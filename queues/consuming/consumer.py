@@ -17,6 +17,7 @@ from typing import Any
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import Declared, declare_work_queue, losses
+from tiercel.queues.broker.delays import delay_ms, ends_too_early
 from tiercel.queues.broker.link import Link
 from tiercel.queues.broker.management import Policies, read_policies
 from tiercel.queues.consuming.channel import Epoch
@@ -28,6 +29,7 @@ from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.intake import Intake
 from tiercel.queues.consuming.verbs import How, Later, Verb
 from tiercel.queues.errors import QueuesError
+from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
@@ -60,7 +62,8 @@ class Consumer:
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
         self._arguments: Mapping[str, int] = {}
-        self._warned = False
+        # Read at the start.
+        self._policies: Policies | None = None
         self._settlements: deque[tuple[int, Sequence[int], How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
@@ -173,9 +176,9 @@ class Consumer:
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._limit = declared.limit
         self._arguments = declared.consumer_timeout.arguments
-        if not self._warned:
-            self._warned = True
-            self._warn(declared, read_policies(management_url, self._address))
+        if self._policies is None:
+            self._policies = read_policies(management_url, self._address)
+            self._warn(declared, self._policies)
 
     def _warn(self, declared: Declared, policies: Policies) -> None:
         """Say once how RabbitMQ may delete messages, and that it takes them back too early."""
@@ -183,6 +186,16 @@ class Consumer:
         for name, arguments in ((queue.name, declared.arguments or {}), (queue.dead, {})):
             if lost := losses(name, arguments, policies):
                 log.warning("%s", lost, extra={"event": "queue_may_lose", "queue": name})
+        if early := ends_too_early(policies, queue.name, delay_ms(HELD_LATER_S)):
+            log.warning(
+                "policy %r ends the delay queues of %s too early: messages that a bolt wants later "
+                "wait in this worker, for %.0f min at most; leave %s.delay.* out of its pattern",
+                early.policy,
+                queue.name,
+                HELD_LATER_S / 60,
+                queue.name,
+                extra={"event": "delays_held", "queue": queue.name},
+            )
         warning = declared.consumer_timeout.warning
         rule = policies.rule(queue.name, "consumer-timeout")
         allowed_ms = rule.value if rule is not None and isinstance(rule.value, int) else 0
@@ -209,6 +222,7 @@ class Consumer:
             copies=self._copies,
             consumer_arguments=self._arguments,
             clock=self._settings.clock,
+            policies=self._policies or Policies(),
         )
         self._epoch = Epoch(self._number, channel, settings)
         self._take_or_not()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.publishing.publication import Done
@@ -22,6 +23,8 @@ class CopyFate(Enum):
     DELAYED = "delayed"
     # The other queue did not take it.
     REFUSED = "copies_refused"
+    # No delay queue can take it: its headers leave no room.
+    NO_ROOM = "no_room"
 
 
 class Copies:
@@ -43,6 +46,7 @@ class Copies:
         self._copy(
             delivery,
             CopyFate.DEAD_LETTERED,
+            "a message stays in its queue for now",
             lambda done: self._dead_letter_writer.copy(delivery, reason, done),
         )
 
@@ -51,6 +55,7 @@ class Copies:
         self._copy(
             delivery,
             CopyFate.DELAYED,
+            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
             lambda done: self._delay_writer.copy(delivery, seconds, failures, done),
         )
 
@@ -59,12 +64,18 @@ class Copies:
         self._dead_letter_writer.close(timeout_s / 2)
         self._delay_writer.close(timeout_s / 2)
 
-    def _copy(self, delivery: Delivery, fate: CopyFate, copy: Callable[[Done], None]) -> None:
+    def _copy(
+        self, delivery: Delivery, fate: CopyFate, refused: str, copy: Callable[[Done], None]
+    ) -> None:
         def done(error: QueuesError | None) -> None:
+            if isinstance(error, MessageTooLargeError):
+                self._told(delivery, CopyFate.NO_ROOM)
+                return
             if error is not None:
                 dead = fate is CopyFate.DEAD_LETTERED
                 log.warning(
-                    "a message stays in its queue for now: %s",
+                    "%s: %s",
+                    refused,
                     error,
                     extra={"event": "dead_letter_refused" if dead else "delay_refused"},
                 )

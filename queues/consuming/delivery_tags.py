@@ -30,33 +30,38 @@ class AckBook:
         self._low = 1
         self._open: set[int] = set()
         self._finished: list[int] = []
-        self._mark = 0
-        self._unsettled = 0
+        # Not settled as far as the broker knows: what came over the newest of the broker's
+        # consumers, and what came over the one before it.
+        self._newest: set[int] = set()
+        self._before: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
-    def unsettled(self) -> int:
-        """Messages that came after the last ``mark`` and that the broker does not
-        know to be settled.
+    def unsettled_before(self) -> int:
+        """Messages that came over the consumer before the last ``mark`` and that the broker does
+        not know to be settled.
         """
-        return self._unsettled
+        return len(self._before)
 
     def mark(self) -> None:
-        """Begin to count ``unsettled`` anew, with the next message that comes."""
-        self._mark = self._last
-        self._unsettled = 0
+        """Another consumer of the broker's begins, and is the newest from now on."""
+        self._before = self._newest
+        self._newest = set()
 
-    def is_after_mark(self, tag: int) -> bool:
-        """Return True if this message came after the last ``mark``."""
-        return tag > self._mark
+    def is_of_newest(self, tag: int) -> bool:
+        """Return True if this message, which is not settled, came over the newest consumer."""
+        return tag in self._newest
 
-    def open(self, tag: int) -> None:
-        """A message came. Tags rise; what is left out was never delivered and counts as settled."""
+    def open(self, tag: int, *, newest: bool = True) -> None:
+        """A message came over the newest consumer, or the one before it.
+
+        Tags rise; what is left out was never delivered and counts as settled.
+        """
         self._last = tag
         self._open.add(tag)
-        self._unsettled += 1
+        (self._newest if newest else self._before).add(tag)
 
     def finish(self, tag: int) -> bool:
         """Ack it with the next ``take``; False if it is not open."""
@@ -71,7 +76,8 @@ class AckBook:
         if tag not in self._open:
             return False
         self._open.remove(tag)
-        self._unsettled -= tag > self._mark
+        self._newest.discard(tag)
+        self._before.discard(tag)
         return True
 
     @property
@@ -97,7 +103,8 @@ class AckBook:
         above = [tag for tag in finished if tag >= low]
         self._finished = [] if singles else above
         single = [Ack(tag, multiple=False) for tag in above] if singles else []
-        self._unsettled -= sum([tag > self._mark for tag in (finished if singles else prefix)])
+        for tags in (self._newest, self._before):
+            tags.difference_update(finished if singles else prefix)
         if not prefix:
             return single
         # The broker refuses a multiple whose own tag is settled already: its highest tag must

@@ -18,9 +18,10 @@ class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
     It is small at first, because what waits in the queue may be large; it grows when messages turn
-    out to be small; it is 0 (no consumer) while too many bytes are held, or more messages than are
-    expected. What is held when it shrinks is held on, and nothing is asked for until it has become
-    less. It outlives the channel: what was held on one that is gone must be let go here too.
+    out to be small. It is 1 while too many bytes are held, or more messages than are expected: one
+    more is all that is asked for then, and the queue keeps its consumer. It is 0 (no consumer) only
+    where nothing is expected. What is held when it shrinks is held on. It outlives the channel:
+    what was held on one that is gone must be let go here too.
 
     Messages that wait for their back-off are unacked at the broker, and take room of the consumer
     over which they came. They are counted apart, and the prefetch is larger by them: a message that
@@ -100,17 +101,19 @@ class Intake:
 
         A change costs a round trip, so it grows only where that doubles the room that these leave,
         and shrinks only where that halves it. With a new consumer RabbitMQ counts from zero,
-        whatever is still held: so there is none before that fits.
+        whatever is still held: so it gets 1 before what it may ask for fits.
         """
         limit = self._limit
-        most_waiting = max(limit, BACK_OFFS_HELD)
-        if limit == 0 or self._held > self._bound or self._waiting >= most_waiting:
+        if limit == 0:
             return 0
+        most_waiting = max(limit, BACK_OFFS_HELD)
+        if self._held > self._bound or self._waiting >= most_waiting:
+            return 1
         first = max(1, self._bound // MAX_BODY_BYTES)
         affordable = min(limit, max(first, int(self._bound / max(self._size, 1.0))))
         spare = min(_PER_WAITING * self._waiting, most_waiting - self._waiting)
-        if current == 0:
-            fits = self._held <= self._bound // 2 and self._count <= limit
-            return affordable + spare if fits else 0
+        fits = self._held <= self._bound // 2 and self._count <= limit
+        if current <= 1 or 2 * (limit + spare) <= current:
+            return affordable + spare if fits else 1
         grows = affordable >= 2 * (current - waiting)
-        return affordable + spare if grows or 2 * (limit + spare) <= current else current
+        return affordable + spare if fits and grows else current

@@ -6,16 +6,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tiercel.queues.broker.delays import delay_ms, ends_too_early
 from tiercel.queues.consuming.acks import Acks
 from tiercel.queues.consuming.channel_settings import EpochSettings
 from tiercel.queues.consuming.copies import CopyFate
 from tiercel.queues.consuming.hand_out import Delivery
 from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.retry import GiveUp, failed_before, next_action
 
-# One whose back-off is over waits no longer than this for others that came again before it: bolts
-# may hold them for longer than the broker's consumer timeout.
-_LONGEST_DUE_S = 60.0
+# One whose back-off is over waits no longer than this for others that came again before it: these
+# may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
+_LONGEST_DUE_S = 10.0
 
 
 class OpenMessages:
@@ -54,12 +56,14 @@ class OpenMessages:
         # not over; of the others since when it is, and the tag.
         self._waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
-        self._due: deque[tuple[float, int]] = deque()
+        self.due: deque[tuple[float, int]] = deque()
         # Of those that wait, the ones that came over the broker's consumer of now.
         self.waiting_here = 0
         # Open messages that were delivered before, and those that were returned for that just now.
         self._again = 0
         self._returning = 0
+        # Of those that are being copied to a delay queue.
+        self._wishes: dict[int, Later] = {}
 
     def add(self, delivery: Delivery) -> None:
         """It is open: for the first time, or once more."""
@@ -111,7 +115,8 @@ class OpenMessages:
     def retry_later(self, delivery: Delivery, later: Later) -> None:
         """Have a message that failed come again after a time: a copy of it waits in a delay queue.
 
-        Without blame the number of its failures stays as it is.
+        It is held here where a policy would end that queue too early. Without blame the number of
+        its failures stays as it is.
         """
         if later.blame:
             failures = self._failed(delivery)
@@ -122,7 +127,12 @@ class OpenMessages:
             failures += 1
         else:
             failures = self._failures_so_far(delivery)
+        queue, milliseconds = self._settings.queue, delay_ms(later.seconds)
+        if ends_too_early(self._settings.policies, queue, milliseconds) is not None:
+            self._hold(delivery, min(later.seconds, HELD_LATER_S))
+            return
         self._busy[delivery.tag] = delivery
+        self._wishes[delivery.tag] = later
         self._settings.copies.delay(delivery, later.seconds, failures)
 
     def give_back(self, delivery: Delivery) -> None:
@@ -151,12 +161,14 @@ class OpenMessages:
     def copied(self, tag: int, fate: CopyFate) -> None:
         """Another queue has the copy: now the original may go.
 
-        Where that did not take it, keep it in its own queue, and try again after the longest wait.
+        Where that did not take it, keep it in its own queue, and try again after the time that was
+        wanted, or after the longest wait.
         """
+        later = self._wishes.pop(tag, None)
         if (delivery := self._busy.pop(tag, None)) is None:
             return
-        if fate is CopyFate.REFUSED:
-            self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
+        if fate in (CopyFate.REFUSED, CopyFate.NO_ROOM):
+            self._keep(delivery, later, fate)
             return
         self._book.finish(tag)
         self._intake.let_go(delivery.size)
@@ -166,6 +178,19 @@ class OpenMessages:
         else:
             self._forget_failures(delivery)
         self.counts[fate.value] += 1
+
+    def _keep(self, delivery: Delivery, later: Later | None, fate: CopyFate) -> None:
+        """Hold a message that no other queue took."""
+        if later is None:
+            self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
+        elif fate is CopyFate.NO_ROOM and later.seconds > HELD_LATER_S:
+            self.dead_letter(
+                delivery,
+                f"wanted again in {later.seconds:,.0f} s, which no delay queue can do for it: its "
+                f"headers leave no room; {later.reason}",
+            )
+        else:
+            self._hold(delivery, max(1.0, min(later.seconds, HELD_LATER_S)))
 
     def end_back_offs(self) -> None:
         """Reject now what is held for its back-off."""
@@ -182,12 +207,12 @@ class OpenMessages:
         if anew:
             self._returning = 0
         late_s = self._settings.clock() - _LONGEST_DUE_S
-        while self._due and self._channel.is_open:
+        while self.due and self._channel.is_open:
             has_room = self._again + self._returning < self._intake.again
-            if not has_room and self._due[0][0] > late_s:
+            if not has_room and self.due[0][0] > late_s:
                 break
             self._returning += 1
-            self._reject_held(self._due.popleft()[1])
+            self._reject_held(self.due.popleft()[1])
 
     def void(self) -> None:
         """The channel is gone."""
@@ -202,8 +227,9 @@ class OpenMessages:
     def _clear(self) -> None:
         self._open.clear()
         self._busy.clear()
+        self._wishes.clear()
         self._waiting.clear()
-        self._due.clear()
+        self.due.clear()
         self._again = self._returning = self.waiting_here = 0
 
     def _forget_timers(self) -> None:
@@ -252,12 +278,12 @@ class OpenMessages:
             kept = delivery._replace(body=b"", properties=None)
         self._waiting[tag] = kept
         self._intake.waits(delivery.size - kept.size)
-        self.waiting_here += self._book.is_after_mark(tag)
+        self.waiting_here += self._book.is_of_newest(tag)
         self._timers[tag] = self._link.later(wait_s, lambda: self._back_off_over(tag))
 
     def _back_off_over(self, tag: int) -> None:
         del self._timers[tag]
-        self._due.append((self._settings.clock(), tag))
+        self.due.append((self._settings.clock(), tag))
         self.let_return()
 
     def _reject_held(self, tag: int) -> None:
@@ -265,7 +291,7 @@ class OpenMessages:
             return  # it waits on, so that void settles it
         if (delivery := self._waiting.pop(tag, None)) is None:
             return
-        self.waiting_here -= self._book.is_after_mark(tag)
+        self.waiting_here -= self._book.is_of_newest(tag)
         self._intake.waited()
         self._reject(delivery)
         self._adjust()

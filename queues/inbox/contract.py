@@ -242,6 +242,15 @@ class Inboxes(Protocol):
 
     # -- senders ---------------------------------------------------------------------------------
 
+    def draw_sender(self) -> Sender:
+        """Draw a sender of a process that is no bolt task; its numbers begin at 1.
+
+        An inbox knows a bounded number of drawn senders (``Bounds.senders``) and then forgets
+        those that were drawn first. One that it forgot is STALE there from then on, because its
+        append might be a repeat: draw another one, and emit anew what the call had.
+        """
+        ...
+
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:

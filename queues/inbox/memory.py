@@ -25,6 +25,7 @@ from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,
+    drawn_sender,
     is_line,
     number_of_run,
     part_of_line,
@@ -48,6 +49,8 @@ class MemoryInboxes:
         self._clock = clock
         self._boxes: dict[int, Box] = {}
         self._forgotten = 0
+        # Senders.
+        self._drawn = 0
         self._changed = threading.Condition()
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
@@ -153,6 +156,11 @@ class MemoryInboxes:
                     box.since = box.seen - doing_s[task] if task in doing_s else None
             return lost
 
+    def draw_sender(self) -> Sender:
+        with self._changed:
+            self._drawn += 1
+            return drawn_sender(self._drawn)
+
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
@@ -189,6 +197,8 @@ class MemoryInboxes:
             box = self._boxes.get(_places_of([parcel.target])[0])
             if box is None or box.run != run:
                 return Appended.STALE
+            if box.forgot(sender.task):
+                return Appended.STALE
             known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:
                 return Appended.STALE
@@ -199,6 +209,7 @@ class MemoryInboxes:
             if parcel.bounded and box.entries and not self._has_room(box, parcel):
                 return Appended.FULL
             box.senders[sender.task] = Known(sender.attempt, number, parcel.part, parcel.digest)
+            box.forget_senders(self._bounds.senders)
             for chunk, tuples in zip(parcel.chunks, parcel.tuples, strict=True):
                 box.add(bytes(chunk), tuples, self._clock())
             self._changed.notify_all()

@@ -47,6 +47,8 @@ class Box:
     senders: dict[int, Known] = field(default_factory=dict)
     # Of a line: number of tuples that were claimed of an entry.
     claimed: dict[int, int] = field(default_factory=dict)
+    # The last drawn sender that was forgotten.
+    forgotten: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -91,6 +93,18 @@ class Box:
             self.claimed[number] = before + count
         self.free(count, len(entry.payload) if whole else 0)
         return entry.payload, count, (entry.first or 0) + before
+
+    def forgot(self, sender: int) -> bool:
+        """Return True for a drawn sender that may have been known once."""
+        return sender not in self.senders and self.forgotten <= sender < -1
+
+    def forget_senders(self, most: int) -> None:
+        """Forget the first half of the drawn senders if there are more than this."""
+        drawn = sorted((sender for sender in self.senders if sender < -1), reverse=True)
+        if len(drawn) > most:
+            for sender in drawn[: len(drawn) // 2]:
+                del self.senders[sender]
+                self.forgotten = sender
 
     def remove(self, positions: Sequence[str]) -> list[Entry]:
         """Delete entries and return them, without freeing their room."""

@@ -32,8 +32,11 @@ class Appended(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sender:
-    """One attempt at a task that appends: a bolt task, or a spout task of one worker process."""
+    """One attempt at a task that appends: a bolt task, or a spout task of one worker process, which
+    has a number of its own: see ``Inboxes.draw_sender``.
+    """
 
+    # Of one that was drawn: below -1, and below all that were drawn before.
     task: int
     # Grows from attempt to attempt at one task.
     attempt: int
@@ -143,6 +146,8 @@ class Bounds:
 
     tuples: int = 20_000
     bytes: int = 64 * 1024 * 1024
+    # Senders that were drawn, and are known. More than twice as many as there are spout tasks.
+    senders: int = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

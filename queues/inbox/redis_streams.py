@@ -6,7 +6,8 @@ neighbours, and of their part of the line:
     meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
                         last taken, seen
     entries    stream   one entry per chunk: field = its tuples, value = its payload
-    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel
+    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel;
+                        "forgotten": the highest drawn sender that was forgotten
     progress   hash     position: bitmap in hex of what is done of the entry, of a line's
                         the number of tuples that were claimed; "sealed": see ``covered``
     snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
@@ -14,7 +15,7 @@ neighbours, and of their part of the line:
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so
 that the inboxes of an earlier shape of the topology, or of an earlier list of servers, are
-found and drained.
+found and drained. The first one has ``{topology}:sender``: the last number that was drawn.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from tiercel.queues.inbox.records import (
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     check_append,
+    drawn_sender,
     is_line,
     part_of_line,
     returned_to,
@@ -52,7 +54,7 @@ from tiercel.queues.inbox.rules import (
     task_of,
     tasks_of,
 )
-from tiercel.queues.inbox.scripts import InboxScripts, Line
+from tiercel.queues.inbox.scripts import InboxScripts, Line, draw_sender
 from tiercel.queues.inbox.server import InboxServer, InboxServers
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
@@ -161,6 +163,10 @@ class RedisInboxes:
             lambda box, home: box.beat(run, attempts[home[1]], doing_s.get(home[1]), place),
         )
         return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
+
+    def draw_sender(self) -> Sender:
+        key = f"tiercel:{{{self._name}}}:sender"
+        return drawn_sender(draw_sender(self._servers.at(0, key), key).perform())
 
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 
 from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.records import Parcel, StaleAttemptError, StepOrderError
+from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
 
 # An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
 # Inboxes have a line once per server, as ``part_of_line``, and beside each what came back to it.
@@ -29,6 +30,15 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
         if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
             counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
             raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
+
+
+def drawn_sender(number: int) -> Sender:
+    """Return the sender with a number that was drawn, of at most 31 bits.
+
+    With some random bits, should a failover of Redis lose the last draw: two processes that are one
+    sender would take each other's appends for repeats.
+    """
+    return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
 
 def line_of(tasks: Sequence[int]) -> int:

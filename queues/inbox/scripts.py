@@ -134,7 +134,7 @@ class InboxScripts:
         """Append a parcel."""
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
         named = (number, parcel.part, parcel.digest)
-        args: list[Any] = [run, sender.task, sender.attempt, *named, *most]
+        args: list[Any] = [run, sender.task, sender.attempt, *named, *most, bounds.senders]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
             args += (tuples, chunk)
         keys = (self._meta, self._entries, self._senders, self._wake)
@@ -292,6 +292,11 @@ def _read_figures(reply: Any) -> InboxFigures:
         doing_s=None if doing_ms is None else doing_ms / 1000,
         place=(place or b"").decode(errors="replace"),
     )
+
+
+def draw_sender(server: InboxServer, last: str) -> Effect[int]:
+    """Draw a number of a sender; ``last`` is the key of the last one."""
+    return server.script(_source("draw_sender"))([last], [], int, "draw a sender")
 
 
 @cache

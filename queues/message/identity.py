@@ -18,6 +18,7 @@ from tiercel.queues.message.header_text import SINCE_HEADER, header_texts
 WANTED = '"message_id", "header:NAME" or "body"'
 _HEADER = "header:"
 _MARK = SINCE_HEADER.encode()
+_SECONDS_DIGITS = 12
 
 
 class Identity(NamedTuple):
@@ -107,10 +108,17 @@ def _since(properties: Any) -> int:
     headers = properties.headers
     # To look is cheaper than to read them.
     if headers is not None and not (isinstance(headers, Headers) and _MARK not in headers.wire):
-        mark = headers.get(SINCE_HEADER)
-        told.append(int(mark) if str(mark).isdecimal() else None)
+        told.append(_seconds(headers.get(SINCE_HEADER)))
     if told == [None]:
         return 0
     now = time.time()
     known = [since for since in told if isinstance(since, int) and 0 < since < now]
     return min(known, default=0)
+
+
+def _seconds(mark: Any) -> int | None:
+    """Read the seconds that tiercel wrote; None for anything else, which a sender wrote."""
+    # Python refuses to read a number of more than 4,300 digits.
+    if isinstance(mark, str) and len(mark) <= _SECONDS_DIGITS and mark.isdecimal():
+        return int(mark)
+    return None

@@ -15,7 +15,7 @@ from pika import BasicProperties
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.delays import delay_arguments, delay_ms, delay_queue
-from tiercel.queues.errors import PublishRefusedError, QueuesError
+from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
 from tiercel.queues.message.header_text import published_headers, since_header
 from tiercel.queues.message.properties import Arrived
 from tiercel.queues.publishing.dead_letter_copy import (
@@ -52,7 +52,7 @@ class DelayWriter:
         published = published_headers(message.exchange, message.routing_key)
         copy = delay_properties(message.properties, failures, published)
         if size_of(copy) > FRAME_BYTES:
-            done(PublishRefusedError("its headers leave no room for the number of its failures"))
+            done(MessageTooLargeError("its headers leave no room for the number of its failures"))
             return
         if self._outlet is None or self._outlet.error is not None:
             self._outlet = Outlet(self._address, f"tiercel delays of {self._queue}")

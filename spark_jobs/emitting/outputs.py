@@ -43,8 +43,8 @@ class TaskOutput:
         self.stream = stream
         self.schema = schema
         self.target = target
-        # False for a line: any task of the bolt may receive what is emitted to it.
-        self.named = not is_line(target)
+        # Its target; none for a line, from which any task of the bolt may take.
+        self.named = () if is_line(target) else (target,)
         # The component of the target.
         self.bolt = bolt
         self.clear()

@@ -47,7 +47,18 @@ T = TypeVar("T")
 
 
 class Attempt:
-    """One attempt at one bolt task. One thread only, but ``wake``."""
+    """One attempt at one bolt task. One thread only, but ``wake`` and ``give_back``."""
+
+    doing: Step | None = None
+    # The input of the step.
+    _shares: Sequence[Share] = ()
+    # Number of its tuples that the bolt has begun; None: all must be executed.
+    _begun: int | None = None
+    # True while another thread may give tuples back: the bolt then waits between two tuples.
+    _asked_back = False
+    _gave_back = False
+    # True if it is not known whether what should go back went.
+    _unsure = False
 
     def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
         """Take the task over: fence the older attempts off, at home last.
@@ -81,18 +92,9 @@ class Attempt:
             self._ticks = TickClock(task, tick_s, around.clock())
             self._ticks.count = opened.ticks
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
-        self.doing: Step | None = None
         # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
         self._claims = line_at(topology, task) is not None
-        self._shares: Sequence[Share] = ()
-        # Number of tuples of the step that the bolt has begun; None: all must be executed.
-        self._begun: int | None = None
-        # True while another thread may give tuples back: the bolt then waits between two tuples.
-        self._asked_back = False
-        self._gave_back = False
-        # True if it is not known whether what should go back went.
-        self._unsure = False
 
     @property
     def next_at(self) -> float | None:
@@ -126,7 +128,7 @@ class Attempt:
         return self.doing is not None and bool(self._begun) and waits_s > _LASTS_S
 
     def _give_back(self) -> None:
-        rests = self._backlog.rests(first_of(self._shares, self._begun))
+        rests = self._backlog.rests(first_of(self._shares, self._begun or 0))
         if not rests:
             return
         unfinished = self._committer.unfinished

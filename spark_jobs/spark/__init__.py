@@ -7,7 +7,7 @@ class_archive  making it
 session        the Spark context
 travel         checks that a topology can be pickled
 shipping       code for executors that lack it
-slots          how many Spark tasks can run at once
+executors      how many Spark tasks can run at once, and where Python starts
 python_daemon  on each executor: imports everything, and forks the tasks' processes
 job            the Spark job of one run
 run            what travels to the Spark tasks, and what one of them does with it

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pyspark import SparkContext
 
+from tiercel.spark_jobs.spark.executors import start_failures, trouble_of
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.travel import without_spouts
 
 log = logging.getLogger(__name__)
+
+# One process may fail to start where a machine is short of memory for a moment.
+_UNFIT_ATTEMPTS = 3
+_UNFIT_WITHIN_S = 10.0
 
 
 class LongTasks:
@@ -23,6 +30,10 @@ class LongTasks:
         self._run = run
         self._thread = threading.Thread(target=self._collect, name=f"run {run.id}", daemon=True)
         self._error: BaseException | None = None
+        self._failed = 0
+        self._trouble = ""
+        # Attempts for which no Python could be started, and when each was first seen.
+        self._unfit: dict[int, float] = {}
 
     def start(self) -> None:
         """Hand the tasks to Spark; returns at once."""
@@ -48,6 +59,38 @@ class LongTasks:
             for stage in stages
             if stage is not None
         )
+
+    @property
+    def unfit(self) -> str:
+        """Why executors fail this run's tasks before a Python runs, again and again; empty: they do
+        not.
+
+        Spark tries such a task again within milliseconds and without end. A Python that has begun
+        and dies is no such failure: it says so, and a tuple may be the reason.
+        """
+        if not self._trouble:
+            # A JVM that has just ended is the job's fault, a moment later.
+            with suppress(Exception):
+                self._trouble = self._look_for_trouble()
+        return self._trouble
+
+    def _look_for_trouble(self) -> str:
+        tracker = self._context.statusTracker()
+        jobs = list(tracker.getJobIdsForGroup(self._run.id))
+        infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+        stages = [tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
+        failed = sum(stage.numFailedTasks for stage in stages if stage is not None)
+        if failed == self._failed:
+            return ""
+        self._failed = failed
+        now = time.monotonic()
+        found = dict(each for job in jobs for each in start_failures(self._context, job))
+        for attempt in found:
+            self._unfit.setdefault(attempt, now)
+        fresh = [each for each in found if now - self._unfit[each] < _UNFIT_WITHIN_S]
+        if len(fresh) < _UNFIT_ATTEMPTS:
+            return ""
+        return trouble_of({found[each] for each in fresh}, str(self._context.pythonExec))
 
     @property
     def fault(self) -> str | None:

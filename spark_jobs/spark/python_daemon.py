@@ -62,9 +62,8 @@ def private_folder(named: str) -> str | None:
 
     Spark names ``spark.python.unix.domain.socket.dir`` or else the JVM's temporary folder, which on
     YARN is longer than that. So it lies in ``named``, or else in this host's temporary folder. It
-    is made where the executor is, by a name that no other user can know before; Spark calls the
-    path that pyspark tells it. None: ``named`` has room for a socket and for no folder, and is
-    used itself.
+    is made where the executor is, by a name that cannot be known before; Spark calls the path that
+    pyspark tells it. None: ``named`` has room for a socket and for no folder, and is used itself.
     """
     for place in (named, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - the folder in it is private
         room = _LONGEST_PATH - _SOCKET_NAME - len(os.fsencode(place))

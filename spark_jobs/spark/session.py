@@ -5,25 +5,40 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from tiercel.spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkEndedError, SparkUnavailableError
 from tiercel.spark_jobs.spark.archive import reading_options
+from tiercel.spark_jobs.spark.executors import (
+    FIRST_STEADY_S,
+    STEADY_S,
+    Asking,
+    Readiness,
+    steady_slots,
+    this_machine,
+)
 from tiercel.spark_jobs.spark.settings import SECRET, is_local, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
-from tiercel.spark_jobs.spark.slots import steady_slots
 from tiercel.spark_jobs.spark.versions import check_versions
 
 log = logging.getLogger(__name__)
 
 _ARCHIVE = "tiercel.zip"
+_LOOK_S = 0.1
+_HELD_WITHIN_S = 5.0
+_ENDS_WITHIN_S = 1.0
+_FIRST_HOLD_S = 2.0
+_LONGEST_HOLD_S = 30.0
 
 
 class SparkUnit:
@@ -45,6 +60,12 @@ class SparkUnit:
                 f"Spark does not start on {master!r}: {first_line}"
             ) from error
         self._stack = ExitStack()
+        self._steady_s = FIRST_STEADY_S
+        gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
+        # None: it is not this process that started it.
+        self._process: subprocess.Popen[bytes] | None = gateway.proc
+        # Set when executors that cannot start Python need not be kept from tasks any more.
+        self._unfit_held = threading.Event()
         if self.context.getConf().get("spark.authenticate", "false") != "true":
             log.warning(
                 "Spark at %s asks for no secret: every process that reaches its ports can "
@@ -62,9 +83,30 @@ class SparkUnit:
         self.context.pythonExec = executable
         self.context.environment["PYTHONPATH"] = os.pathsep.join(folders)
 
+    def check_alive(self) -> None:
+        """Raise SparkEndedError if the JVM has ended, or does so within a second.
+
+        Call it after a failure: a connection breaks a moment before the process is gone.
+        """
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_WITHIN_S)
+        if self._has_ended:
+            raise SparkEndedError(
+                "Spark's JVM has ended: was it killed, because the machine was short of memory? "
+                "The driver ends too, to be started again; messages wait meanwhile"
+            )
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """``silence`` for a while: a run that is cancelled may end with such a trace too."""
+        if self._has_ended:
+            yield
+            return
         stderr: Any = self._java.lang.System.err
         self.silence()
         try:
@@ -77,15 +119,62 @@ class SparkUnit:
         """The root of the JVM's packages."""
         return self.context._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
 
-    @property
-    def slots(self) -> int:
-        """Return the number of Spark tasks that can run at once, where none runs.
+    def ready(self, wanted: int) -> Readiness:
+        """Return the Spark tasks that can run at once, where none runs.
 
-        On a cluster it waits for executors, for seconds.
+        On a cluster it waits for executors until there are ``wanted`` slots, for seconds, and asks
+        each whether Python starts there. Executors on which it does not are kept busy until it
+        does, so that Spark gives them no tasks.
         """
+        python = str(self.context.pythonExec)
         if self._local:
-            return int(self.context.defaultParallelism)
-        return steady_slots(self._free)
+            return this_machine(python, int(self.context.defaultParallelism))
+        slots = steady_slots(self._free, wanted, self._steady_s)
+        self._steady_s = STEADY_S
+        if not self._free():
+            return Readiness(slots=slots)
+        asking = Asking(self.context)
+        found = asking.answers(slots)
+        if found.slots and found.unfit:
+            self._unfit_held.set()  # the new thread asks those executors too
+            self._unfit_held = threading.Event()
+            threading.Thread(
+                target=self._hold_unfit,
+                args=[asking, slots, self._unfit_held],
+                name="unfit-executors",
+                daemon=True,
+            ).start()
+            end = time.monotonic() + _HELD_WITHIN_S
+            while self._free() != found.slots and time.monotonic() < end:
+                time.sleep(_LOOK_S)
+        return found
+
+    def _hold_unfit(self, asking: Asking, slots: int, over: threading.Event) -> None:
+        """Keep executors busy that cannot run bolts, and ask them again, after longer and longer.
+
+        The first time all ``slots`` are asked; those of sound executors are free again at once.
+        """
+        hold_s = _FIRST_HOLD_S
+        with suppress(Exception):  # Spark ends
+            while not over.is_set():
+                found = asking.answers(slots, hold_s)
+                if not found.unfit:
+                    return
+                slots = self._freed()
+                if not slots:  # those executors are gone
+                    return
+                hold_s = min(_LONGEST_HOLD_S, 2 * hold_s)
+                log.error(
+                    "%s; it is asked again after %.0f s, the others work", found.trouble, hold_s,
+                    extra={"event": "executor_unfit"},
+                )  # fmt: skip
+
+    def _freed(self) -> int:
+        """Return the free slots, once Spark knows that tasks that have just ended are over."""
+        end = time.monotonic() + _HELD_WITHIN_S
+        while not (slots := self._free()) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        return slots
 
     @property
     def free(self) -> int:
@@ -132,13 +221,17 @@ class SparkUnit:
         At its end, Python workers that are cut off in the middle print stack traces
         that mean nothing.
         """
+        if self._has_ended:
+            return
         java = self._java
         java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
     def stop(self) -> None:
         """End the context and its JVM's work."""
+        self._unfit_held.set()
         with self._stack:
-            self.context.stop()
+            if not self._has_ended:
+                self.context.stop()
 
     def __enter__(self) -> Self:
         return self

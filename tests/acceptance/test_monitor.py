@@ -452,6 +452,12 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
                 return fire({"TiercelTaskWithoutProcess"})
 
             wait_until(unattended, 300, "a task without a process to be noticed")
+
+            def unfit():
+                lease.take(Holder(driver="d", trouble="executor 1 on h cannot start Python 'p'"))
+                return fire({"TiercelNoExecutor"})
+
+            wait_until(unfit, 300, "executors that cannot run bolts to be noticed")
             assert "TiercelMonitorGone" not in alerts(asked(api, "alerts"), None)
             for question in dashboard_questions(name):
                 wait_until(

@@ -1,5 +1,6 @@
 """Ctrl-C at any moment of ``tiercel run``: a line at once, a clean end, nothing left."""
 
+import os
 import signal
 import time
 
@@ -77,6 +78,20 @@ def test_in_the_middle_of_the_work(desk):
     with desk.run("shout:topology") as process:
         desk.tiercel("publish", "lines", "text")
         wait_until(lambda: desk.log.count("heard ") > 100, 300, "the work to go on")
+        interrupt(desk, process)
+
+
+def test_a_jvm_that_is_killed_is_one_line_and_another_one_goes_on(desk):
+    with desk.run("shout:topology") as process:
+        [jvm] = spark_jvms(process.pid)
+        os.kill(jvm, signal.SIGKILL)
+        wait_until(lambda: len(desk.events("run_started")) == 2, 300, "a second run")
+        desk.tiercel("publish", "lines", "text")
+        wait_until(lambda: desk.log.count("heard ") > 100, 300, "the work to go on")
+        [ended] = desk.events("spark_ended")
+        assert ended["message"].startswith("Spark's JVM has ended: was it killed")
+        assert not [line for line in desk.log.splitlines() if not line.startswith("{")]
+        assert [record["exit_code"] for record in desk.events("child_died")] == [1]
         interrupt(desk, process)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -27,6 +28,11 @@ class _Node(EmbeddedRabbitMQ):
         self._password = password
         self._cookie = cookie
         self._shared_port = shared_port
+
+    @property
+    def _ports(self) -> Collection[int]:
+        # The port for its fellows is at its own address.
+        return (self._port, self._management_port)
 
     def _configure(self) -> None:
         super()._configure()

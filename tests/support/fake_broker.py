@@ -41,6 +41,8 @@ class FakeChannel:
     # Messages that may have been on their way to a consumer when it was cancelled: a quorum queue
     # takes those back.
     endangered = 0
+    # Consumers that there were at least, after a cancel.
+    fewest = 1
 
     def __init__(self, queue):
         self.is_open, self.consumer_tags, self._cancelled = True, [], set()
@@ -48,8 +50,9 @@ class FakeChannel:
         self.unacked = {}
         self.closing = False
         self._tag = 0
-        self._consumer = None
-        self._cancel_ok = None
+        # By consumer tag; the one that is sent the next message first.
+        self.consumers = {}
+        self._answers = deque()
         self._on_cancel = None
 
     def add_on_cancel_callback(self, callback):
@@ -60,19 +63,30 @@ class FakeChannel:
         assert prefetch_count >= 1, "0 means no limit"
         self._prefetch = prefetch_count
 
-    def basic_consume(self, _queue, callback, consumer_tag, arguments):
+    def basic_consume(self, _queue, on_message, consumer_tag, arguments, callback):
         self._must_be_open()
-        assert self._consumer is None, "one consumer at a time"
-        self._consumer = SimpleNamespace(callback=callback, prefetch=self._prefetch, open=set())
-        self.consumer_tags = [consumer_tag]
+        assert consumer_tag not in self.consumers
+        self.consumers[consumer_tag] = SimpleNamespace(
+            callback=on_message, prefetch=self._prefetch, open=set(), cancelled=False
+        )
+        self.consumer_tags.append(consumer_tag)
         self.consumer_arguments = arguments
-        return consumer_tag
+        self._answers.append(lambda: callback(None))
 
-    def basic_cancel(self, _tag, callback):
+    def basic_cancel(self, tag, callback):
         self._must_be_open()
-        self.endangered += min(self._consumer.prefetch - len(self._consumer.open), len(self.queue))
-        self._cancel_ok = callback
-        self.consumer_tags = []
+        consumer = self.consumers[tag]
+        assert not consumer.cancelled
+        consumer.cancelled = True
+        self.endangered += min(consumer.prefetch - len(consumer.open), len(self.queue))
+        self.consumer_tags.remove(tag)
+        self.fewest = min(self.fewest, len(self.consumer_tags))
+
+        def cancel_ok():
+            del self.consumers[tag]
+            callback(SimpleNamespace(method=SimpleNamespace(consumer_tag=tag)))
+
+        self._answers.append(cancel_ok)
 
     def basic_ack(self, tag, multiple):
         self._must_be_open()
@@ -89,39 +103,44 @@ class FakeChannel:
     # -- what the broker does ----------------------------------------------------------------------
 
     @property
-    def subscribed(self):
-        return self._consumer is not None and self._cancel_ok is None
+    def prefetches(self):
+        """Those of the consumers that are not cancelled."""
+        return [each.prefetch for each in self.consumers.values() if not each.cancelled]
 
     def deliver(self, most):
-        """Up to as many as the prefetch allows; also between a cancel and its answer."""
+        """Up to as many as the prefetch allows, to one after the other; also between a cancel and
+        its answer.
+        """
         done = 0
-        while (
-            done < most
-            and self.queue
-            and self._consumer
-            and len(self._consumer.open) < self._consumer.prefetch
-        ):
+        while done < most and self.queue and (consumer_tag := self._next_with_room()):
+            # The next message is the other one's, if there is one.
+            consumer = self.consumers[consumer_tag] = self.consumers.pop(consumer_tag)
             message = self.queue.popleft()
             self._tag = self._tag + 1
             done = done + 1
             self.unacked[self._tag] = message
-            self._consumer.open.add(self._tag)
-            method = Basic.Deliver("", self._tag, message.count > 0, "", "q")
+            consumer.open.add(self._tag)
+            method = Basic.Deliver(consumer_tag, self._tag, message.count > 0, "", "q")
             headers = {**message.headers, "x-delivery-count": message.count}
-            self._consumer.callback(self, method, BasicProperties(headers=headers), message.body)
+            consumer.callback(self, method, BasicProperties(headers=headers), message.body)
         return done
 
-    def answer_cancel(self):
-        if self._cancel_ok is not None and self.is_open:
-            callback = self._cancel_ok
-            self._cancel_ok = None
-            self._consumer = None
-            callback(None)
+    def answer(self):
+        """Say that a consumer has begun, or is cancelled; False if none is."""
+        if not (self._answers and self.is_open):
+            return False
+        self._answers.popleft()()
+        return True
+
+    def _next_with_room(self):
+        with_room = (tag for tag, each in self.consumers.items() if len(each.open) < each.prefetch)
+        return next(with_room, None)
 
     def cancel_by_broker(self):
-        if self._consumer is not None and self.is_open:
-            self._consumer = None
+        if self.consumers and self.is_open:
+            self.consumers = {}
             self.consumer_tags = []
+            self._answers.clear()
             self._on_cancel(None)
 
     def close(self):
@@ -137,8 +156,8 @@ class FakeChannel:
 
     def _settled(self, tag):
         del self.unacked[tag]
-        if self._consumer is not None:
-            self._consumer.open.discard(tag)
+        for consumer in self.consumers.values():
+            consumer.open.discard(tag)
 
     def _must_be_open(self):
         if not self.is_open:
@@ -268,14 +287,14 @@ class ConsumerBench:
             message.count += 1
             self.queue.append(message)
         self.channel.unacked = {}
-        self.channel._consumer = None
+        self.channel.consumers = {}
 
     def run_until_idle(self):
         """Until the broker has nothing to say any more, and the consumer saw that for a second."""
         for quiet_s in (1.0, 0.0):
             while True:
-                self.channel.answer_cancel()
-                if not self.channel.deliver(1) and self.channel._cancel_ok is None:
+                answered = self.channel.answer()
+                if not self.channel.deliver(1) and not answered:
                     break
             if quiet_s and self.channel.is_open:
                 self.now += quiet_s

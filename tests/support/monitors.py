@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 from playwright.sync_api import Error, expect, sync_playwright
 
@@ -19,8 +20,11 @@ _VISITS = 20
 
 
 @contextmanager
-def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
-    """The address of its page; its log is monitor.log in ``folder``."""
+def monitor(folder, amqp_url, redis_url, management_url=None, options=(), most_files=None):
+    """The address of its page; its log is monitor.log in ``folder``.
+
+    ``most_files`` is its limit on open files.
+    """
     environment = {
         **os.environ,
         "TIERCEL_AMQP": amqp_url,
@@ -32,6 +36,8 @@ def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
     log = folder / "monitor.log"
     with log.open("w") as file:
         command = [sys.executable, "-m", "tiercel", "monitor", "--port", "0", *options]
+        if most_files:
+            command = ["sh", "-c", f'ulimit -n {most_files} && exec "$@"', "sh", *command]
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
         found = wait_until(
@@ -44,6 +50,31 @@ def monitor(folder, amqp_url, redis_url, management_url=None, options=()):
     finally:
         process.kill()
         process.wait()
+
+
+def port_of(url):
+    return int(re.search(r":(\d+)/", url)[1])
+
+
+def pid_of(url):
+    """The process that listens on the port of this address, found by the socket's number."""
+    sockets = {
+        line.split()[9]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[1].endswith(f":{port_of(url):04X}")
+    }
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found = re.fullmatch(r"socket:\[(\d+)\]", str(entry.readlink()))
+        except OSError:
+            continue
+        if found and found[1] in sockets:
+            return int(entry.parts[2])
+    raise AssertionError(f"nobody listens at {url}")
+
+
+def rss_mib(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 @contextmanager

@@ -19,8 +19,10 @@ ESCAPES = (("&#36;", "$"), ("&#96;", "`"), ("&gt;", ">"), ("&lt;", "<"), ("&amp;
 class ScriptedPage:
     """One page: what it was told since it was opened is in ``elements``, ``notes`` and ``said``."""
 
-    def __init__(self, url, **headers):
+    def __init__(self, url, address="127.0.0.1", **headers):
+        """``address`` is the one that it comes from."""
         self._page = url
+        self._address = address
         self._sockets = urljoin(url, "/_nicegui_ws/")
         self.headers = headers
         self._socket = socketio.AsyncClient(reconnection=False)
@@ -33,7 +35,7 @@ class ScriptedPage:
     async def load(self):
         """The status of the answer to GET /."""
         async with (
-            aiohttp.ClientSession() as session,
+            self._session() as session,
             session.get(self._page, headers=self.headers) as answer,
         ):
             text = await answer.text()
@@ -53,6 +55,8 @@ class ScriptedPage:
         )
         address = f"{self._sockets}?{query}&implicit_handshake=true"
         path = "/_nicegui_ws/socket.io"
+        if self._socket.eio.http is None:
+            self._socket.eio.http = self._session()
         await self._socket.connect(
             address,
             headers=self.headers,
@@ -61,8 +65,15 @@ class ScriptedPage:
             wait_timeout=20,
         )
 
+    @property
+    def connected(self):
+        return self._socket.connected
+
     async def close(self):
         await self._socket.disconnect()
+
+    def _session(self):
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(self._address, 0)))
 
     async def press(self, label):
         await self._tell(label, next(iter(self._named(label)[1]["events"]))["listener_id"], {})

@@ -158,7 +158,7 @@ def test_a_package_that_is_not_there_is_named(install, tmp_path):
 
 
 def test_continuous_integration_runs_in_a_folder_with_a_space_and_the_packages_name(tmp_path):
-    """What a test or a script takes from where a checkout happens to lie is found there."""
+    """A test or a script that only works at some places of a checkout fails there."""
     checkout = tmp_path / "checkout"
     for name in (".ci/run", "Makefile"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 
 import typer
 
+from tiercel.spark_jobs.errors import SparkEndedError
 from tiercel.spark_jobs.spark.class_archive import make_class_archive
 from tiercel.workers.cli.options import (
     Amqp,
@@ -17,7 +20,7 @@ from tiercel.workers.cli.options import (
     TopologyName,
     load_settings,
 )
-from tiercel.workers.config import use_this_python_for_spark
+from tiercel.workers.config import check_spark_python, use_this_python_for_spark
 from tiercel.workers.driver.around import DriverAround, worker_logs
 from tiercel.workers.driver.jvm_output import as_log_records
 from tiercel.workers.driver.process import Driver
@@ -27,6 +30,10 @@ from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
+logger = logging.getLogger(__name__)
+
+# Exit code for Docker, Kubernetes and ``tiercel run``: 2 would mean that an operator must act.
+_START_AGAIN = 1
 
 
 @commands.command()
@@ -49,6 +56,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
             "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
         )
         settings = settings.required("redis")
+        check_spark_python(settings.master)
         use_this_python_for_spark(Path.cwd())
 
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
@@ -59,7 +67,11 @@ def driver(  # noqa: PLR0913 - one parameter an option
         )
         process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
         on_signals(process.stop)
-        process.run()
+        try:
+            process.run()
+        except SparkEndedError as error:
+            logger.error("%s", error, extra={"event": "spark_ended"})
+            sys.exit(_START_AGAIN)
 
 
 @commands.command()

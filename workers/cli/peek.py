@@ -17,6 +17,8 @@ from rich.console import Console
 from tiercel.queues import peek as looking
 from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.peek import Peeked, QueuedMessage
+from tiercel.queues.publishing.dead_letter_copy import REASON_HEADER
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.monitoring.screen import message_table
 from tiercel.workers.monitoring.wording import count
@@ -67,7 +69,10 @@ def _as_json(message: QueuedMessage) -> dict[str, Any]:
         "exchange": message.exchange,
         "routing_key": message.routing_key,
         "properties": dict(message.properties),
-        "headers": dict(message.headers),
+        "headers": {
+            name: redact(value) if name == REASON_HEADER and value else value
+            for name, value in message.headers.items()
+        },
         "bytes": message.size,
     }
     try:

@@ -21,7 +21,7 @@ from tiercel.workers.cli.options import (
     TopologyName,
     load_settings,
 )
-from tiercel.workers.config import Settings
+from tiercel.workers.config import Settings, check_spark_python
 from tiercel.workers.loading import load_for_spark
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.reload import ReloadingRun
@@ -66,6 +66,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     settings = load_settings(
         "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
     )
+    check_spark_python(settings.master)
     if generation:
         _work(topology, load_for_spark(topology, settings.spout_tasks), settings, stopped)
         return

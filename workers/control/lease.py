@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from urllib.parse import quote, unquote
 
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.parallelism import pack, unpack
@@ -30,6 +31,8 @@ class Holder:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     # None: it did not say.
     whereabouts: Whereabouts | None = None
+    # Why no executor can run bolts; empty: some can, or it is not known yet.
+    trouble: str = ""
 
 
 class Lease:
@@ -71,18 +74,20 @@ class Lease:
 
 def _note(holder: Holder) -> str:
     place = holder.whereabouts.packed() if holder.whereabouts else ""
-    words = (holder.run, holder.shape, pack(holder.parallelism), place)
+    trouble = quote(holder.trouble, safe="")
+    words = (holder.run, holder.shape, pack(holder.parallelism), place, trouble)
     return " ".join(word or _NOTHING for word in words)
 
 
 def _holder(found: Attendant) -> Holder:
     # Fewer words are an older version's, and more a newer one's.
-    words = [*found.note.split(), *[_NOTHING] * 4][:4]
-    run, shape, numbers, place = ("" if word == _NOTHING else word for word in words)
+    words = [*found.note.split(), *[_NOTHING] * 5][:5]
+    run, shape, numbers, place, trouble = ("" if word == _NOTHING else word for word in words)
     return Holder(
         driver=found.name,
         run=run,
         shape=shape,
         parallelism=unpack(numbers),
         whereabouts=unpacked(place),
+        trouble=unquote(trouble),
     )

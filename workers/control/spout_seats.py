@@ -25,6 +25,8 @@ class Presence:
     pending: int
     # Age of the oldest of them; 0 if there is none.
     oldest_s: float = 0.0
+    # Failed messages that the spout holds until their back-off is over.
+    in_back_off: int = 0
     # Those of its worker, which ``SpoutSeats`` says; None: it did not.
     whereabouts: Whereabouts | None = None
 
@@ -61,9 +63,9 @@ class SpoutSeats:
 
         Call it each second. ``by_force``: the operator has given the task to this worker.
         """
-        said = json.dumps(
-            [presence.active, presence.pending, round(presence.oldest_s, 3), *self._place]
-        )
+        oldest_s = round(presence.oldest_s, 3)
+        figures = [presence.active, presence.pending, oldest_s, presence.in_back_off]
+        said = json.dumps([*figures, *self._place])
         return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
 
     def leave(self, worker: str, task_id: int) -> None:
@@ -96,12 +98,14 @@ def _seat(task_id: int) -> Seat:
 
 def _presence(said: str) -> Presence:
     """Raises what is in ``_STRANGE`` for what ``report`` of this version has not written."""
-    active, pending, oldest_s, *more = json.loads(said)
-    if not isinstance(active, bool) or not isinstance(pending, int) or not math.isfinite(oldest_s):
+    active, pending, oldest_s, in_back_off, *more = json.loads(said)
+    counts = isinstance(pending, int) and isinstance(in_back_off, int)
+    if not isinstance(active, bool) or not counts or not math.isfinite(oldest_s):
         raise TypeError("not what a spout task says of itself")
     return Presence(
         active=active,
         pending=pending,
         oldest_s=oldest_s,
+        in_back_off=in_back_off,
         whereabouts=unpacked(str(more[0])) if more else None,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 
 _LOOK_S = 5.0
@@ -25,6 +26,11 @@ class Tasks(Protocol):
     def fault(self) -> str | None: ...
 
     @property
+    def unfit(self) -> str:
+        """Why executors cannot run them, again and again; empty: they can."""
+        ...
+
+    @property
     def waiting(self) -> int:
         """Number of them for which there is no slot now: Spark starts them when there is one."""
         ...
@@ -38,16 +44,20 @@ class Hosts(Protocol):
     """The place where runs have their tasks: Spark."""
 
     @property
-    def slots(self) -> int:
-        """Return the number of hosts that can run at once, where none runs.
-
-        Those of an executor that does not answer are not counted.
-        """
-        ...
-
-    @property
     def free(self) -> int:
         """Return the number that could run beside those that do, at once."""
+        ...
+
+    def check_alive(self) -> None:
+        """After a failure: raise SparkEndedError if no run can have tasks there any more."""
+        ...
+
+    def ready(self, wanted: int) -> Readiness:
+        """Return the number of hosts that can run at once, where none runs.
+
+        Those of an executor that does not answer, or cannot start Python, are not counted. It waits
+        some seconds for ``wanted``.
+        """
         ...
 
     def start(self, run: Run) -> Tasks:
@@ -71,9 +81,12 @@ class Width:
         self._looks = 0
         self._look_at = float("-inf")
 
-    def began(self, hosts: int, *, of: int) -> None:
-        """A run began on so many hosts, which have ``of`` bolt tasks."""
-        self._most = max(self._most, hosts)
+    def began(self, hosts: int, *, of: int, unfit: int = 0) -> None:
+        """A run began on so many hosts, which have ``of`` bolt tasks.
+
+        ``unfit`` is how many more there will be when executors can start Python.
+        """
+        self._most = max(self._most, hosts + unfit)
         self._lacks = hosts < min(of, self._most)
         self._looks = 0
 

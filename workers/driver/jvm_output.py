@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tiercel.spark_jobs.logs.relay import RelayReader, new_mark
+from tiercel.spark_jobs.spark.executors import start_failure
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ _LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNI
 # The last two come with each task where ``spark.executor.pyspark.memory`` is set.
 _NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
 _TRACEBACK = "Traceback (most recent call last):"
+# Spark's many words for a Python that does not start: the driver has a line of its own for it.
+_NO_START = re.compile(r"(?:Exception in|Lost) task .*|Task \d+ in stage .* failed .*")
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 
 
@@ -43,6 +46,8 @@ class JvmLogReader:
             return None
         if not text.strip() or text.startswith(_NOISE):
             return None
+        if _NO_START.search(text) and start_failure(text):
+            return logging.DEBUG, text
         if match := _OURS.fullmatch(text):
             return _LEVELS[match[1]], match[2].rstrip()
         return (logging.DEBUG if _JAVA_FRAME.match(text) else logging.INFO), text

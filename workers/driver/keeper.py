@@ -78,9 +78,12 @@ class Keeper:
             )
         )
 
-    def attend_none(self) -> None:
-        """Have spout workers send to no run from now on; as ``attend``."""
-        self._say(self._idle)
+    def attend_none(self, trouble: str = "") -> None:
+        """Have spout workers send to no run from now on; as ``attend``.
+
+        ``trouble`` is why there is none: monitors show it.
+        """
+        self._say(replace(self._idle, trouble=trouble))
 
     def close(self) -> None:
         """Give the lease up. Idempotent."""

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
-from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.connection.client import check_eviction, connect_topology
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -105,6 +106,9 @@ class Driver:
                 spark.ship(self._around.module, self._master)
                 try:
                     self._runs.go(_SparkHosts(spark))
+                except Exception:
+                    spark.check_alive()
+                    raise
                 finally:
                     # Python workers that are cut off print traces that mean nothing.
                     spark.silence()
@@ -139,7 +143,9 @@ class Driver:
         stateful = [
             name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
         ]
-        check_layout(run.ledger, stateful)
+        spec = run.ledger
+        check_layout(spec, stateful)
+        check_eviction(spec.urls, spec.topology, spec.shards, stateful)
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, topology.name)
@@ -164,12 +170,14 @@ class _SparkHosts:
         self._spark = spark
 
     @property
-    def slots(self) -> int:
-        return self._spark.slots
-
-    @property
     def free(self) -> int:
         return self._spark.free
+
+    def check_alive(self) -> None:
+        self._spark.check_alive()
+
+    def ready(self, wanted: int) -> Readiness:
+        return self._spark.ready(wanted)
 
     def start(self, run: Run) -> LongTasks:
         tasks = LongTasks(self._spark.context, run)

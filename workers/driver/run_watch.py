@@ -97,6 +97,8 @@ class RunWatch:
     def _ended_by_itself(self, tasks: Tasks) -> Ended | None:
         if not tasks.active and tasks.fault is not None:
             return Ended.FAILED
+        if tasks.active and tasks.unfit:
+            return Ended.UNFIT
         # Tasks that end without a fault were told that another run has their inboxes.
         if not self._keeper.held or not tasks.active:
             log.error(

@@ -14,13 +14,15 @@ from typing import TypeVar
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.queues.nouns import counted
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.hosts import Hosts, Tasks, Width
 from tiercel.workers.driver.keeper import Keeper
 from tiercel.workers.driver.run_watch import RunWatch
-from tiercel.workers.driver.watch import Ended, healthy, pause_s
+from tiercel.workers.driver.watch import Ended, healthy, pause_s, unfit_pause_s
 from tiercel.workers.errors import RunsFailedError
 from tiercel.workers.patience import patiently
 
@@ -31,6 +33,8 @@ _RESERVE_S = 1.0
 # For the last steps when a run ends. Less where processes are gone: nothing would be waited for.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
+# Spark tries tasks that no Python can run hundreds of times per second until they are cancelled.
+_GRACES_S = {Ended.UNATTENDED: _GRACE_OF_THE_GONE_S, Ended.UNFIT: 0.0}
 # Runs in a row that failed at once: another one would fail too, and each gives back
 # what is in flight.
 _HOPELESS = 8
@@ -46,6 +50,8 @@ class Runs:
         # The order that the newest run obeys.
         self._order = NO_REBALANCE
         self._width = Width()
+        # Times in a row that no executor could run bolts.
+        self._unfit = 0
         self._stop = threading.Event()
         self._watch = RunWatch(ground, self._keeper, self._stop, self._is_over)
 
@@ -116,14 +122,23 @@ class Runs:
     def go(self, hosts: Hosts) -> None:
         """One run after the other, until ``stop`` or ``tiercel kill``.
 
-        Raises RunsFailedError when run after run failed at once.
+        Raises RunsFailedError when run after run failed at once, SparkEndedError when Spark did.
         """
         failures = 0
+        trouble = ""
         while not self._is_over():
             if not self._keeper.held and not self.wait_for_turn():
                 return
+            ready = self._ready(hosts, trouble)
+            if ready is None:
+                continue
             began = time.monotonic()
-            ended, fault = self._one(hosts)
+            ended, fault = self._one(hosts, ready)
+            trouble = ""
+            if ended is Ended.UNFIT:
+                trouble = fault or ""
+                continue
+            self._unfit = 0
             if ended is Ended.STOPPED:
                 return
             failures = 0 if healthy(ended, time.monotonic() - began) else failures + 1
@@ -137,9 +152,42 @@ class Runs:
                 log.warning("a new run begins in %.1f s", rest_s, extra={"event": "run_restarting"})
                 self._stop.wait(rest_s)
 
-    def _one(self, hosts: Hosts) -> tuple[Ended, str | None]:
+    def _ready(self, hosts: Hosts, trouble: str) -> Readiness | None:
+        """Wait until an executor can run bolts; None if the lease is lost, and after ``stop``.
+
+        ``trouble`` is why the executors failed the run before this one; empty: they did not.
+        """
+        wanted = len(bolt_tasks(self._ground.topology.with_parallelism(self._order.parallelism)))
+        while not self._is_over() and self._keeper.held:
+            ready = hosts.ready(wanted)
+            if ready.slots and ready.trouble:
+                log.error("%s; the others work", ready.trouble, extra={"event": "executor_unfit"})
+            elif trouble or not ready.slots:
+                self._rest_unfit(ready.trouble or trouble)
+            if ready.slots:
+                return ready
+            trouble = ""
+        return None
+
+    def _rest_unfit(self, trouble: str) -> None:
+        """Have spout workers hold still, and wait before executors are tried again."""
+        self._unfit += 1
+        rest_s = unfit_pause_s(self._unfit)
+        log.error(
+            "no executor can run bolts: %s; trying again in %.0f s, messages wait meanwhile",
+            trouble, rest_s,
+            extra={"event": "no_executor_fit"},
+        )  # fmt: skip
+        self._keeper.attend_none(trouble)
+        end = time.monotonic() + rest_s
+        while (left_s := end - time.monotonic()) > 0 and self._keeper.held:
+            self._ground.heartbeat.beat()
+            if self._stop.wait(min(_RESERVE_S, left_s)):
+                return
+
+    def _one(self, hosts: Hosts, ready: Readiness) -> tuple[Ended, str | None]:
         """One run to its end, and the fault that ended it."""
-        run = self.begin(hosts.slots)
+        run = self.begin(ready.slots)
         if run is None:
             return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
         tasks = hosts.start(run)
@@ -149,7 +197,7 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
-        self._width.began(len(run.hosts), of=sum(map(len, run.hosts)))
+        self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         ended = Ended.STOPPED
         try:
             # Spout workers may send as soon as the inboxes are the run's, while Python
@@ -160,12 +208,11 @@ class Runs:
             )
         finally:
             self._keeper.attend_none()
-            self._finish(
-                hosts, run, tasks, _GRACE_OF_THE_GONE_S if ended is Ended.UNATTENDED else _GRACE_S
-            )
+            self._finish(hosts, run, tasks, _GRACES_S.get(ended, _GRACE_S))
         if ended is Ended.FAILED:
+            hosts.check_alive()
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
-        return ended, tasks.fault
+        return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
 
     def _say_what_was_ordered(self) -> None:
         said = self._ground.topology.parallelism
@@ -187,7 +234,7 @@ class Runs:
                 self._ground.enter(replace(run, id=f"{run.id}-ended"))
             if not tasks.wait(grace_s):
                 tasks.cancel()
-                tasks.wait(grace_s)
+                tasks.wait(max(grace_s, _GRACE_OF_THE_GONE_S))
 
     def _is_over(self) -> bool:
         """Return True if a signal or an operator ended the topology.

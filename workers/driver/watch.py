@@ -26,6 +26,7 @@ SURE_LOOKS = 4
 # A run that lasted so long and had all its processes was no failure of the topology.
 _HEALTHY_S = 30.0
 _LONGEST_PAUSE_S = 10.0
+_LONGEST_UNFIT_PAUSE_S = 30.0
 
 
 class Ended(enum.Enum):
@@ -40,6 +41,8 @@ class Ended(enum.Enum):
     REBALANCED = "rebalanced"
     # Bolt tasks had no process: too few slots, or executors that are gone.
     UNATTENDED = "unattended"
+    # Executors could not start Python.
+    UNFIT = "unfit"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,5 +101,18 @@ def pause_s(failures: int) -> float:
     >>> [pause_s(failures) for failures in (0, 1, 2, 3, 9)]
     [0.25, 0.5, 1.0, 2.0, 10.0]
     """
+    return min(_LONGEST_PAUSE_S, _doubled(failures))
+
+
+def unfit_pause_s(attempts: int) -> float:
+    """Return the pause before executors are tried again that could not start Python.
+
+    >>> [unfit_pause_s(attempts) for attempts in (1, 2, 3, 9)]
+    [2.0, 4.0, 8.0, 30.0]
+    """
+    return min(_LONGEST_UNFIT_PAUSE_S, 4 * _doubled(attempts))
+
+
+def _doubled(failures: int) -> float:
     doubled: float = 0.25 * 2 ** min(failures, 10)
-    return min(_LONGEST_PAUSE_S, doubled)
+    return doubled

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from tiercel.acker.errors import AckerError
 from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
+from tiercel.compose.server import EmbeddedServer
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.logs.redaction import redact
@@ -23,6 +25,9 @@ from tiercel.workers.local.addresses import Claim, claimed
 from tiercel.workers.local.kept import kept_folder
 
 log = logging.getLogger(__name__)
+
+# Between two looks at whether the private servers run.
+_LOOK_S = 0.5
 
 
 @contextmanager
@@ -74,9 +79,54 @@ def _private(
         )
         with claim.announced(found):
             _say(found, claim, kept)
-            yield found
+            with _started_again(services, stopped or threading.Event()):
+                yield found
         if kept is not None:
             _take_back_a_kill(found, topology)
+
+
+@contextmanager
+def _started_again(services: EmbeddedServices, stopped: threading.Event) -> Iterator[None]:
+    """Start a server that dies again while the block runs, at its address.
+
+    One that cannot be started sets ``stopped``, and its ServiceStartError is raised after the
+    block.
+    """
+    over = threading.Event()
+    failed: list[ServiceStartError] = []
+
+    def watch() -> None:
+        try:
+            while not over.wait(_LOOK_S):
+                for server in (services.rabbitmq, services.redis):
+                    if not server.running:
+                        _start_again(server, over)
+        except ServiceStoppedError:
+            pass
+        except ServiceStartError as error:
+            failed.append(error)
+            stopped.set()
+
+    watching = threading.Thread(target=watch, name="private servers", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+    if failed:
+        raise failed[0]
+
+
+def _start_again(server: EmbeddedServer, over: threading.Event) -> None:
+    log.error(
+        "the private %s has died; it is started again, with what it kept",
+        server.name,
+        extra={"event": "service_died"},
+    )
+    server.launch()
+    server.wait_until_ready(over)
+    log.info("the private %s is back at its address", server.name, extra={"event": "service_back"})
 
 
 def _say(found: Settings, claim: Claim, kept: Path | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -42,6 +43,10 @@ _SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: (
         row.oldest_s
     ),
+    (
+        "tiercel_spout_messages_in_back_off",
+        "Failed messages that a spout holds until their back-off is over",
+    ): lambda row: row.in_back_off,
     ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
     ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
 }
@@ -119,6 +124,10 @@ _OWN: dict[_Figure, Callable[[Own], float]] = {
 }
 _TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
     ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
+    (
+        "tiercel_executors_fit",
+        "0 while the driver finds that no executor can run bolts",
+    ): lambda each: not each.trouble,
     ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
     ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: (
         each.message_timeout_s
@@ -163,6 +172,20 @@ class TiercelCollector(Collector):
                 (name, q.name): q for name, each in found.items() for q in each.queues
             }
             yield from _gauges(_QUEUE, queues, "queue")
+
+
+class Scrape:
+    """Text of ``/metrics``. Scrapes at the same time share one look."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._look: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        """Look in a thread, or wait for the look that has begun."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
+        return await asyncio.shield(self._look)
 
 
 def registry_of(watcher: Watcher) -> CollectorRegistry:

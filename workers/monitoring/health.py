@@ -84,6 +84,8 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
     """Find processes that are not there."""
     if not seen.driver:
         yield _ill("there is no driver: no bolt works until one is started")
+    if seen.trouble:
+        yield _ill(f"no executor can run bolts: {seen.trouble}")
     for spout in seen.spouts:
         if spout.running < spout.tasks:
             gone = spout.tasks - spout.running

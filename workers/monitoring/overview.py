@@ -58,6 +58,8 @@ class SpoutRow:
     latencies: Sequence[tuple[float, int]]
     pending: int
     oldest_s: float
+    # Failed messages that it holds until their back-off is over, now.
+    in_back_off: int
     last_error: ErrorReport | None
 
 
@@ -103,6 +105,8 @@ class Own:
     # Roots in the ledger.
     pending: int
     oldest_pending_s: float
+    # Failed messages that its spouts hold until their back-off is over: unacked in their queues.
+    in_back_off: int
     # Entries of outcomes that no spout worker has taken yet.
     feed_entries: int
     # Age of the oldest of them.
@@ -147,6 +151,8 @@ class Overview:
     processes: tuple[ProcessRow, ...] = ()
     # None: there is no driver, or it does not say.
     driver_at: Whereabouts | None = None
+    # Why no executor can run bolts; empty: nothing is known against it.
+    trouble: str = ""
     # The last order that was given; the topology obeys it while it runs.
     ordered: State = State.ACTIVE
     # Those that it reads.
@@ -205,6 +211,7 @@ def overview_of(name: str, raw: Raw) -> Overview:
         spout_tasks=spout_tasks(raw),
         processes=processes(raw),
         driver_at=raw.driver_at,
+        trouble=raw.trouble,
         ordered=raw.state or State.ACTIVE,
     )
 
@@ -216,6 +223,7 @@ def _own(name: str, raw: Raw) -> Own:
         oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
         pending=raw.census.pending,
         oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
+        in_back_off=sum(presence.in_back_off for presence in raw.present.values()),
         feed_entries=raw.census.feed_entries,
         feed_lag_s=raw.census.feed_lag_s,
     )
@@ -247,6 +255,7 @@ def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> Sp
         latencies=cumulative(counts),
         pending=sum(presence.pending for presence in present),
         oldest_s=max([0.0, *(presence.oldest_s for presence in present)]),
+        in_back_off=sum(presence.in_back_off for presence in present),
         last_error=last_error,
     )
 

@@ -39,5 +39,7 @@ class Raw:
     known_errors: Sequence[KnownError] = ()
     # Of the driver that has the lease; None: it did not say.
     driver_at: Whereabouts | None = None
+    # Why no executor can run bolts, as the driver says; empty: it says nothing.
+    trouble: str = ""
     # Counts per thousand seconds, over the last ten seconds.
     rates: Counts = field(default_factory=dict)

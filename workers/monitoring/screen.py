@@ -59,11 +59,12 @@ _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
 # Columns that a narrow terminal does without, the first one first. The page has all of them. Tables
 # that fit everywhere are not listed.
 _LESS = {
-    SPOUTS.title: ("transferred", "timeouts", "emitted"),
+    SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
     ACKER.title: ("updates", "memory", "late"),
+    ONCE.title: ("maybe too old", "no identity"),
     QUEUES.title: ("delayed", "out/s", "in/s", "use"),
-    OWN.title: ("feed entries", "oldest waiting"),
+    OWN.title: ("feed entries", "oldest waiting", "in back-off"),
 }
 
 
@@ -113,6 +114,8 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
     if overview.state != "not running" and not overview.driver:
         heading.append("  no driver", _ALARM)
+    if overview.trouble:
+        problems = [*problems, f"no executor can run bolts: {overview.trouble}"]
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
     parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]

@@ -74,8 +74,9 @@ class Station:
         first = self._see(None, Window.TEN_MINUTES)
         if not first.topologies:
             return
-        for number, name in enumerate(first.topologies):
-            look = first if number == 0 else self._see(name, Window.TEN_MINUTES)
+        for name in first.topologies:
+            shown = first.overview is not None and first.overview.name == name
+            look = first if shown else self._see(name, Window.TEN_MINUTES)
             self._looks[name, Window.TEN_MINUTES] = time.monotonic(), look
             with self._remembering:
                 self._histories.setdefault(name, History(timedelta(seconds=LOOK_S))).add(

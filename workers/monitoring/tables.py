@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
@@ -108,7 +109,14 @@ def _about(message: QueuedMessage) -> str:
     """Return the exchange that it came by, if it has a name, its properties and its headers."""
     place = {"exchange": message.exchange, "routing_key": message.routing_key}
     said = {**(place if message.exchange else {}), **message.properties, **message.headers}
-    return " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
+    return redact(
+        " ".join(f"{name}={'' if value is None else value}" for name, value in said.items())
+    )
+
+
+def reason_of(letter: DeadLetter) -> str:
+    """Return the reason of its death, without the passwords of addresses that it quotes."""
+    return redact(letter.reason)
 
 
 SPOUTS = TableKind[SpoutRow](
@@ -126,6 +134,7 @@ SPOUTS = TableKind[SpoutRow](
         Column("released", lambda row: count(row.released)),
         Column("pending", lambda row: count(row.pending)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("in back-off", lambda row: count(row.in_back_off)),
         Column("last error", lambda row: _message(row.last_error), Kind.LONG),
     ),
 )
@@ -219,6 +228,7 @@ OWN = TableKind[Own](
         Column("oldest waiting", lambda row: seconds(row.oldest_waiting_s)),
         Column("pending roots", lambda row: count(row.pending)),
         Column("oldest pending", lambda row: seconds(row.oldest_pending_s)),
+        Column("in back-off", lambda row: count(row.in_back_off)),
         Column("feed entries", lambda row: count(row.feed_entries)),
         Column("feed lag", lambda row: seconds(row.feed_lag_s)),
     ),
@@ -267,7 +277,7 @@ DEAD = TableKind[DeadLetter](
     "Dead letters",
     (
         Column("died", lambda row: UNKNOWN if row.died is None else when(row.died), Kind.MOMENT),
-        Column("reason", lambda row: row.reason, Kind.LONG),
+        Column("reason", reason_of, Kind.LONG),
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
         Column("id", lambda row: row.id, Kind.NAME),

@@ -35,6 +35,7 @@ from tiercel.workers.control.registry import (
     topology_named,
 )
 from tiercel.workers.control.spout_seats import SpoutSeats
+from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import Overview, overview_of
 from tiercel.workers.monitoring.rates import RateMeter
 from tiercel.workers.monitoring.raw import Raw
@@ -107,6 +108,7 @@ class TopologyReader:
             state=self._control.state(),
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
+            trouble=redact(holder.trouble) if holder else "",
             inboxes=self._inboxes.figures(note.graph.inboxes),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in reports],
@@ -166,7 +168,7 @@ class Watcher:
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def look(self, name: str | None, window: Window) -> Look:
-        """A topology, by default the first; returns within the time-outs of the clients."""
+        """A topology, by default one that runs; returns within the time-outs of the clients."""
         with self._lock:
             return self._look(name, window)
 
@@ -199,7 +201,7 @@ class Watcher:
         problem = self._refresh()
         found = None
         unreadable = False
-        chosen = name if name is not None else next(iter(self._known), None)
+        chosen = name if name is not None else self._first(window, away=problem is not None)
         if chosen is not None and chosen in self._known:
             if problem is None:
                 problem, unreadable = self._read(chosen, window)
@@ -222,6 +224,17 @@ class Watcher:
             rabbitmq_problem=rabbitmq_problem,
             unreadable=unreadable,
         )
+
+    def _first(self, window: Window, *, away: bool) -> str | None:
+        """Return a topology that runs, as far as the last looks say, else the first one."""
+        for name in self._known:
+            if (name, window) not in self._last and not away:
+                problem, unreadable = self._read(name, window)
+                away = problem is not None and not unreadable
+            seen = self._last.get((name, window))
+            if seen is not None and seen.state != NOT_RUNNING:
+                return name
+        return next(iter(self._known), None)
 
     def _refresh(self) -> str | None:
         """See which topologies there are; returns what is wrong."""

@@ -57,7 +57,12 @@ class Orders:
         Raises RedisRefusedError.
         """
         try:
-            presence = Presence(active=self._active, pending=pending, oldest_s=oldest_s)
+            presence = Presence(
+                active=self._active,
+                pending=pending,
+                oldest_s=oldest_s,
+                in_back_off=spout.in_back_off(),
+            )
             if not self._attend(presence) and not self._dismissed:
                 log.warning(
                     "another worker has this task now: leaving it", extra={"event": "task_lost"}

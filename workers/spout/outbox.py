@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import secrets
 from collections.abc import Sequence
 
 from tiercel.acker.effects import perform_all
@@ -64,8 +63,8 @@ class Outbox:
         self._lease = lease
         self._owner = owner
         # Drawn for each worker: what an earlier one of this task appended has nothing to do with
-        # this one's numbers.
-        self._sender = Sender(task=-1 - secrets.randbits(48), attempt=1)
+        # this one's numbers. None: one is drawn before the next append.
+        self._sender: Sender | None = None
         self._arrangement = Arrangement(topology)
         # By which the next batch must be emitted: it changes in ``look``, with the run.
         self.topology = topology
@@ -152,6 +151,8 @@ class Outbox:
 
         An inbox that is full takes it later, and what follows waits behind it.
         """
+        if self._sender is None:
+            self._sender = self._inboxes.draw_sender()
         while self._parcels:
             sent = next_parcels(self._parcels)
             verdicts = perform_all(
@@ -163,6 +164,8 @@ class Outbox:
                     extra={"event": "run_changed"},
                 )
                 self._look_at = now
+                # It may be this sender that an inbox has forgotten.
+                self._sender = None
                 return BatchFate.REFUSED
             self._parcels = parcels_left(self._parcels, sent, verdicts)
             if Appended.FULL in verdicts:

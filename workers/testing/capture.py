@@ -172,6 +172,9 @@ class CopyingInboxes:
         route = replace(route, target_task=self._capture)
         return [(encode(Chunk(route=route, values=chunk.values, lineage=untracked)), count)]
 
+    def draw_sender(self) -> Sender:
+        return self._inboxes.draw_sender()
+
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         self._inboxes.adopt(run, tasks)
 

@@ -1,7 +1,6 @@
 -- Read marks in one shard as they were before this step.
 --
--- KEYS   undo of this task; turn and undo of each other task: see redis_keys.py; the bucket of each
---        mark
+-- KEYS   undo of this task; turn and undo of each other one (redis_keys.py); bucket of each mark
 -- ARGV   1 number of other tasks   2 "1": without what the last commit of this task has made
 --        3 the keys of the marks, one after the other
 -- Reply  for each mark that there is: its number, and its record; or {number among the other
@@ -28,16 +27,13 @@ local function each_made(undo, numbers, few, met)
         if number then met(number) end
       end
     end
-    call = call + 1
-    made = redis.call('HGET', undo, '!' .. call)
+    call, made = call + 1, redis.call('HGET', undo, '!' .. (call + 1))
   end
 end
 
--- Returns the record of a mark. One of a version before, whose time has no bit set, has 4 bytes of a
--- digest: zeros behind them say so.
+-- A mark of a version before: its time has no bit set, and zeros go behind its 4 bytes of a digest.
 local function record_of(mark)
-  if mark:byte(1) >= 128 then return mark:sub(4) end
-  return mark:sub(4, 7) .. ('\0'):rep(12) .. mark:sub(8)
+  return mark:byte() > 127 and mark:sub(4) or mark:sub(4, 7) .. ('\0'):rep(12) .. mark:sub(8)
 end
 
 local others, through, keys = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
@@ -51,15 +47,13 @@ if through and count > 0 then each_made(KEYS[1], numbers, few, function(i) marks
 for other = 1, count > 0 and others or 0 do
   local place, committed = unpack(redis.call('HMGET', KEYS[2 * other], 'logged', 'committed'))
   if place ~= committed then
-    each_made(KEYS[2 * other + 1], numbers, few, function(i)
-      marks[i] = marks[i] and {other, place or ''}
-    end)
+    local unsure = {other, place or ''}
+    each_made(KEYS[2 * other + 1], numbers, few, function(i) marks[i] = marks[i] and unsure end)
   end
 end
 for i, mark in ipairs(marks) do
   if mark then
-    found[#found + 1] = i
-    found[#found + 1] = type(mark) == 'string' and record_of(mark) or mark
+    found[#found + 1], found[#found + 2] = i, type(mark) == 'string' and record_of(mark) or mark
   end
 end
 return found

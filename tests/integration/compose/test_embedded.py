@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pika
@@ -17,8 +19,15 @@ from redis import Redis
 from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
 from tiercel.compose import install, rabbitmq, redis_server
+from tiercel.compose.apt import root_prefix
 from tiercel.compose.embedded import EmbeddedServices
-from tiercel.compose.errors import ServiceMissingError, ServiceStartError, ServiceStoppedError
+from tiercel.compose.errors import (
+    PortTakenError,
+    ServiceMissingError,
+    ServiceStartError,
+    ServiceStoppedError,
+)
+from tiercel.compose.install import PLAIN_ENVIRONMENT as PLAIN
 from tiercel.compose.ports import free_port
 from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 from tiercel.compose.redis_server import EmbeddedRedis
@@ -197,6 +206,79 @@ def test_a_port_that_was_taken_in_between_is_drawn_again(
     monkeypatch.setattr(redis_server, "free_port", lambda: next(ports, None) or free_port())
     with EmbeddedRedis() as server:
         assert f":{taken}/" not in server.url
+
+
+THIEF = """
+import os, socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print(os.geteuid(), flush=True)
+while True:
+    caller, _ = server.accept()
+    caller.settimeout(1)
+    try:
+        while heard := caller.recv(4096):
+            print(heard, flush=True)
+            caller.sendall(b"+OK\\r\\n+PONG\\r\\n")
+    except OSError:
+        pass
+    caller.close()
+"""
+
+
+@contextmanager
+def thief(port: int) -> Iterator[list[str]]:
+    """Have another user listen on a port; the list has what it heard, once it has ended."""
+    prefix = root_prefix()
+    if prefix is None:
+        pytest.skip("only root can be another user")
+    someone = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    # An interpreter of a user may lie where no other user comes.
+    argv = [*prefix, *someone, "/usr/bin/env", "python3", "-c", THIEF, str(port)]
+    heard: list[str] = []
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/", env=PLAIN) as process:
+        assert process.stdout.readline() == "65534\n"
+        try:
+            yield heard
+        finally:
+            subprocess.run([*prefix, "kill", str(process.pid)], check=True)
+        heard += process.stdout.read().splitlines()
+
+
+def test_another_user_who_takes_redis_port_first_hears_no_password(monkeypatch) -> None:
+    port = free_port()
+    drawn = iter([port])
+    monkeypatch.setattr(redis_server, "free_port", lambda: next(drawn, None) or free_port())
+    with thief(port) as heard, EmbeddedRedis() as server, Redis.from_url(server.url) as client:
+        assert f":{port}/" not in server.url
+        assert client.ping()
+    assert heard == []
+
+
+def test_another_user_who_takes_the_port_while_redis_is_away_is_named(redis) -> None:
+    server = redis()
+    server.kill()
+    with (
+        thief(server._port) as heard,
+        pytest.raises(PortTakenError, match=r"another user \(id 65534\)|already in use"),
+    ):
+        server.start()
+    assert heard == []
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("number", range(3), ids=["AMQP", "HTTP API", "Erlang"])
+def test_another_user_who_takes_a_port_of_rabbitmq_first_hears_nothing(monkeypatch, number) -> None:
+    port = free_port()
+    drawn = iter([port if each == number else free_port() for each in range(3)])
+    monkeypatch.setattr(rabbitmq, "free_port", lambda: next(drawn, None) or free_port())
+    with (
+        thief(port) as heard,
+        EmbeddedRabbitMQ() as server,
+        plain_channel(server.url) as channel,
+    ):
+        assert port not in server._ports
+        channel.queue_declare("q", durable=True)
+    assert heard == []
 
 
 def test_a_missing_program_is_one_line_that_says_what_to_install(monkeypatch) -> None:

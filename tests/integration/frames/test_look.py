@@ -33,6 +33,17 @@ def look(amqp_url, queue):
     return look
 
 
+def test_an_auto_delete_queue_is_refused_which_the_end_of_the_look_would_delete(amqp_url, look):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, auto_delete=True)
+        fill(amqp_url, name, 2)
+        with pytest.raises(BrokerRefusedError, match="is auto-delete"):
+            look(queue=name)
+        wait_ready(amqp_url, name, 2)
+        channel.queue_delete(name)
+
+
 def fill(amqp_url, queue, count):
     put(amqp_url, queue, *[b"%d" % number for number in range(count)])
     wait_ready(amqp_url, queue, count)

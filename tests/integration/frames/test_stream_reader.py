@@ -271,6 +271,18 @@ def test_a_missing_queue_is_said_at_once(make):
         reader.latestOffset(reader.initialOffset(), None)
 
 
+def test_an_auto_delete_queue_is_refused_before_anything_of_it_is_read(amqp_url, make):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, auto_delete=True)
+        put(amqp_url, name, b"a", b"b")
+        reader = make(queue=name)
+        with pytest.raises(BrokerRefusedError, match="is auto-delete"):
+            reader.latestOffset(reader.initialOffset(), None)
+        wait_ready(amqp_url, name, 2)
+        channel.queue_delete(name)
+
+
 def test_a_refused_login_is_said_at_once(amqp_url, make):
     url = "amqp://stranger:hunter2@" + amqp_url.rpartition("@")[2].removeprefix("amqp://")
     reader = make(url=url)

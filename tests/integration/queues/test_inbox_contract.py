@@ -39,7 +39,7 @@ from tiercel.queues.inbox.records import (
 )
 from tiercel.queues.inbox.redis_streams import RedisInboxes
 
-BOUNDS = Bounds(tuples=10, bytes=1000)
+BOUNDS = Bounds(tuples=10, bytes=1000, senders=8)
 DONE, REPEATED, DIFFERENT, FULL, STALE = Appended
 
 
@@ -377,6 +377,43 @@ def test_a_fence_before_the_first_append_holds_and_an_append_is_one_itself(inbox
     assert put(inboxes, 1, parcel(b"a")) == [STALE]
     assert put(inboxes, 1, parcel(b"a", target=TWO), sender=SECOND) == [DONE]
     assert put(inboxes, 2, parcel(b"b", target=TWO)) == [STALE]
+
+
+def test_drawn_senders_that_are_gone_are_forgotten_and_append_nothing_more(inboxes):
+    """Each process of a spout worker is one. Their appends may come late: what was appended twice
+    would be in a tree twice.
+    """
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"bolt"))
+    gone = inboxes.draw_sender()
+    assert put(inboxes, 1, parcel(b"gone", bounded=False), sender=gone) == [DONE]
+    unused = inboxes.draw_sender()
+    for number in range(50):
+        sender = inboxes.draw_sender()
+        assert sender.task < gone.task
+        some = parcel(b"%d" % number, bounded=False)
+        assert put(inboxes, 1, some, sender=sender) == [DONE]
+        # The newest are known: a repeat is one.
+        assert put(inboxes, 1, some, sender=sender) == [REPEATED]
+        assert put(inboxes, 2, parcel(b"x", bounded=False), sender=sender) == [DONE]
+    assert number_of_senders(inboxes) <= BOUNDS.senders + 2
+    assert put(inboxes, 1, parcel(b"gone", bounded=False), sender=gone) == [STALE]
+    assert put(inboxes, 2, parcel(b"next", bounded=False), sender=gone) == [STALE]
+    assert put(inboxes, 1, parcel(b"late", bounded=False), sender=unused) == [STALE]
+    # Bolt tasks are not forgotten, nor is anything at an inbox that has few senders.
+    assert put(inboxes, 1, parcel(b"bolt")) == [REPEATED]
+    assert put(inboxes, 1, parcel(b"gone", target=TWO), sender=gone) == [DONE]
+    assert payloads(take(inbox, tuples=10_000)).count(b"gone") == 1
+    # Another run knows none of them.
+    inboxes.adopt("next", [ONE, TWO])
+    assert put(inboxes, 1, parcel(b"a", bounded=False), sender=unused, run="next") == [DONE]
+
+
+def number_of_senders(inboxes):
+    if isinstance(inboxes, MemoryInboxes):
+        return len(inboxes._boxes[ONE].senders)
+    box = inboxes._of(ONE)
+    return box.server.command("HLEN", box._senders, read=int, verb="count senders").perform()
 
 
 def test_attempts_go_on_over_runs_and_senders_and_steps_begin_anew(inboxes):

@@ -103,15 +103,62 @@ def test_a_delay_queue_that_was_deleted_is_declared_again(amqp_url):
     assert "copies_refused" not in desk.counts
 
 
-def test_where_no_delay_queue_can_be_it_stays_in_its_queue_and_comes_again(amqp_url):
+def test_where_no_delay_queue_can_be_it_stays_in_its_queue_until_its_time(amqp_url):
     queue = filled(amqp_url, b"body")
     with plain_channel(amqp_url) as channel:
         # There is one of that name already, and it is another one.
         channel.queue_declare(delay_queue(queue.name, 5000), durable=True)
     with Desk(amqp_url, queue.name) as desk:
+        began = time.monotonic()
         want_later(desk, desk.next(), 5)
         again = desk.next()
         assert (again.body, again.delivery_count) == (b"body", 1)
+        assert time.monotonic() - began >= 5
+
+
+ALMOST_A_FRAME = {"h": "A" * (128 * 1024 - 60)}
+
+
+def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
+    """They leave none for the number of failures, so that no copy can be made."""
+    queue = filled(amqp_url, b"body", headers=ALMOST_A_FRAME)
+    with Desk(amqp_url, queue.name) as desk:
+        delivery = desk.next()
+        began = time.monotonic()
+        want_later(desk, delivery, 3)
+        delivery = desk.next()
+        assert time.monotonic() - began >= 3
+        want_later(desk, delivery, 3_600)
+        desk.wait_for("dead_lettered")
+    ((body, headers),) = take_all(amqp_url, queue.dead)
+    assert body == b"body"
+    assert headers["x-tiercel-reason"].startswith(
+        "wanted again in 3,600 s, which no delay queue can do for it: its headers leave no room; "
+        "busy"
+    )
+
+
+@pytest.mark.parametrize(
+    "definition", ['{"expires": 2000}', '{"message-ttl": 1000}'], ids=["expires", "message-ttl"]
+)
+def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until_their_time(
+    rabbitmq, caplog, definition
+):
+    server = rabbitmq()
+    server.control("set_policy", "idle", r"\.delay\.", definition, "--apply-to", "queues")
+    count, wait_s = 30, 6
+    queue = filled(server.url, *[b"%d" % number for number in range(count)])
+    with Desk(server.url, queue.name, management_url=server.management_url) as desk:
+        began = time.monotonic()
+        for delivery in desk.take(count):
+            want_later(desk, delivery, wait_s)
+        again = desk.take(count)
+        assert time.monotonic() - began >= wait_s
+        assert {delivery.body for delivery in again} == {b"%d" % number for number in range(count)}
+        desk.consumer.ack(again[0].epoch, *[delivery.tag for delivery in again])
+        desk.wait_for("acked_to_broker", count)
+    (line,) = [each.message for each in caplog.records if "too early" in each.message]
+    assert line.startswith(f"policy 'idle' ends the delay queues of {queue.name} too early")
 
 
 def test_a_worker_that_dies_before_the_ack_leaves_the_message_twice_and_never_not_at_all(amqp_url):

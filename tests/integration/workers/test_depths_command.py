@@ -145,8 +145,8 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
     ledger.register(1, list(range(1, 101)), [7] * 100)
     ledger.release([1, 2, 3])
     spouts = SpoutSeats(RedisPresences(redis_url, name))
-    spouts.report("one", 1, Presence(active=True, pending=97, oldest_s=12.5))
-    spouts.report("other", 2, Presence(active=True, pending=0, oldest_s=0))
+    spouts.report("one", 1, Presence(active=True, pending=97, oldest_s=12.5, in_back_off=4))
+    spouts.report("other", 2, Presence(active=True, pending=0, oldest_s=0, in_back_off=1))
     wait_until(lambda: looked(tiercel, name)[1][0]["feed_lag_s"] > 0)
     [own] = looked(tiercel, name)[1]
     assert (own["topology"], own["waiting"], own["pending"], own["oldest_pending_s"]) == (
@@ -155,6 +155,7 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
         97,
         12.5,
     )
+    assert own["in_back_off"] == 5
     assert own["oldest_waiting_s"] > 0
     assert own["feed_entries"] >= 1
     feed.read(timedelta(0))

@@ -40,6 +40,7 @@ def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
         Holder(driver="a"),
         Holder(driver="a", shape="abc"),
         Holder(driver="a", run="18"),
+        Holder(driver="a", trouble="executor 1 on h cannot start Python '/ü x'"),
     ):
         assert lease.take(holder)
         assert lease.holder() == holder
@@ -90,7 +91,7 @@ def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
         (b"a", Holder(driver="a")),
         (b"a 17", Holder(driver="a", run="17")),
         (b"a 17 abc", Holder(driver="a", run="17", shape="abc")),
-        (b"a - abc more of a newer version", Holder(driver="a", shape="abc")),
+        (b"a - abc = - - more of a newer version", Holder(driver="a", shape="abc")),
         (
             b"a 17 abc count=4,split=many,=,%ff=1,sum=0 more",
             Holder(driver="a", run="17", shape="abc", parallelism={"count": 4}),

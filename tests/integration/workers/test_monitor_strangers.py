@@ -7,16 +7,17 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import aiohttp
 import pytest
 import socketio
+from typer.testing import CliRunner
 
-from tests.support.broker import wait_ready
-from tests.support.monitors import TOKEN, monitor
+from tests.support.broker import put, wait_ready
+from tests.support.monitors import TOKEN, monitor, pid_of, port_of, rss_mib
 from tests.support.ran import ran
 from tests.support.strangers import ScriptedPage
+from tiercel.workers.cli.app import app
 
 SECRET = b"customer 4711, card 4111 1111 1111 1111"
 EVERYWHERE = ("--host", "0.0.0.0", "--allowed-host", "monitor")
@@ -52,10 +53,6 @@ def status(url, path="", **headers):
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def port_of(url):
-    return int(re.search(r":(\d+)/", url)[1])
 
 
 def test_a_name_that_is_not_ours_is_refused_on_every_address(url):
@@ -161,7 +158,7 @@ def test_what_a_page_reports_is_one_bounded_line_now_and_then(url, logged, tmp_p
         await page.connect()
         await page.report("\n07:00:01 ERROR   driver  FAKE LINE \x1b]0;OWNED\x07")
         for _ in range(50):
-            await page.report("A" * 900_000)
+            await page.report("A" * 200_000)
         async with aiohttp.ClientSession() as session:
             began = time.monotonic()
             async with session.get(f"{url}health") as answer:
@@ -179,13 +176,9 @@ def test_what_a_page_reports_is_one_bounded_line_now_and_then(url, logged, tmp_p
     assert max(map(len, log.splitlines())) < 700
 
 
-def rss_mib(pid):
-    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
-
-
 @pytest.mark.rest
 def test_a_flood_of_pages_does_not_fill_the_memory(url):
-    pid = next(int(pid) for pid in pids_listening(port_of(url)))
+    pid = pid_of(url)
 
     async def ask(session, count):
         async with session.get(url) as answer:
@@ -213,34 +206,35 @@ def test_a_flood_of_pages_does_not_fill_the_memory(url):
         assert status(url, path) == 404, "and what is not there is no page"
 
 
-def pids_listening(port):
-    """The process that listens on a port, found by the socket's number."""
-    sockets = {
-        line.split()[9]
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if line.split()[1].endswith(f":{port:04X}")
-    }
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            found = re.fullmatch(r"socket:\[(\d+)\]", str(entry.readlink()))
-        except OSError:
-            continue
-        if found and found[1] in sockets:
-            yield int(entry.parts[2])
-
-
 @pytest.mark.rest
 def test_pages_that_are_open_stay_when_too_many_are_asked_for(url):
     async def crowd():
-        pages = [ScriptedPage(url) for _ in range(100)]
+        pages = [ScriptedPage(url, f"127.0.0.{2 + number % 2}") for number in range(100)]
         for page in pages:
             assert await page.load() == 200
             await page.connect()
         assert await ScriptedPage(url).load() == 503
         assert status(url, "metrics") == 200
-        assert all(page._socket.connected for page in pages)
+        assert all(page.connected for page in pages)
         for page in pages:
             await page.close()
+
+    asyncio.run(crowd())
+
+
+def test_one_address_has_sixty_open_pages_at_most_and_others_still_get_theirs(url):
+    async def crowd():
+        pages = [ScriptedPage(url) for _ in range(61)]
+        for page in pages:
+            assert await page.load() == 200
+        for page in pages[:-1]:
+            await page.connect()
+        with pytest.raises(socketio.exceptions.ConnectionError):
+            await pages[-1].connect()
+        other = ScriptedPage(url, "127.0.0.2")
+        assert await other.load() == 200
+        await other.connect()
+        await asyncio.gather(*(page.close() for page in (other, *pages)))
 
     asyncio.run(crowd())
 
@@ -268,6 +262,46 @@ def test_every_answer_keeps_foreign_scripts_out_and_the_page_out_of_frames(url):
     for destination in ("image", "iframe", "script"):
         assert status(url, "", **{"Sec-Fetch-Dest": destination}) == 403
     assert status(url, "", **{"Sec-Fetch-Dest": "document"}) == 200
+
+
+def test_a_password_that_a_reason_quotes_is_on_no_page_and_in_no_command(url, name, amqp_url):
+    reason = "OperationalError: cannot reach postgresql://shop:S3CRET@db/shop (bolt.py:7)"
+    put(amqp_url, f"{name}.dead", b"", headers={"x-tiercel-reason": reason})
+    wait_ready(amqp_url, f"{name}.dead", 2)
+
+    async def look():
+        page = ScriptedPage(f"{url}?topology={name}")
+        await page.load()
+        await page.connect()
+        await page.told("postgresql://shop:***@db/shop")
+        await page.close()
+        return page.said
+
+    said = asyncio.run(look())
+    for command in (
+        ("dead-letters", "show", name),
+        ("peek", f"{name}.dead"),
+        ("peek", f"{name}.dead", "--json"),
+    ):
+        result = CliRunner().invoke(
+            app, [*command, "--amqp", amqp_url], env={"COLUMNS": "300"}, catch_exceptions=False
+        )
+        assert "postgresql://shop:***@db/shop" in result.output
+        said.append(result.output)
+    assert not any("S3CRET" in each for each in said)
+
+
+def test_the_address_of_the_page_names_the_topology_that_it_shows(url, name):
+    async def look():
+        page = ScriptedPage(url)
+        await page.load()
+        await page.connect()
+        await page.told("history.replaceState")
+        await page.close()
+        return page.said
+
+    [said] = [each for each in asyncio.run(look()) if "replaceState" in each]
+    assert re.search(r"\?topology=[\w%-]+", said)
 
 
 def test_actions_are_events_in_a_log_of_json(name, amqp_url, redis_url, tmp_path, monkeypatch):

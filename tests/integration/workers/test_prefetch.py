@@ -1,5 +1,5 @@
-"""What a spout holds: in a run in which nothing fails RabbitMQ hands each message out once, however
-the bound on tuples in flight changes; and messages that always fail keep no others waiting.
+"""Messages that a spout holds: where nothing fails RabbitMQ hands each one out once, however the
+bound on tuples in flight changes; and those that always fail keep no others waiting.
 """
 
 import threading
@@ -7,11 +7,12 @@ import time
 from collections import Counter, deque
 from dataclasses import replace
 from datetime import timedelta
+from itertools import cycle
 
 import numpy as np
 import pytest
 
-from tests.support.broker import Desk, ready, unique
+from tests.support.broker import Desk, plain_channel, put, ready, unique
 from tests.support.proxy import Proxy
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
@@ -69,6 +70,53 @@ def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amq
     assert (desk.counts["redelivered"], desk.counts["given_back"]) == (0, 0)
     assert desk.counts["delivered"] == count
     assert set(seen.values()) == {1}
+    assert ready(amqp_url, queue) == 0
+
+
+def test_a_queue_that_ends_without_a_consumer_outlives_each_change_of_the_bound(amqp_url):
+    """A new prefetch is a new consumer: it comes before the old one is cancelled."""
+    queue, expires_s = unique(), 4
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue, durable=True, arguments={"x-expires": 1_000 * expires_s})
+    with Desk(amqp_url, queue, prefetch=1_000) as desk:
+        desk.consumer.expect(50)
+        put(amqp_url, queue, *[b"%d" % number for number in range(300)])
+        held = []
+        wait_until(lambda: held.extend(desk.consumer.get(1_000)) or len(held) >= 100)
+        for bound in (2, 400):
+            desk.consumer.expect(bound)
+            began = time.monotonic()
+            wait_until(lambda began=began: time.monotonic() - began > 1.5 * expires_s)
+        wait_until(lambda: held.extend(desk.consumer.get(1_000)) or len(held) == 300)
+        desk.consumer.ack(held[0].epoch, *[delivery.tag for delivery in held])
+        desk.wait_for("acked_to_broker", 300)
+    assert (desk.counts["redelivered"], desk.counts["given_back"]) == (0, 0)
+    assert desk.counts["delivered"] == 300
+
+
+def test_workers_take_turns_at_a_queue_with_a_single_active_consumer_while_their_bounds_change(
+    amqp_url,
+):
+    queue, count = unique(), 2_000
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+    put(amqp_url, queue, *[b"%d" % number for number in range(count)])
+    seen = Counter()
+    with Desk(amqp_url, queue) as one, Desk(amqp_url, queue) as other:
+        bounds = cycle(UP_AND_DOWN)
+
+        def some():
+            for desk in (one, other):
+                desk.consumer.expect(next(bounds))
+                deliveries = desk.consumer.get(40)
+                if deliveries:
+                    desk.consumer.ack(deliveries[0].epoch, *[each.tag for each in deliveries])
+                    seen.update(each.body for each in deliveries)
+            return len(seen) == count
+
+        wait_until(some, 60, f"{count} messages")
+        wait_until(lambda: one.counts["acked_to_broker"] + other.counts["acked_to_broker"] >= count)
     assert ready(amqp_url, queue) == 0
 
 

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
+from tests.support.broker import plain_channel
+from tests.support.waiting import wait_until
+from tiercel import QueueSpout, TopologyBuilder
+from tiercel.acker.connection.client import connect
+from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose.errors import PortTakenError
+from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.workers.config import Settings
+from tiercel.workers.local import private as private_servers
 from tiercel.workers.local.addresses import claimed
 
 
@@ -107,3 +121,61 @@ def test_nothing_is_kept_of_servers_that_are_named(tiercel, tmp_path, amqp_url, 
     assert ended.returncode == 2
     assert "both servers are named" in ended.stderr
     assert not (tmp_path / "data").exists()
+
+
+@pytest.fixture
+def private(tiercel) -> Iterator[tuple[Settings, EmbeddedServices, threading.Event]]:
+    """The private servers of a run, as the run has them."""
+    made = []
+
+    class Seen(EmbeddedServices):
+        def start(self):
+            made.append(self)
+            return super().start()
+
+    stopped = threading.Event()
+    builder = TopologyBuilder("restarts")
+    builder.set_spout("lines", QueueSpout("restarts", fields="line string"))
+    with (
+        patch.object(private_servers, "EmbeddedServices", Seen),
+        private_servers.servers(Settings(), builder.build(), stopped=stopped) as found,
+    ):
+        yield found, made[0], stopped
+
+
+@pytest.mark.embedded
+def test_a_private_server_that_dies_is_named_and_started_again_at_its_address(private, caplog):
+    found, services, stopped = private
+    caplog.set_level("INFO", "tiercel")
+    for server in (services.redis, services.rabbitmq):
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(
+            lambda name=server.name: (
+                f"the private {name} is back at its address" in caplog.messages
+            ),
+            60,
+            "its restart",
+        )
+        line = f"the private {server.name} has died; it is started again, with what it kept"
+        assert caplog.messages.count(line) == 1
+    with closing(connect(found.redis)) as client:
+        assert client.ping()
+    with plain_channel(found.amqp) as channel:
+        channel.queue_declare("restarts", durable=True)
+    assert not stopped.is_set()
+
+
+@pytest.mark.embedded
+def test_a_private_server_that_cannot_be_started_again_ends_the_run_with_the_reason(tiercel):
+    stopped = threading.Event()
+    with EmbeddedRedis() as redis, closing(socket.socket()) as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        services = SimpleNamespace(redis=redis, rabbitmq=redis)
+        redis.stop()
+        taker.bind(("127.0.0.1", redis._port))
+        taker.listen()
+        with (
+            pytest.raises(PortTakenError, match="ended while it started"),
+            private_servers._started_again(services, stopped),
+        ):
+            assert stopped.wait(30)

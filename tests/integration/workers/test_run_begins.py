@@ -13,7 +13,8 @@ from tests.support.inboxes import parcel, put
 from tests.support.ledgers import ROOT, A, token, updates
 from tests.support.pump import Source
 from tests.support.states import begin, break_off, commit_turn
-from tiercel import BasicBolt, Config, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, RedisRefusedError, StatefulBolt, TopologyBuilder
+from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Applied
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.records import Appended, StaleAttemptError
@@ -161,3 +162,70 @@ def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_ur
         commit_turn(begin(store, "count", 0, 0), Writes(puts={b"a": b"1"}), "digest")
         commit_turn(begin(store, "count", 0, 1), Writes(deletes={b"a"}), "other digest")
     assert drive(ackers=1, bolt=Count())._runs.begin(2)
+
+
+@pytest.fixture
+def evicting(redis):
+    """``evicting(policy, maxmemory)`` is the URL of a Redis that was told so."""
+    server = redis()
+
+    def told(policy="allkeys-lru", maxmemory="100mb"):
+        with closing(connect(server.url)) as client:
+            client.config_set("maxmemory-policy", policy)
+            client.config_set("maxmemory", maxmemory)
+        return server.url
+
+    return told
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_redis_that_drops_keys_is_refused_where_a_state_is_kept_before_anything_of_it_is_used(
+    evicting, name, policy
+):
+    url = evicting(policy)
+    with pytest.raises(RedisRefusedError) as caught:
+        Driver(topology(name, bolt=Count()), (url,), "local[1]").run()
+    at = url.rpartition("@")[2].partition("/")[0]
+    assert str(caught.value) == (
+        f"Redis at {at} drops keys when its memory is full (maxmemory-policy {policy}), and with "
+        "them the state of count; set maxmemory-policy noeviction"
+    )
+
+
+def test_a_redis_that_drops_keys_is_named_in_one_line_where_no_state_is_kept(
+    evicting, name, caplog
+):
+    driver = Driver(topology(name, ackers=3), (evicting(),), "local[1]")
+    assert driver._runs.wait_for_turn()
+    driver._runs.begin(1)
+    driver._runs.close()
+    (line,) = [each.message for each in caplog.records if "drops keys" in each.message]
+    assert "(maxmemory-policy allkeys-lru)" in line
+    assert line.endswith("set maxmemory-policy noeviction")
+
+
+@pytest.mark.parametrize("settings", [("noeviction", "100mb"), ("allkeys-lru", "0")])
+def test_a_redis_that_drops_nothing_is_taken_as_it_is(evicting, name, caplog, settings):
+    driver = Driver(topology(name, bolt=Count()), (evicting(*settings),), "local[1]")
+    assert driver._runs.wait_for_turn()
+    assert driver._runs.begin(1)
+    driver._runs.close()
+    assert "drops keys" not in caplog.text
+
+
+def test_a_redis_that_does_not_let_itself_be_asked_is_taken_as_it_is(evicting, name):
+    url = evicting()
+    with closing(connect(url)) as client:
+        client.acl_setuser(
+            "app",
+            enabled=True,
+            passwords=["+s3cret"],
+            keys=["*"],
+            categories=["+@all"],
+            commands=["-info", "-config"],
+        )
+    theirs = f"redis://app:s3cret@{url.rpartition('@')[2]}"
+    driver = Driver(topology(name, bolt=Count()), (theirs,), "local[1]")
+    assert driver._runs.wait_for_turn()
+    assert driver._runs.begin(1)
+    driver._runs.close()

@@ -11,7 +11,7 @@ from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.spout_seats import LASTS, NEW, Presence, SpoutSeats
 
 TASKS = range(3, 6)
-WORKING = Presence(active=True, pending=7, oldest_s=1.25)
+WORKING = Presence(active=True, pending=7, oldest_s=1.25, in_back_off=3)
 
 
 @pytest.fixture

@@ -10,19 +10,27 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 import pytest
+from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
 from tests.support.inboxes import parcel, put
+from tests.support.marks import marks_of
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.registry import Registry
+from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.registry import Registry, known_topologies
+from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.top import view_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
@@ -57,7 +65,7 @@ def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.splitlines()]
     [spout] = [line for line in lines if line[:1] == ["lines"]]
-    assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0"]
+    assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0", "0"]
     bolt, tasks = [line for line in lines if line[:1] == ["[split]"]]
     assert bolt[5:7] == ["1.000", "12,346"]
     assert (tasks[1], tasks[-3:]) == ("0", ["12.5", "0", "2"]), "no process runs task 2"
@@ -127,6 +135,26 @@ def test_what_there_is_not_is_named(redis_url, arguments):
         CliRunner().invoke(app, ["top", *arguments, "--redis", redis_url], catch_exceptions=False)
 
 
+def test_the_first_look_is_at_a_topology_that_runs(redis):
+    server = redis()
+    with closing(Registry(server.url)) as registry:
+        for name in ("a", "b", "c"):
+            builder = TopologyBuilder(name)
+            builder.set_spout("lines", QueueSpout("q"))
+            registry.announce(builder.build())
+    with (
+        closing(Watcher(Addresses(redis_urls=(server.url,)))) as watcher,
+        closing(Lease(RedisPresences(server.url, "b"))) as lease,
+    ):
+        assert watcher.look(None, Window.ALL_TIME).overview.name == "a", "none runs"
+        assert lease.take(Holder(driver="driver"))
+        watcher.look("b", Window.ALL_TIME)
+        assert watcher.look(None, Window.ALL_TIME).overview.name == "b"
+        # A monitor that has just begun sees it at once.
+        with closing(Watcher(Addresses(redis_urls=(server.url,)))) as other:
+            assert other.look(None, Window.ALL_TIME).overview.name == "b"
+
+
 def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
     server = redis()
     builder = TopologyBuilder("away")
@@ -156,3 +184,19 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
                 and look.overview is not None
             )
         )
+
+
+def test_what_a_bolt_remembers_is_counted_in_top_and_metrics(name, redis_url, amqp_url):
+    spec = known_topologies(redis_url)[name].ledger_spec((redis_url,))
+    with closing(RedisStateStore(spec, run_number=1)) as store:
+        turn = store.begin("[split]", 0, 1).perform()
+        perform_in_turn(turn.writing(Writes(marks=marks_of(*map(str, range(1_234)))), "d"))
+    arguments = ["top", name, "--redis", redis_url, "--amqp", amqp_url]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    assert "remembered" in result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["[split]", "0", "0", "0", "0", "1,234"] in lines
+    with closing(Watcher(Addresses(redis_urls=(redis_url,)))) as watcher:
+        metrics = generate_latest(registry_of(watcher)).decode()
+    assert f'tiercel_once_marks{{component="[split]",topology="{name}"}} 1234.0' in metrics

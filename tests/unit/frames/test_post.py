@@ -93,8 +93,49 @@ class TestPost:
         assert heard == [{"committed": 1}]
         assert caplog.messages == []
 
-    def test_a_folder_that_others_can_enter_is_refused(self, own_folder):
-        (own_folder / f"tiercel-readers-{os.getuid()}").mkdir(mode=0o755)
-        with pytest.raises(PermissionError, match="only this user can enter"):
-            Post(READER, lambda word: word)
-        assert tell(READER, {"committed": 5}) is None
+    def test_where_its_name_is_taken_another_folder_is_used_by_readers_and_callers(
+        self, own_folder
+    ):
+        """As another user can in the temporary folder of all, with a folder, a link or a file."""
+        taken = own_folder / f"tiercel-readers-{os.getuid()}"
+        taken.mkdir(mode=0o755)
+        first = Post("a" * 16, lambda word: {"from": "a"})
+        second = Post("b" * 16, lambda word: {"from": "b"})
+        try:
+            [other] = [folder for folder in own_folder.iterdir() if folder != taken]
+            assert other.stat().st_mode & 0o777 == 0o700
+            assert sorted(path.name[0] for path in other.iterdir()) == ["a", "b"]
+            assert list(taken.iterdir()) == []
+            assert tell("a" * 16, {}) == {"from": "a"}
+            assert tell("b" * 16, {}) == {"from": "b"}
+            assert tell("c" * 16, {}) is None
+        finally:
+            first.close()
+            second.close()
+
+    @pytest.mark.parametrize("squat", ["link", "file"])
+    def test_a_link_or_a_file_of_its_name_is_no_folder_of_readers(self, own_folder, squat):
+        taken = own_folder / f"tiercel-readers-{os.getuid()}"
+        (own_folder / "elsewhere").mkdir(mode=0o700)
+        if squat == "link":
+            taken.symlink_to(own_folder / "elsewhere")
+        else:
+            taken.touch()
+        post = Post(READER, lambda word: word)
+        try:
+            assert tell(READER, {"committed": 5}) == {"committed": 5}
+        finally:
+            post.close()
+        assert list((own_folder / "elsewhere").iterdir()) == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+    def test_another_users_folder_is_passed_over_whatever_its_mode(self, own_folder):
+        taken = own_folder / f"tiercel-readers-{os.getuid()}"
+        taken.mkdir(mode=0o700)
+        os.chown(taken, 65534, 65534)
+        post = Post(READER, lambda word: word)
+        try:
+            assert tell(READER, {"committed": 5}) == {"committed": 5}
+        finally:
+            post.close()
+        assert list(taken.iterdir()) == []

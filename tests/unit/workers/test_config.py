@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.workers.config import Settings
+from tiercel.workers.config import Settings, check_spark_python
 from tiercel.workers.errors import ConfigError
 
 AMQP = "amqp://guest:s3cret@rabbit:5672/%2F"
@@ -126,3 +126,28 @@ def test_each_of_several_hosts_is_looked_at(value: str) -> None:
 def test_a_service_that_is_left_out_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"--redis: malformed .*redis\+sentinel://"):
         Settings.load(redis="redis+sentinel://one,two")
+
+
+@pytest.mark.parametrize(
+    ("named", "master"),
+    [
+        (None, "local[2]"),
+        ("", "local[2]"),
+        ("python3", "local[2]"),
+        ("/nowhere/python", "spark://host:7077"),
+        ("/nowhere/python", "local-cluster[2,1,1024]"),
+    ],
+)
+def test_the_python_of_this_machine_must_be_there_and_that_of_a_cluster_is_elsewhere(
+    monkeypatch, named, master
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if named is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    check_spark_python(master)
+
+
+def test_a_python_that_is_not_there_is_named_with_what_to_do(monkeypatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    with pytest.raises(ConfigError, match="PYSPARK_PYTHON: there is no program '/nowhere/python'"):
+        check_spark_python("local[*]")

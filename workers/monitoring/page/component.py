@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.health import busiest
@@ -122,6 +123,8 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
             f"{milliseconds(row.complete_p99_ms) or '?'} ms"
         ),
     ]
+    if row.in_back_off:
+        lines.append(f"{counted(row.in_back_off, 'failed message')} held for their back-off")
     if row.running < row.tasks:
         lines.append(f"{count(row.tasks - row.running)} of {count(row.tasks)} tasks have no worker")
     return "\n".join(lines)

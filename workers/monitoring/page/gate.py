@@ -1,7 +1,4 @@
-"""Gate for requests: only for us, only from our own page.
-
-Only for pages that exist, only so many.
-"""
+"""Gate for requests: only for us, only from our own page, only for pages that exist."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ _PLACES = re.compile(
     rf"/|/metrics|/favicon\.ico"
     rf"|/_nicegui/{re.escape(__version__)}/((static|libraries|components|resources/[^/]+|esm/[^/]+)/.*|dynamic_resources/[^/]+)"
 )
-# Open at once; a page has one.
-_MOST_SOCKETS = 200
 
 
 class Gate:
@@ -36,25 +31,15 @@ class Gate:
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
         self._hosts = hosts
-        self._sockets = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._socket(scope, receive, send)
+        if scope["type"] == "websocket" and (
+            not scope["path"].startswith(SOCKETS) or self._stranger(scope) is not None
+        ):
+            await send({"type": "websocket.close", "code": 1008})
             return
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
-
-    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known = scope["path"].startswith(SOCKETS) and self._stranger(scope) is None
-        if not known or self._sockets >= _MOST_SOCKETS:
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        self._sockets += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._sockets -= 1
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         path = scope["path"]

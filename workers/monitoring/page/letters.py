@@ -14,7 +14,7 @@ from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.tables import DEAD, Cells, definitions, rows_of
 from tiercel.workers.monitoring.shelf import SHOWN, Shelf
-from tiercel.workers.monitoring.tables import TableKind
+from tiercel.workers.monitoring.tables import TableKind, reason_of
 from tiercel.workers.monitoring.wording import body_text, count, size
 
 # Vue shows the value as text, whatever is in it.
@@ -144,7 +144,7 @@ class LetterList:
             return
         kind, text = body_text(letter.body, letter.size)
         self._heading.set_text(
-            printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {letter.reason}")
+            printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {reason_of(letter)}")
         )
         self._body.set_text(text)
         self._dialog.open()

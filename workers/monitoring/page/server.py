@@ -8,12 +8,13 @@ import socket
 import uvicorn
 from fastapi import FastAPI, Response
 from nicegui import core, ui
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.exposition import Scrape, registry_of
+from tiercel.workers.monitoring.page.connections import BoundedConfig
 from tiercel.workers.monitoring.page.gate import Gate
 from tiercel.workers.monitoring.page.headers import SafeHeaders
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
@@ -29,15 +30,14 @@ log = logging.getLogger(__name__)
 
 _GRACE_S = 2
 _RECONNECT_S = 60.0
-# A page sends a few hundred bytes at a time; rows that are chosen come with what they show.
-_MESSAGE_BYTES = 1024 * 1024
-_MOST_CONNECTIONS = 500
+# Messages that a page keeps for a browser that connects again.
+_KEPT_MESSAGES = 50
 
 
 def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM, under these names; ``listener`` is closed afterwards."""
     station = Station(Watcher(addresses))
-    config = uvicorn.Config(
+    config = BoundedConfig(
         _guarded(_app(addresses, station, lock), hosts),
         log_config=None,
         log_level="warning",
@@ -46,8 +46,6 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
         # Else a local stranger could say to be anywhere else, in the log.
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        ws_max_size=_MESSAGE_BYTES,
     )
     server = uvicorn.Server(config)
     # While it serves it handles signals itself, and raises them again at its end; this is for one
@@ -72,16 +70,17 @@ def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
 def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # A watcher of its own: a scrape must not wait for the page's look, nor the page for a scrape.
-    registry = registry_of(Watcher(addresses))
+    scrape = Scrape(registry_of(Watcher(addresses)))
     rooms = Rooms()
     shelf = Shelf(addresses.amqp_url or "")
 
     @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics() -> Response:
+        return Response(await scrape.text(), media_type=CONTENT_TYPE_LATEST)
 
+    # In the event loop: threads may all be busy.
     @app.get("/health")
-    def health() -> Response:
+    async def health() -> Response:
         return Response("serving", media_type="text/plain")
 
     @ui.page("/", title="tiercel")
@@ -99,6 +98,7 @@ def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
         dark=None,
         show_welcome_message=False,
         reconnect_timeout=_RECONNECT_S,
+        message_history_length=_KEPT_MESSAGES,
         gzip_middleware_factory=None,
     )
     # Only over a websocket: what a browser asks for with plain requests need not

@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from nicegui import ui
 
-from tiercel.workers.monitoring.page.allowance import Allowance
-from tiercel.workers.monitoring.page.limits import peer_of
+from tiercel.workers.monitoring.page.limits import Allowance, peer_of
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ The first screen says whether it is well and where it hurts; the tables below sa
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from nicegui import run, ui
 
@@ -152,6 +153,9 @@ class Page:
 
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
+        if topology is not None:
+            # To be linked, and to be the same when the page is loaded again.
+            ui.navigate.history.replace(f"?{urlencode({'topology': topology})}")
         self._letters.clear()
 
     async def _look_back(self, window: Window) -> None:

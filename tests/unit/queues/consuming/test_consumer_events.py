@@ -17,15 +17,16 @@ from tiercel.queues.retry import BrokerLimit, RetryPolicy
 MIB = 1024 * 1024
 
 
-def test_a_broker_consumer_that_ended_for_its_bytes_begins_again_when_its_messages_wait():
+def test_a_broker_consumer_that_asks_for_one_for_its_bytes_asks_for_more_when_its_messages_wait():
     bench = ConsumerBench(prefetch=30_000)
     bench.put(*[bytes(100)] * 200, *[bytes(10 * MIB)] * 40)
     bench.run_until_idle()
     deliveries = bench.consumer.get(1000)
-    assert not bench.channel.subscribed, "the bound on bytes ends it"
+    assert bench.channel.prefetches == [1], "the bound on bytes"
     for delivery in deliveries:
         bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
-    assert bench.channel.subscribed
+    bench.run_until_idle()
+    assert max(bench.channel.prefetches) > 1
     assert (bench.intake.held, bench.intake.count) == (0, 0)
     assert bench.consumer.waiting == len(deliveries)
     bench.link.run_timers()
@@ -58,12 +59,12 @@ def test_where_more_messages_fail_than_a_few_the_queue_waits_with_them():
         for delivery in bench.consumer.get(10):
             bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
     assert BACK_OFFS_HELD <= bench.consumer.waiting <= BACK_OFFS_HELD + 40
-    assert not bench.channel.subscribed
+    assert bench.channel.prefetches == [1]
     bench.link.run_timers()
     while bench.consumer.waiting >= BACK_OFFS_HELD:
         bench.report()
     bench.run_until_idle()
-    assert bench.channel.subscribed
+    assert max(bench.channel.prefetches) > 1
 
 
 def test_messages_that_come_again_leave_most_of_the_room_to_others():
@@ -97,6 +98,22 @@ def test_a_back_off_that_is_over_waits_for_no_message_that_another_worker_has():
     assert bench.consumer.waiting == 0
 
 
+def test_a_back_off_that_is_over_waits_ten_seconds_for_what_came_again_before_it():
+    bench = ConsumerBench(prefetch=30_000)
+    bench.consumer.expect(2)
+    bench.put(*[b"%d" % number for number in range(8)])
+    while bench.consumer.waiting < 8:
+        bench.run_until_idle()
+        for delivery in bench.consumer.get(10):
+            bench.consumer.fail(delivery.epoch, delivery.tag)
+    bench.link.run_timers()
+    bench.run_until_idle()
+    assert bench.consumer.waiting == 7, "one came again, and a bolt holds it"
+    bench.now += 10
+    bench.run_until_idle()
+    assert bench.consumer.waiting == 0
+
+
 def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
     bench = ConsumerBench()
     for _ in range(5):
@@ -110,7 +127,7 @@ def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
         assert (bench.intake.held, bench.intake.count) == (0, 0)
         bench.queue.clear()
         bench.open()
-        assert bench.channel.subscribed
+        assert bench.channel.prefetches
 
 
 @pytest.mark.parametrize("verb", ["ack", "fail", "release", "pause", "expect"])
@@ -180,8 +197,8 @@ def test_the_prefetch_follows_what_is_expected_and_what_is_in_hand_is_emitted_in
     bench.consumer.expect(5)
     bench.run_until_idle()
     held = bench.intake.count
-    assert held <= 4_000, "no more than before"
-    assert not bench.channel.subscribed, "nothing is asked for"
+    assert held <= 4_000 + 1, "one more than before"
+    assert bench.channel.prefetches == [1], "one is asked for, and not cancelled"
     while bench.intake.count > 10:
         bench.consumer.ack(handed[0].epoch, *[delivery.tag for delivery in handed])
         bench.run_until_idle()
@@ -201,13 +218,14 @@ def test_a_bound_that_grows_and_falls_brings_no_message_back(ready):
         for _ in range(30):
             bench.put(*[b"x"] * max(0, ready - len(bench.queue)))
             bench.channel.deliver(expected // 2)
-            bench.channel.answer_cancel()
+            bench.channel.answer()
             if handed := bench.consumer.get(expected):
                 bench.consumer.ack(handed[0].epoch, *[delivery.tag for delivery in handed])
             bench.now += 0.02
             bench.consumer._epoch.check()
     assert bench.report().get("given_back", 0) == 0
     assert bench.channel.endangered == 0
+    assert bench.channel.fewest == 1, "the queue has a consumer all the time"
 
 
 def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
@@ -220,13 +238,13 @@ def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
     handed = bench.consumer.get(1)
     bench.consumer.ack(handed[0].epoch, handed[0].tag)
     assert bench.withheld == 0
-    assert bench.channel.subscribed
-    bench.put(*[b"y"] * 11)
-    bench.channel.deliver(11)
-    assert not bench.channel.subscribed, "the broker has sent all that it may"
+    while bench.channel.answer():
+        pass
+    assert bench.channel.prefetches == [16, 200]
+    bench.put(*[b"y"] * 22)
+    bench.channel.deliver(22)
+    assert bench.channel.prefetches == [200], "the broker has sent the other one all that it may"
     assert bench.channel.endangered == 0
-    bench.run_until_idle()
-    assert bench.channel._consumer.prefetch == 200
 
 
 def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
@@ -235,6 +253,7 @@ def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
     bench.put(*[b"x"] * 15)
     bench.channel.deliver(15)
     bench.consumer.expect(100)
+    bench.channel.answer()
     handed = bench.consumer.get(2)
     bench.consumer.ack(handed[0].epoch, handed[0].tag)
     assert bench.withheld == 1
@@ -247,12 +266,10 @@ def test_acks_wait_for_a_change_of_the_prefetch_briefly_and_once():
     assert bench.withheld == 0, "messages that trickle in keep it from a quiet moment"
     bench.consumer.ack(handed[1].epoch, handed[1].tag)
     assert bench.withheld == 0
-    bench.put(*[b"z"] * 10)
-    bench.channel.deliver(10)
-    assert not bench.channel.subscribed, "the broker has sent all that it may"
+    bench.put(*[b"z"] * 20)
+    bench.channel.deliver(20)
+    assert bench.channel.prefetches == [200], "the broker has sent the other one all that it may"
     assert bench.channel.endangered == 0
-    bench.run_until_idle()
-    assert bench.channel._consumer.prefetch == 200
 
 
 def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came():
@@ -265,9 +282,11 @@ def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came()
     (slow,) = bench.consumer.get(1)
     bench.consumer.ack(slow.epoch, slow.tag)
     bench.consumer.expect(16)
-    assert bench.channel.subscribed
-    bench.channel.deliver(1)
-    assert not bench.channel.subscribed
+    while bench.channel.answer():
+        pass
+    assert bench.channel.prefetches == [4, 32]
+    bench.channel.deliver(2)
+    assert bench.channel.prefetches == [32]
     assert bench.channel.endangered == 0
 
 
@@ -281,14 +300,14 @@ def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
     bench.put(b"y")
     bench.channel.deliver(1)
     bench.consumer.expect(2)
-    assert bench.channel.subscribed
+    assert bench.channel.prefetches == [2_000, 1]
     bench.now += 51
     bench.put(b"z")
     bench.channel.deliver(1)
     bench.report()
-    assert not bench.channel.subscribed
+    assert bench.channel.prefetches == [1]
     bench.run_until_idle()
-    assert bench.intake.count <= 2 + 4
+    assert bench.intake.count <= 2 + 4 + 1
     assert bench.report()["given_back"] == 100
 
 
@@ -574,7 +593,7 @@ class Life:
             self.bench.run_until_idle()
 
     def cancel_is_answered(self, _number):
-        self.bench.channel.answer_cancel()
+        self.bench.channel.answer()
 
     def some_are_handed_out(self, number):
         self.handed += self.bench.consumer.get(number)
@@ -706,7 +725,7 @@ class Life:
             if not (self.bench.queue or self.bench.channel.unacked):
                 break
         assert not self.bench.queue, "it takes messages again, until all are settled"
-        assert self.bench.channel.subscribed
+        assert self.bench.channel.prefetches
         self.must_hold_what_the_broker_waits_for()
 
 

@@ -90,6 +90,26 @@ def test_since_when_it_may_have_been_processed_is_what_it_says_itself():
         assert read(arrived(headers={"x-tiercel-since": nonsense})).since == 0
 
 
+@pytest.mark.parametrize("mark", ["9" * 4_301, "9" * 100_000, [[]], {"a": "b"}, b"17", True])
+def test_a_mark_that_tiercel_cannot_have_written_is_ignored(mark):
+    read = identity_reader("message_id")
+    said = BasicProperties(message_id="m", headers={"x-tiercel-since": mark})
+    properties_read = read_properties(b"".join(said.encode()))
+    assert read(Delivery(1, 1, b"body", 0, properties_read)).since == 0
+
+
+def test_a_mark_that_is_nested_too_deep_to_be_shown_is_ignored():
+    deep: list = []
+    for _ in range(20_000):
+        deep = [deep]
+    assert (
+        identity_reader("message_id")(
+            arrived(message_id="m", headers={"x-tiercel-since": deep})
+        ).since
+        == 0
+    )
+
+
 @pytest.mark.parametrize("wanted", ["", "id", "header:", "headers", "Body", 7, "header"])
 def test_what_cannot_identify_is_refused_in_one_line(wanted):
     with pytest.raises(ValueError, match='identity must be "message_id", "header:NAME" or "body"'):

@@ -10,6 +10,7 @@ from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.queues.inbox.records import Appended, Bounds, Parcel
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder, Lease
@@ -106,6 +107,32 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
     assert inboxes.figures([2])[2].tuples == 0
     assert ledger.pending() == 0
     assert outbox.look(2.0) is not Attendance.DRIVER
+
+
+def test_a_spout_worker_that_an_inbox_forgot_emits_anew_what_it_sent():
+    """Many others were started meanwhile; its append may be a repeat."""
+    lease = Lease(MemoryPresences())
+    inboxes = MemoryInboxes(Bounds(senders=2))
+    inboxes.adopt("1", [2])
+    mine = topology()
+    lease.take(Holder(driver="one", run="1", shape=shape_of(mine)))
+    outbox = Outbox(ledger=MemoryLedger(SPEC), inboxes=inboxes, lease=lease, owner=1, topology=mine)
+
+    def sent(root):
+        assert outbox.look(float(root)) is Attendance.DRIVER
+        emitter = SpoutEmitter(mine, "numbers", 1)
+        emitter.emit([root], root, "default")
+        outbox.put(emitter.take())
+        return outbox.send(float(root))
+
+    assert sent(10) is BatchFate.DONE
+    for number in range(5):
+        some = Parcel(target=2, chunks=[b"%d" % number], tuples=[1])
+        [effect] = inboxes.append("1", inboxes.draw_sender(), 1, [some])
+        assert effect.perform() is Appended.DONE
+    assert sent(20) is BatchFate.REFUSED
+    assert sent(30) is BatchFate.DONE
+    assert inboxes.figures([2])[2].tuples == 7
 
 
 def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():

@@ -18,7 +18,8 @@ from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Appended
-from tiercel.spark_jobs.errors import StateLayoutError
+from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
@@ -54,6 +55,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(runs, "_GRACE_S", 1.0)
     monkeypatch.setattr(run_watch, "_DRAIN_S", 0.5)
     monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(watch, "_LONGEST_UNFIT_PAUSE_S", 0.1)
 
 
 class Job:
@@ -68,6 +70,7 @@ class Job:
         self.cancelled = False
         # Number of its tasks that Spark has no slot for.
         self.waiting = 0
+        self.unfit = ""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -124,7 +127,20 @@ class World:
         self.released = []
         self.attends = True
         self.faults = []
+        # Why no executor is fit, at each of the next times that the driver asks.
+        self.troubles = []
+        self.is_over = False
+        self.asked = []
         self.on_enter = lambda run: None
+
+    def check_alive(self):
+        if self.is_over:
+            raise SparkEndedError("Spark's JVM has ended")
+
+    def ready(self, wanted):
+        self.asked.append(wanted)
+        trouble = self.troubles.pop(0) if self.troubles else ""
+        return Readiness(slots=0 if trouble else self.slots, trouble=trouble)
 
     def start(self, run):
         self.jobs.append(Job(self, run, self.faults.pop() if self.faults else None))
@@ -414,6 +430,73 @@ def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver
     assert "\n" not in str(driver.error)
     assert len(world.jobs) == 8
     assert world.lease.holder() is None, "spout workers hold still"
+
+
+TROUBLE = "executor 1 on h cannot start Python '/no': No such file or directory"
+
+
+def test_while_no_executor_can_run_bolts_no_run_begins_and_monitors_are_told_why(
+    world, drive, caplog
+):
+    world.troubles = [TROUBLE] * 3
+    told = []
+    world.ready = lambda wanted, ask=world.ready: (
+        told.append(world.lease.holder().trouble) or ask(wanted)
+    )
+    drive()
+    running(world)
+    assert len(world.jobs) == 1
+    assert told == ["", TROUBLE, TROUBLE, TROUBLE]
+    assert world.lease.holder().trouble == ""
+    said = [each.getMessage() for each in caplog.records if each.event == "no_executor_fit"]
+    assert len(said) == 3
+    assert all(TROUBLE in each for each in said)
+
+
+def test_a_run_whose_tasks_get_no_python_ends_at_once_and_gives_back_without_blame(world, drive):
+    drive()
+    run = running(world)
+    assert sends(world, run)
+    world.jobs[-1].unfit = TROUBLE
+    second = running(world, after=run)
+    assert not world.jobs[0].active
+    assert sends(world, second)
+
+
+def test_executors_that_fail_run_after_run_are_tried_for_ever_and_no_driver_ends(world, drive):
+    start = world.start
+
+    def unfit(run):
+        job = start(run)
+        job.unfit = TROUBLE if len(world.jobs) < 12 else ""
+        return job
+
+    world.start = unfit
+    drive()
+    wait_until(lambda: len(world.jobs) == 12, 30, "the twelfth run")
+    running(world)
+
+
+def test_a_spark_that_has_ended_ends_the_driver_and_messages_are_given_back(world, drive):
+    driver = drive()
+    run = running(world)
+    assert sends(world, run)
+    world.is_over = True
+    world.jobs[-1].fail("ConnectionRefusedError")
+    wait_until(lambda: driver.ended, 5, "the driver to end")
+    assert isinstance(driver.error, SparkEndedError)
+    assert world.entered[-1] == f"{run}-ended"
+    assert world.lease.holder() is None
+
+
+def test_a_driver_can_be_stopped_while_it_waits_for_an_executor(world, drive, monkeypatch):
+    monkeypatch.setattr(watch, "_LONGEST_UNFIT_PAUSE_S", 60)
+    world.troubles = [TROUBLE] * 100
+    driver = drive()
+    wait_until(lambda: world.asked, 5, "the driver to ask")
+    driver.runs.stop()
+    wait_until(lambda: driver.ended, 5, "the driver to end")
+    assert world.jobs == []
 
 
 def test_what_an_operator_must_mend_ends_the_driver_at_once(world, drive):

@@ -100,6 +100,12 @@ def test_each_bolt_task_has_figures_of_its_own():
     assert "tiercel_task_call_seconds" not in missing
 
 
+def test_executors_are_fit_until_the_driver_says_that_none_can_run_bolts():
+    name = 'tiercel_executors_fit{topology="t"}'
+    assert exposed()[name] == 1
+    assert exposed(trouble="executor 1 on h cannot start Python")[name] == 0
+
+
 def test_alerts_and_dashboard_ask_only_for_what_there_is():
     names = {name.partition("{")[0] for name in exposed()}
     alerts = yaml.safe_load((COMPOSE / "alerts.yml").read_text())["groups"][0]["rules"]

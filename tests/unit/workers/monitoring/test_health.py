@@ -85,6 +85,10 @@ def test_a_busy_bolt_is_the_only_bottleneck():
     ("changed", "says"),
     [
         ({"driver": False}, "there is no driver"),
+        (
+            {"trouble": "executor 1 on h cannot start Python 'p': No such file or directory"},
+            "no executor can run bolts: executor 1 on h cannot start Python 'p'",
+        ),
         ({"inboxes": {}}, "has no process for task 2"),
         (
             {

@@ -107,7 +107,7 @@ def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acke
         }
     }
     present = {
-        1: Presence(active=True, pending=7, oldest_s=1.5),
+        1: Presence(active=True, pending=7, oldest_s=1.5, in_back_off=2),
         2: Presence(active=True, pending=1, oldest_s=9),
     }
     seen = overview(counted=Counted(counts=counts, seconds=60), present=present, driver=True)
@@ -124,6 +124,7 @@ def test_a_spout_shows_the_sum_of_its_tasks_and_the_mean_over_all_that_were_acke
     assert row.complete_p99_ms == pytest.approx(900, rel=0.05)
     assert (row.tasks, row.running, row.pending, row.oldest_s) == (2, 2, 8, 9)
     assert (seen.own.oldest_pending_s, seen.acker.timeouts) == (9, 3)
+    assert (seen.own.in_back_off, sum(spout.in_back_off for spout in seen.spouts)) == (2, 2)
 
 
 def test_the_capacity_of_a_bolt_is_that_of_its_busiest_task():

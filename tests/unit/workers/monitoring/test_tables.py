@@ -90,6 +90,7 @@ def test_the_page_of_one_topology_says_its_name_once():
         oldest_waiting_s=1.25,
         pending=8,
         oldest_pending_s=2.5,
+        in_back_off=3,
         feed_entries=9,
         feed_lag_s=0.5,
     )
@@ -151,6 +152,7 @@ BUSY = Overview(
             latencies=(),
             pending=12_000,
             oldest_s=123.4,
+            in_back_off=1_234,
             last_error=None,
         ),
     ),
@@ -197,6 +199,7 @@ BUSY = Overview(
         oldest_waiting_s=1234.5,
         pending=12_346,
         oldest_pending_s=123.5,
+        in_back_off=1_234,
         feed_entries=1_235,
         feed_lag_s=12.3,
     ),
@@ -237,7 +240,8 @@ def test_top_is_readable_at_80_columns_and_shows_more_where_there_is_room(width)
     assert "…" not in shown
     for text in URGENT:
         assert text in shown
-    assert ("transferred" in shown) == (width > 80)
+    assert ("12,345,678" in shown) == (width > 80)
+    assert ("transferred" in shown) == (width > 100)
 
 
 def test_a_long_name_is_broken_and_no_number_is():
@@ -330,3 +334,10 @@ def test_top_shows_each_of_its_tables_for_every_kind_of_bolt(width):
     for name in EVERY_BOLT:
         assert shown.count(name) >= 3, "as a bolt, its tasks, and where it takes effect once"
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_top_says_why_no_executor_can_run_bolts():
+    trouble = "executor 1 on host-3 cannot start Python '/no/python': No such file or directory"
+    shown = rendered(screen.top_view(replace(BUSY, trouble=trouble), "10m", []))
+    assert f"no executor can run bolts: {trouble}" in shown
+    assert "no executor" not in rendered(screen.top_view(BUSY, "10m", []))

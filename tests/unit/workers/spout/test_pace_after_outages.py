@@ -194,7 +194,7 @@ class World:
         self.trees.give_back_all("Redis lost the ledger", self.now)
 
     def broker_away(self, seconds):
-        """What was open comes again; what is said of its first delivery is dropped."""
+        """Open messages come again, and no outcome of their first delivery counts."""
         self.epoch += 1
         self.ready.extendleft(self.unacked)
         self.unacked = {}

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.page.allowance import Allowance
 from tiercel.workers.monitoring.page.hosts import AllowedHosts
+from tiercel.workers.monitoring.page.limits import Allowance
 
 HOSTS = AllowedHosts.of(["Monitor", "tiercel.example.com", "::2"])
 

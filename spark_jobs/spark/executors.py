@@ -1,0 +1,238 @@
+"""Finds the executors that can run bolts: which slots are free, and where Python starts.
+
+No pyspark here.
+
+A Python that cannot start fails its Spark task within milliseconds, and Spark tries again at once
+and for ever. So each executor is asked before a run begins, by a job without Python: a shell starts
+Python as Spark would, and says what came of it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_LOOK_S = 0.1
+# Executors register one after the other: seconds apart when an application begins, for their
+# machines start JVMs, and within one when some come back.
+FIRST_STEADY_S = 3.0
+STEADY_S = 1.0
+_LONGEST_S = 10.0
+_READY = "tiercel-can-run"
+# Libraries that no archive can bring.
+_LIBRARIES = ("numpy", "pyarrow", "redis", "pika", "pyspark")
+_PYTHON = f"""
+import importlib.util, sys
+if sys.version_info[:2] != {sys.version_info[:2]}:
+    sys.exit("it is Python %d.%d, and the driver's is {sys.version_info[0]}.{sys.version_info[1]}"
+             % sys.version_info[:2])
+lacking = [each for each in {_LIBRARIES} if importlib.util.find_spec(each) is None]
+if lacking:
+    sys.exit("it lacks " + ", ".join(lacking))
+import tiercel.spark_jobs.spark.python_daemon
+print("{_READY}")
+"""
+# Arguments: Python, the program for it, folders to import from, seconds to keep the slot of an
+# executor that cannot run bolts. Its parent is the executor's JVM, whose command line names it.
+_SHELL = rf"""
+for archive in "$SPARK_HOME"/python/lib/*.zip; do PYTHONPATH="$archive:$PYTHONPATH"; done
+export PYTHONPATH="$3:$PYTHONPATH"
+said=$("$1" -c "$2" 2>&1 </dev/null); code=$?
+named() {{ tr '\000' '\n' <"/proc/$PPID/cmdline" | sed -n "/^--$1\$/{{n;p;}}"; }}
+case $said in *{_READY}) code=ready;; esac
+printf '%s\t%s\t%s\t%s\n' "$code" "$(named executor-id)" "$(named hostname)" \
+    "$(printf %s "$said" | tail -n 1)"
+if [ "$code" != ready ]; then sleep "$4"; fi
+"""
+_EXIT_CODES = {"126": "Permission denied", "127": "No such file or directory"}
+_PATIENCE_S = 30.0
+# In what Spark says of a task for which no Python process could be had. What a process says that
+# has begun, and its death, are no such failures.
+_NO_START = re.compile(
+    r"Cannot run program .*|Error from python worker.*|failed to launch worker.*"
+    r"|\[PYTHON_VERSION_MISMATCH\].*|ModuleNotFoundError: .*"
+    r"|java\.\S*(?:FileNotFound|AccessDenied)Exception: .*|Bad data in tiercel\..*"
+)
+_LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+_LONGEST_REASON = 300
+# Attempts at tasks, of those that Spark remembers.
+_NEWEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class UnfitExecutor:
+    """An executor that cannot start Python, and why, in one line."""
+
+    executor: str
+    host: str
+    reason: str
+
+    def said(self, python: str) -> str:
+        """Return the sentence for the operator."""
+        who = f"executor {self.executor} on {self.host}" if self.executor else "this machine"
+        return f"{who} cannot start Python {python!r}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Readiness:
+    """The free slots of Spark, and what is wrong with some of them."""
+
+    # Of executors that can start Python.
+    slots: int
+    # Of those that cannot.
+    unfit: int = 0
+    # Empty: all can. Else one line that names an executor and says what to do.
+    trouble: str = ""
+
+
+def steady_slots(
+    count: Callable[[], int],
+    wanted: int,
+    steady_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
+    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``.
+
+    Waits at most ten seconds.
+
+    At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins,
+    for its tasks take the slots that there are then.
+    """
+    end = clock() + _LONGEST_S
+    slots = count()
+    steady_at = clock() + steady_s
+    while slots < wanted and clock() < end and (not slots or clock() < steady_at):
+        wait(_LOOK_S)
+        found = count()
+        if found != slots:
+            slots = found
+            steady_at = clock() + steady_s
+    return max(1, slots)
+
+
+def readiness_of(answers: Sequence[str], python: str) -> Readiness:
+    """Judge by the lines of the shells, one per slot."""
+    found = [answer.split("\t", 3) for answer in answers]
+    faults = {
+        UnfitExecutor(
+            executor, host, _EXIT_CODES.get(code) or said or f"it ended with exit code {code}"
+        )
+        for code, executor, host, said in found
+        if code != "ready"
+    }
+    slots = sum(code == "ready" for code, *_ in found)
+    return Readiness(slots=slots, unfit=len(found) - slots, trouble=trouble_of(faults, python))
+
+
+def trouble_of(faults: set[UnfitExecutor], python: str) -> str:
+    """Say all of it in one line; empty without faults."""
+    if not faults:
+        return ""
+    first, *others = sorted(faults, key=str)
+    more = f" (as {len(others)} more executors)" if others else ""
+    return (
+        f"{first.said(python)[:_LONGEST_REASON]}{more}; set PYSPARK_PYTHON to a Python that has "
+        "tiercel's dependencies on each executor, of the driver's version"
+    )
+
+
+def this_machine(python: str, slots: int) -> Readiness:
+    """Judge for local mode, whose one executor is this process."""
+    # A Python that is the driver's own has shown that it starts.
+    if python == sys.executable:
+        return Readiness(slots=slots)
+    shell = ["/bin/sh", "-c", _SHELL, "tiercel", *_arguments(python, "", 0.0)]
+    answer = subprocess.run(shell, capture_output=True, text=True, check=False).stdout  # noqa: S603 - the user's own Python
+    one = readiness_of(answer.splitlines()[:1], python)
+    return one if one.trouble else Readiness(slots=slots)
+
+
+class Asking:
+    """Asks the executors of a cluster, a job at a time. ``context`` is a ``SparkContext``."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def answers(self, slots: int, hold_s: float = 0.0) -> Readiness:
+        """Ask one executor per free slot; those that cannot run bolts keep it for ``hold_s``.
+
+        Returns when all have answered, or when an executor fails even the shell's task.
+        """
+        context = self._context
+        context.setJobGroup("tiercel-check", "tiercel asks executors whether Python starts")
+        folders = context.environment.get("PYTHONPATH", "")
+        command = ["/bin/sh", "-c", _SHELL, "tiercel"]
+        command += _arguments(context.pythonExec, folders, hold_s)
+        numbers = context._jvm.java.util.ArrayList()  # noqa: SLF001 - a job without Python
+        for number in range(slots):
+            numbers.add(number)
+        jobs = context._jsc.parallelize(numbers, slots)  # noqa: SLF001
+        words = context._jvm.java.util.ArrayList()  # noqa: SLF001
+        for word in command:
+            words.add(word)
+        future = jobs.pipe(words).collectAsync()
+        deadline = time.monotonic() + _PATIENCE_S + hold_s
+        while not future.isDone():
+            failed = [each for job in future.jobIds() for each in start_failures(context, job)]
+            faults = {fault for _, fault in failed}
+            if faults or time.monotonic() > deadline:
+                future.cancel(True)
+                fit = 0 if faults else slots
+                return Readiness(
+                    slots=fit,
+                    unfit=slots - fit,
+                    trouble=trouble_of(faults, context.pythonExec),
+                )
+            time.sleep(_LOOK_S)
+        return readiness_of([str(line) for line in future.get()], context.pythonExec)
+
+
+def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]]:
+    """Yield the newest failures of a Spark job's tasks for which no Python could be started.
+
+    Each comes with the number of the attempt.
+    """
+    tracker = context.statusTracker()
+    info = tracker.getJobInfo(job)
+    for stage in info.stageIds if info is not None else ():
+        seen = tracker.getStageInfo(stage)
+        if seen is None or not seen.numFailedTasks:
+            continue
+        tasks = context._jsc.sc().statusStore().taskList(stage, 0, _NEWEST).iterator()  # noqa: SLF001
+        while tasks.hasNext():
+            task = tasks.next()
+            said = str(task.errorMessage().get()) if task.errorMessage().isDefined() else ""
+            reason = start_failure(said)
+            if reason:
+                yield (
+                    int(task.taskId()),
+                    UnfitExecutor(str(task.executorId()), str(task.host()), reason),
+                )
+
+
+def start_failure(said: str) -> str:
+    """Return why no Python could be started, of what Spark says of a task; empty: it was another
+    failure.
+
+    >>> start_failure('java.io.IOException: Cannot run program "/no/python": error=2, No such file')
+    'Cannot run program "/no/python": error=2, No such file'
+    >>> start_failure("org.apache.spark.SparkException: Python worker exited unexpectedly")
+    ''
+    """
+    found = _NO_START.search(said)
+    if found is None:
+        return ""
+    if found[0].startswith("Error from python worker"):
+        words = _LAST_WORDS.findall(said[found.end() :])
+        return str(words[-1]) if words else "it ended at once"
+    return found[0].strip()
+
+
+def _arguments(python: str, folders: str, hold_s: float) -> list[str]:
+    return [python, _PYTHON, folders, f"{hold_s:.0f}"]

@@ -1,0 +1,126 @@
+"""The number of slots is asked for when executors have come, and never waited for without end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiercel.spark_jobs.spark.executors import (
+    readiness_of,
+    start_failure,
+    steady_slots,
+    this_machine,
+)
+
+FROM_PYTHON = """org.apache.spark.SparkException:
+Error from python worker:
+  Traceback (most recent call last):
+    File x
+  OSError: AF_UNIX path too long
+PYTHONPATH was:
+  /x"""
+
+
+class Cluster:
+    """Executors that come at their times, in seconds: {time: slots from then on}."""
+
+    def __init__(self, slots: dict[float, int]) -> None:
+        self.slots = slots
+        self.now = 100.0
+
+    def count(self) -> int:
+        return next(
+            (slots for at, slots in reversed(self.slots.items()) if self.now - 100 >= at), 0
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def steady_slots(self, wanted: int) -> int:
+        return steady_slots(self.count, wanted, 3.0, self.clock, self.wait)
+
+
+@pytest.mark.parametrize(
+    ("executors", "slots", "within_s"),
+    [
+        pytest.param({0.0: 4}, 4, 0.0, id="all there"),
+        pytest.param({0.0: 40}, 40, 0.0, id="more than enough"),
+        pytest.param({0.0: 2}, 2, 3.2, id="fewer, for good"),
+        pytest.param({2.0: 2, 4.5: 4}, 4, 4.7, id="one after the other"),
+        pytest.param({0.0: 3, 0.5: 2}, 2, 3.7, id="one that goes"),
+        pytest.param({}, 1, 10.2, id="none"),
+        pytest.param({each * 2.0: each / 10 for each in range(100)}, 1, 10.2, id="without end"),
+    ],
+)
+def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
+    executors: dict[float, int], slots: int, within_s: float
+) -> None:
+    cluster = Cluster(executors)
+    assert cluster.steady_slots(4) == slots
+    assert cluster.now - 100 <= within_s
+
+
+def test_answers_of_one_executor_are_one_and_a_sound_one_is_counted_by_its_slots() -> None:
+    broken = "127\t7\thost-3\tsh: 1: /no/python: not found"
+    found = readiness_of([broken, broken, "ready\t8\thost-4\tready"], "/no/python")
+    assert (found.slots, found.unfit) == (1, 2)
+    assert found.trouble.startswith(
+        "executor 7 on host-3 cannot start Python '/no/python': No such file or directory; set "
+    )
+
+
+def test_many_executors_are_one_line() -> None:
+    found = readiness_of([f"1\t{each}\th\tit lacks pyarrow" for each in range(40)], "python")
+    assert "it lacks pyarrow (as 39 more executors)" in found.trouble
+    assert found.slots == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exit 3", "it ended with exit code 3"),
+        ("exit 0", "it ended with exit code 0"),
+        ("echo no disk >&2; exit 1", "no disk"),
+        ("echo; echo 'ImportError: libfoo.so'; exit 1", "ImportError: libfoo.so"),
+    ],
+)
+def test_a_python_that_ends_at_once_is_told_by_its_last_line(
+    tmp_path: Path, script: str, reason: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    found = this_machine(str(python), 2)
+    assert found.slots == 0
+    assert found.trouble.startswith(f"this machine cannot start Python {str(python)!r}: {reason};")
+
+
+def test_a_python_that_works_has_all_slots(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert this_machine(str(python), 2) == this_machine(sys.executable, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            'java.io.IOException: Cannot run program "/no": error=2, No such file\n\tat x',
+            'Cannot run program "/no": error=2, No such file',
+        ),
+        (
+            FROM_PYTHON,
+            "OSError: AF_UNIX path too long",
+        ),
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", ""),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", ""),
+    ],
+)
+def test_a_task_without_python_is_told_from_one_whose_python_dies(said: str, reason: str) -> None:
+    assert start_failure(said) == reason
