@@ -94,7 +94,6 @@ class Attempt:
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
-        self._claims = line_at(topology, task) is not None
 
     @property
     def next_at(self) -> float | None:
@@ -353,6 +352,7 @@ class Attempt:
     def _opened_inbox(self) -> Inbox:
         around = self._around
         line = line_at(around.topology, self.task)
+        self._claims = line is not None
         return around.inboxes.open(around.run, self.task, self.sender.attempt, line)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:

@@ -35,7 +35,7 @@ for meta = 5, #KEYS, 3 do
   while can and claims > 0 and (size > 0 or #found == 0) do
     local head = redis.call('XRANGE', entries, '-', '+', 'COUNT', 1)[1]
     if not head then break end
-    local all, payload, first = tonumber(head[2][1]) or 0, head[2][2], head[2][4] or 0
+    local all, payload, first = tonumber(head[2][1]:match('^%d+$') or 0), head[2][2], head[2][4]
     local before = tonumber(redis.call('HGET', progress, head[1]) or 0)
     local count = math.min(claims, all - before)
     local left = before + count == all and #payload or 0
@@ -44,7 +44,7 @@ for meta = 5, #KEYS, 3 do
       redis.call('XDEL', entries, head[1])
       redis.call('HDEL', progress, head[1])
     end
-    first = string.format('%d', first + before)
+    first = string.format('%d', (tonumber(first) or 0) + before)
     after = redis.call('XADD', KEYS[2], '*', count, payload, 'first', first)
     found[#found + 1] = {after, {count, payload, 'first', first}}
     claims, size = claims - count, size - #payload

@@ -251,3 +251,15 @@ def test_the_id_of_a_line_says_whose_it_is():
     assert not is_line(FOUR[-1])
     assert name_of(LINE) == "the line of task 20"
     assert line_of(range(20, 24)) != line_of(range(20, 25)) != line_of(range(21, 25))
+
+
+def test_an_entry_of_a_line_that_is_none_of_ours_is_handed_on_to_be_passed_over(redis_url, client):
+    name = f"lines-{uuid.uuid4().hex}"
+    inboxes = RedisInboxes(RedisServers([redis_url]), name, BOUNDS)
+    inboxes.adopt(RUN, [*FOUR, LINE])
+    put(inboxes, 1, at_line(b"ours"))
+    [stream] = client.keys(f"tiercel:{{{name}:inbox:*}}:*:entries")
+    client.xadd(stream, {"other": "field", "more": "of it"})
+    inbox = opened(inboxes, FOUR[0], line=LINE)
+    assert [entry.tuples for entry in take(inbox, claims=5)] == [1, 0]
+    inboxes.close()
