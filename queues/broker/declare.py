@@ -220,10 +220,10 @@ def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
 
     found = []
     if arguments.get(DURABLE) is False:
-        found.append("it is not durable and ends with RabbitMQ: declare it durable")
+        found.append("a restart of RabbitMQ deletes it: declare it durable")
     if expires := setting("expires"):
         found.append(
-            f"it is deleted after {expires[0] / 1000:g} s without a consumer: take {expires[1]} off"
+            f"it is deleted after {expires[0] / 1000:g} s without a consumer: remove {expires[1]}"
         )
     if setting("dead-letter-exchange") is None:
         if ttl := setting("message-ttl"):

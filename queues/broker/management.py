@@ -25,6 +25,8 @@ _TIMEOUT_S = 3.0
 _LONGEST_ANSWER = 1 << 20
 # RabbitMQ's largest: more than the delay queues that a queue can have.
 _PAGE = 500
+# Settings of a policy that are no numbers, of those that are asked for.
+_TEXTS = ("dead-letter-exchange", "overflow")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -99,7 +101,7 @@ class Policies:
             Rule(value=policy["definition"][key], policy=str(policy.get("name")))
             for level in self._levels
             if (policy := _matching(level, queue, kind))
-            and isinstance(policy["definition"].get(key), (int, str))
+            and isinstance(policy["definition"].get(key), str if key in _TEXTS else int)
         ]
         numbers = [rule for rule in rules if isinstance(rule.value, int)]
         return min(numbers, key=lambda rule: rule.value) if numbers else next(iter(rules), None)

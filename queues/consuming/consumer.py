@@ -198,7 +198,7 @@ class Consumer:
             )
         warning = declared.consumer_timeout.warning
         rule = policies.rule(queue.name, "consumer-timeout")
-        allowed_ms = rule.value if rule is not None and isinstance(rule.value, int) else 0
+        allowed_ms = 0 if rule is None else rule.value
         if warning and queue.held and timedelta(milliseconds=allowed_ms) < queue.held:
             log.warning(
                 "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}

@@ -197,7 +197,7 @@ class MemoryInboxes:
             box = self._boxes.get(_places_of([parcel.target])[0])
             if box is None or box.run != run:
                 return Appended.STALE
-            if box.forgot(sender.task):
+            if sender.task not in box.senders and box.forgotten <= sender.task < -1:
                 return Appended.STALE
             known = box.senders.get(sender.task, Known(sender.attempt))
             if known.attempt > sender.attempt:

@@ -94,10 +94,6 @@ class Box:
         self.free(count, len(entry.payload) if whole else 0)
         return entry.payload, count, (entry.first or 0) + before
 
-    def forgot(self, sender: int) -> bool:
-        """Return True for a drawn sender that may have been known once."""
-        return sender not in self.senders and self.forgotten <= sender < -1
-
     def forget_senders(self, most: int) -> None:
         """Forget the first half of the drawn senders if there are more than this."""
         drawn = sorted((sender for sender in self.senders if sender < -1), reverse=True)

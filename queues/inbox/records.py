@@ -109,8 +109,6 @@ def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
     """Return the parcels to append first, at most one per inbox and of a bounded size together:
     a part that is refused as FULL must be in before the next one of its inbox.
     """
-    if len(parcels) == 1:
-        return parcels
     found: dict[int, Parcel] = {}
     size = 0
     for parcel in parcels:
@@ -133,8 +131,6 @@ def parcels_left(
         for parcel, verdict in zip(sent, verdicts, strict=True)
         if verdict is Appended.FULL
     }
-    if len(sent) == len(parcels) and not full:
-        return ()
     taken = {(one.target, one.part) for one in sent if one.target not in full}
     left = [one for one in parcels if (one.target, one.part) not in taken]
     return sorted(left, key=lambda one: one.target in full)

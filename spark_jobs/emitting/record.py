@@ -213,9 +213,9 @@ class Record:
         self.tell_resets = None
         self.tell_raised = None
 
-    @property
+    @cached_property
     def executed(self) -> int:
-        """Number of tuples in the input."""
+        """Number of tuples in the input. To be asked for when the work is over."""
         return len(self.tuples) + len(self.open_rows) - self.held
 
     @cached_property

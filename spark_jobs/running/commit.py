@@ -106,7 +106,7 @@ class Committer:
             self._conflict(done)
             self.unfinished = step
             return None
-        parcels = next_parcels(done.parcels)
+        parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
         appends = self._inboxes.append(self._run, self._sender, step, parcels)
         applying = self._applying(step, done)
         if first and not _on_one_server([*first, *appends, *applying]):
@@ -169,9 +169,9 @@ class Committer:
                     f"task {self._sender.task}: a newer attempt or run has taken over"
                 )
             different |= Appended.DIFFERENT in verdicts
-            left = parcels_left(left, sent, verdicts)
-            if not left:
+            if len(sent) == len(left) and Appended.FULL not in verdicts:
                 return different
+            left = parcels_left(left, sent, verdicts)
             if Appended.FULL in verdicts:
                 self._wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_WAIT_S)

@@ -93,9 +93,10 @@ def _execute_basic(
 def _execute_rich(
     bolt: Bolt, collector: OutputRecorder, tuples: Iterable[Tuple], record: Record
 ) -> None:
+    limit = record.outputs.limit
     for tup in tuples:
         record.doing = tup
-        record.call()
+        record.most = record.size + limit
         tup.began_ns = time.time_ns()
         try:
             bolt.execute(tup, collector)
@@ -108,7 +109,7 @@ def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
 
     Returns whether the bolt's state can still be trusted.
     """
-    record.call()
+    record.most = record.size + record.outputs.limit
     try:
         flush()
     except RAISED as error:

@@ -154,7 +154,7 @@ class Outbox:
         if self._sender is None:
             self._sender = self._inboxes.draw_sender()
         while self._parcels:
-            sent = next_parcels(self._parcels)
+            sent = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
             verdicts = perform_all(
                 self._inboxes.append(self._run, self._sender, self._number, sent)
             )
@@ -167,6 +167,9 @@ class Outbox:
                 # It may be this sender that an inbox has forgotten.
                 self._sender = None
                 return BatchFate.REFUSED
+            if len(sent) == len(self._parcels) and Appended.FULL not in verdicts:
+                self._parcels = ()
+                break
             self._parcels = parcels_left(self._parcels, sent, verdicts)
             if Appended.FULL in verdicts:
                 self._retry_at = now + _ROOM_SECONDS

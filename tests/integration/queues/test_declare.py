@@ -217,7 +217,7 @@ def test_a_queue_that_is_exclusive_to_another_connection_is_refused(amqp_url, de
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"durable": False}, "it is not durable and ends with RabbitMQ: declare it durable"),
+        ({"durable": False}, "a restart of RabbitMQ deletes it: declare it durable"),
         (
             {"arguments": {"x-max-length": 5_000}},
             "the oldest are deleted above 5,000 messages (x-max-length): set a dead-letter",
@@ -232,7 +232,7 @@ def test_a_queue_that_is_exclusive_to_another_connection_is_refused(amqp_url, de
         ),
         (
             {"arguments": {"x-expires": 90_000, "x-dead-letter-exchange": "amq.fanout"}},
-            "it is deleted after 90 s without a consumer: take x-expires off",
+            "it is deleted after 90 s without a consumer: remove x-expires",
         ),
         ({"arguments": {"x-max-length": 5_000, "x-overflow": "reject-publish"}}, ""),
         ({"arguments": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"}}, ""),
@@ -266,7 +266,7 @@ def test_what_policies_delete_is_named_where_the_management_interface_is_known(r
     ):
         desk.wait_for("channels")
     lines = [record.message for record in caplog.records if "may lose" in record.message]
-    expires = "it is deleted after 3600 s without a consumer: take expires of policy 'idle' off"
+    expires = "it is deleted after 3600 s without a consumer: remove expires of policy 'idle'"
     assert lines[0] == f"queue {queue.name} may lose messages: {expires}"
     assert lines[1].startswith(f"queue {queue.dead} may lose messages: {expires}; the oldest are")
 

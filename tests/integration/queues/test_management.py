@@ -63,6 +63,7 @@ def listening(
             Rule(value=7_200_000, policy="p"),
         ),
         (b'[{"name": "p", "pattern": "other", "definition": {"consumer-timeout": 1}}]', None),
+        (b'[{"name": "p", "pattern": "q", "definition": {"consumer-timeout": "long"}}]', None),
         (b'[{"pattern": "(", "definition": {"consumer-timeout": 1}}]', None),
         (b'[{"pattern": "q", "definition": []}, 5]', None),
         (b"{}", None),

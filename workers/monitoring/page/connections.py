@@ -39,8 +39,8 @@ _STALL_S = 30.0
 _HEADER_BYTES = 64 * 1024
 # Unsent bytes that do not count as a stall.
 _LITTLE = 16 * 1024
-# A page sends a few hundred bytes at a time; rows that are chosen come with their cells.
-_MESSAGE_BYTES = 256 * 1024
+# A page sends a few hundred bytes at a time; fifty rows that are chosen come with their cells.
+_MESSAGE_BYTES = 512 * 1024
 # Chromium cuts messages at 128 KiB. An empty frame takes memory too.
 _MOST_FRAMES_PER_MESSAGE = 16
 # Frames at once; one comes back each hundredth of a second. Keys and clicks are fewer.
