@@ -218,7 +218,7 @@ def idle(url: str, seconds: float) -> Row:
         )
         perform_all([bench.inbox.seal(covered), bench.inbox.finish(1)])
         bench.inboxes.beat(_RUN, {_TASK: 1})
-        names: list[bytes] = bench.client.keys(f"*inbox:{_TASK}*")  # type: ignore[assignment]
+        names: list[bytes] = bench.client.keys(f"*:inbox:*}}:{_TASK}:*")  # type: ignore[assignment]
         size = sum(int(bench.client.memory_usage(name) or 0) for name in names)
         before = time.process_time()
         bench.inbox.take(1, 1, timedelta(seconds=seconds))

@@ -23,7 +23,7 @@ from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease
@@ -102,6 +102,7 @@ class Running:
         self.words = WORDS
         self._local = local
         self._tasks = bolt_tasks(topology)
+        self._every_inbox = inboxes_of(topology)
         self._metrics = RedisMetrics(settings.redis_urls[0], self.name)
         self._registry = Registry(settings.redis_urls[0])
         presences = RedisPresences(settings.redis_urls[0], self.name)
@@ -136,7 +137,7 @@ class Running:
 
     def waiting(self) -> int:
         """Tuples in all inboxes: waiting, or in a step that is not finished."""
-        return sum(one.tuples for one in self._inboxes.figures(self._tasks).values())
+        return sum(one.tuples for one in self._inboxes.figures(self._every_inbox).values())
 
     def totals(self, component: str) -> Counter[str]:
         """Return what all tasks of a component had counted some tenths of a second ago."""

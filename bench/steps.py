@@ -32,7 +32,7 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
 
 _RUN = "run"
 _BODY = b"x" * 100
@@ -117,7 +117,7 @@ class Stage:
         self._open = ExitStack()
         self._inboxes = self._open.enter_context(closing(open_inboxes(spec)))
         self._ledger = self._open.enter_context(closing(open_ledger(spec)))
-        self._inboxes.adopt(_RUN, tasks)
+        self._inboxes.adopt(_RUN, inboxes_of(topology))
         self._ledger.begin(_RUN)
         around = Around(
             run=_RUN,

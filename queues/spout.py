@@ -87,7 +87,8 @@ class SpoutCollector(Protocol):
         stream: str = "default",
         identity: Identified | None = None,
     ) -> list[int]:
-        """Emit one tuple; returns the ids of the tasks that receive it.
+        """Emit one tuple; returns the ids of the tasks that it names, without those of a shuffle:
+        there the next task that is free takes it.
 
         With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``reject``,
         ``retry_later`` or ``release`` is called with that id exactly once for this emit. Without

@@ -183,8 +183,8 @@ class RedisServer:
             found = self._chains[texts] = self.script(in_turn(texts))
         return found
 
-    def wait(self, key: str, most: timedelta, verb: str) -> bool:
-        """Wait until something is in a list, and take it out.
+    def wait(self, keys: Sequence[str], most: timedelta, verb: str) -> bool:
+        """Wait until something is in one of these lists, and take it out of the first such one.
 
         False after ``most``, or after some seconds.
 
@@ -193,7 +193,7 @@ class RedisServer:
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
         with translated(verb):
-            return self._waiting.blpop([key], timeout=seconds) is not None
+            return self._waiting.blpop(list(keys), timeout=seconds) is not None
 
     def close(self) -> None:
         """Release the connections that no other server shares. Idempotent."""

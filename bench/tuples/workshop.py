@@ -20,7 +20,7 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.placement import inboxes_of
 
 # Sentences that a spout worker emits at once, where it has plenty.
 _EMITTED = 1_000
@@ -48,7 +48,7 @@ class Workshop:
 
     def __init__(self, topology: Topology) -> None:
         self._inboxes = MemoryInboxes(_UNBOUNDED)
-        self._inboxes.adopt(_RUN, bolt_tasks(topology))
+        self._inboxes.adopt(_RUN, inboxes_of(topology))
         around = Around(
             run=_RUN,
             topology=topology,

@@ -20,6 +20,7 @@ from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
 from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
 from tiercel.queues.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
+from tiercel.queues.inbox.rules import is_line
 from tiercel.queues.values.python_values import TEXTS
 
 # Numbers of rows.
@@ -35,6 +36,9 @@ KEY_LANES = 5
 _KEY = pa.binary(8 * KEY_LANES)
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
+# Bounds on one chunk in a line.
+_SHARED_TUPLES = 1_000
+_SHARED_BYTES = 64 * 1024
 _END = _FRAME.pack(_CONTINUES, 0)
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -128,13 +132,16 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
-    """Encode a chunk, by halves where it is larger than a parcel may be.
+    """Encode a chunk, by halves where it is larger than a parcel may be, or than what goes to a
+    line should be: each task that claims some of its tuples copies all of them.
 
     Returns each payload with its number of tuples. The same chunk is always cut in the same way.
     """
     rows = chunk.values.num_rows
     ids = 2 * chunk.lineage.roots.nbytes
-    if rows < 2 or (rows <= PARCEL_TUPLES and chunk.values.nbytes + ids <= PARCEL_BYTES):
+    shared = is_line(chunk.route.target_task)
+    most, most_bytes = (_SHARED_TUPLES, _SHARED_BYTES) if shared else (PARCEL_TUPLES, PARCEL_BYTES)
+    if rows < 2 or (rows <= most and chunk.values.nbytes + ids <= most_bytes):
         return [(encode(chunk), rows)]
     middle = rows // 2
     return [

@@ -1,4 +1,4 @@
-"""The contract of the inboxes: the chunks that wait for each bolt task.
+"""The contract of the inboxes: the chunks that wait for each bolt task, and for each bolt.
 
 Every bolt task has one inbox. Spout workers and other bolt tasks *append* to it; the task *takes*
 from it, works, and commits in *steps*: it seals the set of tuples that a step covers, lets the
@@ -17,6 +17,13 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large. Large
   output comes in parts (``parcels_of``), so that each waits for room by itself.
+* **Lines.** What is for any task of a bolt is appended to the bolt's line (``rules.line_of``), and
+  a task *claims* from its head what it can execute now: in the same call these tuples move into
+  the task's own inbox, and from then on they are the task's. An entry of more tuples than one task
+  claims is shared by rows. What a task has claimed and not begun it may give back to the head of
+  the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a part of
+  the line; a parcel goes to one part, chosen by its sender and number. Adopting, draining, fencing,
+  looking at and appending to a line are as for an inbox, with the line's id.
 * **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
   But ``draw`` draws another number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
@@ -53,6 +60,7 @@ from tiercel.queues.inbox.records import (
     InboxFigures,
     Opened,
     Parcel,
+    Rest,
     Sender,
 )
 
@@ -82,9 +90,18 @@ class Inbox(Protocol):
         ...
 
     def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
+
+        Where these have fewer tuples than ``claims``, and no others are in the inbox, claims the
+        rest from the line, and returns that behind them. One entry that comes to a line wakes one
+        task; a task that leaves something there wakes another.
 
         Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
 
@@ -119,6 +136,13 @@ class Inbox(Protocol):
         False: the attempt is stale. A repeat changes nothing.
 
         Raises StepOrderError if the step was never sealed.
+        """
+        ...
+
+    def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
+        """Give claimed tuples back to the head of the line, in their order.
+
+        False: the attempt is stale. Only when no sealed step of the task is unfinished.
         """
         ...
 
@@ -194,8 +218,9 @@ class Inboxes(Protocol):
         """
         ...
 
-    def open(self, run: str, task: int, attempt: int) -> Inbox:
-        """Take the inbox over. Fence off the older attempts everywhere else first.
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
+        """Take the inbox over, to claim from ``line`` too. Fence off the older attempts everywhere
+        else first.
 
         Raises StaleAttemptError if a newer attempt has opened it, or the run is over.
         """

@@ -19,15 +19,20 @@ from tiercel.queues.inbox.records import (
     Opened,
     Parcel,
     Sender,
+    joined_figures,
 )
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,
     drawn_sender,
+    is_line,
     number_of_run,
+    part_of_line,
+    returned_to,
     stale,
     superseded,
+    task_of,
 )
 
 
@@ -52,9 +57,10 @@ class MemoryInboxes:
         with self._changed:
             if any(number_of_run(box.run) > number_of_run(run) for box in self._boxes.values()):
                 raise superseded(run)
-            for task in {*tasks, *self._boxes}:
+            wanted = set(_places_of(tasks))
+            for task in {*wanted, *self._boxes}:
                 box = self._boxes.get(task) or Box("", last=self._forgotten)
-                if task not in tasks and box.is_empty:
+                if task not in wanted and box.is_empty:
                     # Positions never come again.
                     self._forgotten = max(self._forgotten, box.last)
                     del self._boxes[task]
@@ -89,7 +95,15 @@ class MemoryInboxes:
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         with self._changed:
             now = self._clock()
-            return {task: figures_of(self._boxes.get(task) or Box(""), now) for task in tasks}
+            return {
+                task: joined_figures(
+                    [
+                        figures_of(self._boxes.get(place) or Box(""), now)
+                        for place in _places_of([task])
+                    ]
+                )
+                for task in tasks
+            }
 
     def draw(self, run: str, task: int) -> int:
         with self._changed:
@@ -104,7 +118,7 @@ class MemoryInboxes:
             if not all(fenced):
                 raise stale(sender.task)
 
-    def open(self, run: str, task: int, attempt: int) -> MemoryInbox:
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> MemoryInbox:
         with self._changed:
             box = self._of(run, task)
             if box.attempt > attempt:
@@ -121,7 +135,7 @@ class MemoryInboxes:
                 snapshot=box.snapshot,
             )
         attended = partial(self._attended, run, task, attempt)
-        return MemoryInbox(attended, self._changed, task, opened)
+        return MemoryInbox(attended, self._changed, task, opened, partial(self._line, run, line))
 
     def beat(
         self,
@@ -163,8 +177,13 @@ class MemoryInboxes:
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
+    def _line(self, run: str, line: int | None) -> Sequence[Box]:
+        """Return what came back to a line, and the line. Hold the lock."""
+        places = () if line is None else reversed(_places_of([line]))
+        return [box for place in places if (box := self._boxes.get(place)) and box.run == run]
+
     def _fence(self, run: str, sender: Sender, target: int) -> bool:
-        box = self._boxes.get(target)
+        box = self._boxes.get(_places_of([target])[0])
         if box is None or box.run != run:
             return False
         known = box.senders.setdefault(sender.task, Known(sender.attempt))
@@ -175,7 +194,7 @@ class MemoryInboxes:
 
     def _append(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Appended:
         with self._changed:
-            box = self._boxes.get(parcel.target)
+            box = self._boxes.get(_places_of([parcel.target])[0])
             if box is None or box.run != run:
                 return Appended.STALE
             if sender.task not in box.senders and box.forgotten <= sender.task < -1:
@@ -208,3 +227,12 @@ class MemoryInboxes:
         if box is None or box.run != run:
             raise stale(task)
         return box
+
+
+def _places_of(targets: Sequence[int]) -> list[int]:
+    """Return the ids of the boxes of inboxes and lines; of a line first where it is appended to."""
+    places: list[int] = []
+    for target in targets:
+        part = part_of_line(task_of(target))
+        places += [part, returned_to(part)] if is_line(target) else [target]
+    return places

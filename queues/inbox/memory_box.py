@@ -45,6 +45,8 @@ class Box:
     entries: dict[int, tuple[float, Entry]] = field(default_factory=dict)
     done: dict[str, bytes] = field(default_factory=dict)
     senders: dict[int, Known] = field(default_factory=dict)
+    # Of a line: number of tuples that were claimed of an entry.
+    claimed: dict[int, int] = field(default_factory=dict)
     # The last drawn sender that was forgotten.
     forgotten: int = 0
 
@@ -71,14 +73,26 @@ class Box:
             ],
         )
 
-    def add(self, payload: bytes, tuples: int, now: float) -> None:
+    def add(self, payload: bytes, tuples: int, now: float, first: int | None = None) -> Entry:
         self.last += 1
-        self.entries[self.last] = (
-            now,
-            Entry(position=f"{self.last}-0", tuples=tuples, payload=payload),
-        )
+        entry = Entry(position=f"{self.last}-0", tuples=tuples, payload=payload, first=first)
+        self.entries[self.last] = (now, entry)
         self.tuples += tuples
         self.size += len(payload)
+        return entry
+
+    def claim(self, most: int) -> tuple[bytes, int, int]:
+        """Take tuples from the head of a line that holds some: payload, number, first row."""
+        number, (_, entry) = next(iter(self.entries.items()))
+        before = self.claimed.pop(number, 0)
+        count = min(most, entry.tuples - before)
+        whole = before + count == entry.tuples
+        if whole:
+            del self.entries[number]
+        else:
+            self.claimed[number] = before + count
+        self.free(count, len(entry.payload) if whole else 0)
+        return entry.payload, count, (entry.first or 0) + before
 
     def forget_senders(self, most: int) -> None:
         """Forget the first half of the drawn senders if there are more than this."""

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, number_of
-from tiercel.queues.inbox.records import Covered, Entry, Opened, StaleAttemptError
+from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest, StaleAttemptError
 from tiercel.queues.inbox.rules import stale, unfinished, unsealed
 
 T = TypeVar("T")
@@ -35,15 +35,18 @@ class MemoryInbox:
         changed: threading.Condition,
         task: int,
         opened: Opened,
+        line: Callable[[], Sequence[Box]] = tuple,
     ) -> None:
-        """``attended`` gives the inbox while it belongs to this attempt.
+        """``attended`` gives the inbox while it belongs to this attempt, ``line`` what came back to
+        its line and the line, in the same run.
 
-        It is called under the lock of ``changed``.
+        They are called under the lock of ``changed``.
         """
         self._attended = attended
         self._changed = changed
         self._task = task
         self._opened = opened
+        self._line = line
         self._after = 0
         self._woken = False
 
@@ -52,18 +55,30 @@ class MemoryInbox:
         return self._opened
 
     def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Entry]:
         if finishing is not None:
             self._finish(finishing)
         with self._changed:
             if wait:
                 self._changed.wait_for(
-                    lambda: self._woken or self._box().last > self._after, wait.total_seconds()
+                    lambda: (
+                        self._woken
+                        or self._box().last > self._after
+                        or (claims and any(box.entries for box in self._line()))
+                    ),
+                    wait.total_seconds(),
                 )
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
+            if not entries or number_of(entries[-1].position) == max(box.entries):
+                entries += self._claim(claims - sum(entry.tuples for entry in entries))
             if entries:
                 box.taken = entries[-1].position
             # Do not wait for entries that were drained away in the meantime.
@@ -88,6 +103,40 @@ class MemoryInbox:
 
     def close(self) -> None:
         pass
+
+    def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
+        return MemoryEffect(lambda: self._give_back(rests))
+
+    def _claim(self, most: int) -> list[Entry]:
+        claimed = []
+        for line in self._line():
+            while most > 0 and line.entries:
+                appended, _ = next(iter(line.entries.values()))
+                payload, count, first = line.claim(most)
+                claimed.append(self._box().add(payload, count, appended, first))
+                most -= count
+        return claimed
+
+    def _give_back(self, rests: Sequence[Rest]) -> bool:
+        with self._changed:
+            try:
+                box = self._box()
+            except StaleAttemptError:
+                return False
+            returned = self._line()[0]
+            for rest in rests:
+                appended, entry = box.entries.get(number_of(rest.position), (0.0, None))
+                if entry is None or (rest.done and box.done.get(rest.position) == rest.done):
+                    continue
+                first = (entry.first or 0) + rest.first
+                returned.add(entry.payload, entry.tuples - rest.first, appended, first)
+                if rest.done:
+                    box.done[rest.position] = rest.done
+                else:
+                    box.remove([rest.position])
+                    box.free(entry.tuples, len(entry.payload))
+            self._changed.notify_all()
+            return True
 
     def _box(self) -> Box:
         box = self._attended()

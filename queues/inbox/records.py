@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
 
@@ -48,7 +48,7 @@ class Parcel:
     ``queues.inbox.chunk``.
     """
 
-    # Task id of the inbox.
+    # Task id of the inbox, or the id of a line.
     target: int
     # At least one; each becomes an entry.
     chunks: Sequence[bytes]
@@ -154,6 +154,21 @@ class Entry:
     position: str
     tuples: int
     payload: bytes
+    # The row of the chunk with which its tuples begin, if it was claimed from a line, maybe in
+    # part; None: the sender named this inbox.
+    first: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rest:
+    """The tuples of a claimed entry that nothing has begun."""
+
+    position: str
+    # Number of the entry's first tuple among them: they are all from there to its end.
+    first: int
+    # As ``Covered.part``: what is done of the entry, and this rest. Empty if nothing else of the
+    # entry stays in the inbox.
+    done: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,6 +230,18 @@ class InboxFigures:
     doing_s: float | None = None
     # Word that the process said of where it runs; empty: it said none.
     place: str = ""
+
+
+def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
+    """Return the figures of a line, of which these are the parts."""
+    first = parts[0]
+    return replace(
+        first,
+        tuples=sum(part.tuples for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        adopted=all(part.adopted for part in parts),
+        oldest_s=max(part.oldest_s for part in parts),
+    )
 
 
 # No task is in a call that lasts.

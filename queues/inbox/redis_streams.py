@@ -1,14 +1,15 @@
 """Inboxes in Redis: one stream per bolt task, spread by task over all servers.
 
-Keys of one inbox share the hash tag ``{topology:inbox:TASK}``:
+Keys of one inbox, ``tiercel:{topology:inbox:TAG}:TASK:…``, share their hash tag with those of
+neighbours, and of their part of the line:
 
     meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
                         last taken, seen
     entries    stream   one entry per chunk: field = its tuples, value = its payload
     senders    hash     sender's task: its attempt, last number, part and digest of the last parcel;
                         "forgotten": the highest drawn sender that was forgotten
-    progress   hash     position: bitmap in hex of what is done of the entry;
-                        "sealed": see ``covered``
+    progress   hash     position: bitmap in hex of what is done of the entry, of a line's
+                        the number of tuples that were claimed; "sealed": see ``covered``
     snapshots  hash     "kept" of the last finished step, "sealed", and what earlier runs left
     wake       list     holds something while entries came that were not looked for
 
@@ -26,6 +27,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
+from zlib import crc32
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.records import (
@@ -37,16 +39,32 @@ from tiercel.queues.inbox.records import (
     InboxFigures,
     Opened,
     Parcel,
+    Rest,
     Sender,
+    joined_figures,
 )
-from tiercel.queues.inbox.rules import DRAINED_BYTES, check_append, drawn_sender, stale
-from tiercel.queues.inbox.scripts import InboxScripts, draw_sender
+from tiercel.queues.inbox.rules import (
+    DRAINED_BYTES,
+    check_append,
+    drawn_sender,
+    is_line,
+    part_of_line,
+    returned_to,
+    stale,
+    task_of,
+    tasks_of,
+)
+from tiercel.queues.inbox.scripts import InboxScripts, Line, draw_sender
 from tiercel.queues.inbox.server import InboxServer, InboxServers
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
 # its own any more.
 _ELSEWHERE = "@"
 _DRAINED_AT_ONCE = 16
+# Tasks in a row whose inboxes are on one server, or in a cluster have one of so many hash tags: to
+# share a part of a line.
+_NEIGHBOURS = 4
+_TAGS = 64
 T = TypeVar("T")
 
 # Number of a server, and a task.
@@ -61,9 +79,11 @@ class RedisInboxes:
         self._bounds = bounds or Bounds()
         self._name = quote(topology, safe="")
         self._boxes: dict[Place, InboxScripts] = {}
+        # Of each line the part that each of its tasks takes from.
+        self._lines: dict[int, dict[int, int]] = {}
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
-        wanted = {(self._home(task), task) for task in tasks}
+        wanted = {(self._home(one), one) for task in tasks for one in self._parts(task)}
         found = set(self._places())
         # Named first: an inbox that the set lacks would never be drained.
         for number, task in sorted(wanted - found):
@@ -107,19 +127,29 @@ class RedisInboxes:
         self._each(places, lambda box, _: box.forget(run))
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
-        found = self._each(self._homes(tasks), lambda box, _: box.figures())
-        return dict(zip(tasks, found, strict=True))
+        parts = {task: self._parts(task) for task in tasks}
+        homes = self._homes(part for each in parts.values() for part in each)
+        found = dict(zip(homes, self._each(homes, lambda box, _: box.figures()), strict=True))
+        return {
+            task: joined_figures([found[home] for home in self._homes(each)])
+            for task, each in parts.items()
+        }
 
     def draw(self, run: str, task: int) -> int:
         return self._of(task).draw(run).perform()
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         # All of them, whatever one says.
-        if not all(self._each(self._homes(targets), lambda box, _: box.fence(run, sender))):
+        homes = self._homes(part for target in targets for part in self._parts(target))
+        if not all(self._each(homes, lambda box, _: box.fence(run, sender))):
             raise stale(sender.task)
 
-    def open(self, run: str, task: int, attempt: int) -> RedisInbox:
-        return RedisInbox(self._of(task), run, attempt)
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> RedisInbox:
+        if line is None:
+            return RedisInbox(self._of(task), run, attempt, None)
+        part = self._shared(line)[task]
+        found = Line(part=self._of(part), returned=self._of(returned_to(part)))
+        return RedisInbox(self._of(task), run, attempt, found)
 
     def beat(
         self,
@@ -143,7 +173,9 @@ class RedisInboxes:
     ) -> list[Effect[Appended]]:
         check_append(number, parcels)
         return [
-            self._of(parcel.target).append(run, sender, number, parcel, self._bounds)
+            self._of(self._receiver(parcel.target, sender, number)).append(
+                run, sender, number, parcel, self._bounds
+            )
             for parcel in parcels
         ]
 
@@ -151,7 +183,33 @@ class RedisInboxes:
         self._servers.close()
 
     def _home(self, task: int) -> int:
-        return task % len(self._servers)
+        return task_of(task) // _NEIGHBOURS % len(self._servers)
+
+    def _shared(self, line: int) -> dict[int, int]:
+        """Return the part of the line that each of its tasks takes from."""
+        found = self._lines.get(line)
+        if found is None:
+            lowest: dict[InboxServer, int] = {}
+            found = self._lines[line] = {
+                task: part_of_line(lowest.setdefault(self._of(task).server, task))
+                for task in tasks_of(line)
+            }
+        return found
+
+    def _parts(self, target: int) -> list[int]:
+        """Return the inboxes that make a line, in their order; of a task, its own."""
+        if not is_line(target):
+            return [target]
+        parts = dict.fromkeys(self._shared(target).values())
+        return [one for part in parts for one in (part, returned_to(part))]
+
+    def _receiver(self, target: int, sender: Sender, number: int) -> int:
+        """Return where a parcel goes: of a line, the part of a task that its number chooses."""
+        if not is_line(target):
+            return target
+        shared = self._shared(target)
+        turn = crc32(b"%d %d" % (sender.task, number)) % len(shared)
+        return shared[task_of(target) + turn]
 
     def _homes(self, tasks: Iterable[int]) -> list[Place]:
         return [(self._home(task), task) for task in tasks]
@@ -163,7 +221,8 @@ class RedisInboxes:
         box = self._boxes.get(place)
         if box is None:
             number, task = place
-            prefix = f"tiercel:{{{self._name}:inbox:{task}}}:"
+            tag = task_of(task) // _NEIGHBOURS % _TAGS
+            prefix = f"tiercel:{{{self._name}:inbox:{tag}}}:{task}:"
             box = self._boxes.setdefault(
                 place, InboxScripts(self._servers.at(number, prefix), prefix, task)
             )
@@ -209,9 +268,10 @@ class RedisInboxes:
 class RedisInbox:
     """``Inbox`` in a Redis stream."""
 
-    def __init__(self, box: InboxScripts, run: str, attempt: int) -> None:
+    def __init__(self, box: InboxScripts, run: str, attempt: int, line: Line | None) -> None:
         """Opens the inbox, and raises StaleAttemptError."""
         self._box = box
+        self._line = line
         self._attempt = (run, attempt)
         self._opened = box.open(run, attempt).perform()
         self._after = "0-0"
@@ -222,13 +282,19 @@ class RedisInbox:
         return self._opened
 
     def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Entry]:
         until = time.monotonic() + wait.total_seconds()
         first = [] if finishing is None else [self.finish(finishing)]
+        line = self._line if claims > 0 else None
         while True:
             # A stale attempt's finish does nothing, and its take raises.
-            taking = self._box.take(*self._attempt, self._after, (tuples, size))
+            taking = self._box.take(*self._attempt, self._after, (tuples, size, claims), line)
             entries: list[Entry] = self._box.server.perform([*first, taking])[-1]
             first = []
             left_s = until - time.monotonic() if wait else 0.0
@@ -238,7 +304,7 @@ class RedisInbox:
                 self._woken.clear()
                 self._after = entries[-1].position if entries else self._after
                 return entries
-            self._box.wait(timedelta(seconds=left_s))
+            self._box.wait(timedelta(seconds=left_s), line)
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         return self._box.read(*self._attempt, positions).perform()
@@ -248,6 +314,11 @@ class RedisInbox:
 
     def finish(self, step: int) -> Effect[bool]:
         return self._box.finish(*self._attempt, step)
+
+    def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
+        if self._line is None:
+            raise ValueError("nothing was claimed: there is no line")
+        return self._box.give_back(*self._attempt, rests, self._line)
 
     def wake(self) -> None:
         self._woken.set()

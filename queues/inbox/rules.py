@@ -9,6 +9,12 @@ from collections.abc import Sequence
 from tiercel.queues.inbox.contract import LARGEST
 from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
 
+# An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
+# Inboxes have a line once per server, as ``part_of_line``, and beside each what came back to it.
+_BITS = 24
+_TASK = (1 << _BITS) - 1
+_LINE = 1 << 2 * _BITS
+_RETURNED = _LINE << 1
 # Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000
 DRAINED_BYTES = 4 * 1024 * 1024
@@ -35,10 +41,50 @@ def drawn_sender(number: int) -> Sender:
     return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
 
+def line_of(tasks: Sequence[int]) -> int:
+    """Return the id of the line that these tasks of one bolt take from: ids in a row."""
+    return _LINE | len(tasks) << _BITS | tasks[0]
+
+
+def is_line(target: int) -> bool:
+    """Return True for a line, False for the inbox of a task."""
+    return target >= _LINE
+
+
+def tasks_of(line: int) -> range:
+    """Return the tasks that take from a line."""
+    return range(line & _TASK, (line & _TASK) + (line >> _BITS & _TASK))
+
+
+def part_of_line(lowest: int) -> int:
+    """Return the id of the part of a line that lies on one server, by the lowest of its tasks."""
+    return _LINE | lowest
+
+
+def returned_to(part: int) -> int:
+    """Return the id of what came back to a part of a line: it goes before the rest of it."""
+    return part ^ _LINE ^ _RETURNED
+
+
+def task_of(target: int) -> int:
+    """Return the task of an inbox, or the lowest one of a line."""
+    return target & _TASK if is_line(target) else target
+
+
+def belongs_to(target: int, line: int) -> bool:
+    """Return True for a part of this line, and for what came back to it."""
+    return is_line(target) and task_of(target) in tasks_of(line)
+
+
+def name_of(target: int) -> str:
+    """Return the name of an inbox for people."""
+    return f"{'the line of task' if is_line(target) else 'task'} {task_of(target)}"
+
+
 def stale(task: int) -> StaleAttemptError:
     """Return the error for a caller that another attempt or run has replaced at a task."""
     return StaleAttemptError(
-        f"task {task} belongs to a newer attempt or another run; this one ends"
+        f"{name_of(task)} belongs to a newer attempt or another run; this one ends"
     )
 
 

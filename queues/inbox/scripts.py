@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import resources
@@ -18,11 +19,13 @@ from tiercel.queues.inbox.records import (
     InboxFigures,
     Opened,
     Parcel,
+    Rest,
     Sender,
 )
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
+    name_of,
     stale,
     superseded,
     unfinished,
@@ -36,13 +39,13 @@ _SEALED = b"sealed"
 
 
 class InboxScripts:
-    """One inbox on one server.
+    """One inbox on one server, or a part of a line.
 
     "Or raise" below is: StaleAttemptError if the caller is not the one.
     """
 
     def __init__(self, server: InboxServer, prefix: str, task: int) -> None:
-        """``prefix`` holds a hash tag of the task's own."""
+        """``prefix`` holds a hash tag that the task's line has too."""
         self.server = server
         self.task = task
         self._meta = f"{prefix}meta"
@@ -138,13 +141,26 @@ class InboxScripts:
         return self._call("append", keys, args, _APPENDED.__getitem__, "append to")
 
     def take(
-        self, run: str, attempt: int, after: str, most: tuple[int, int]
+        self, run: str, attempt: int, after: str, most: tuple[int, int, int], line: Line | None
     ) -> Effect[list[Entry]]:
-        """Read entries beyond a position and note it, or raise."""
-        keys = (self._meta, self._entries, self._wake)
+        """Read entries beyond a position and note it, or raise; ``most`` are tuples, bytes, and
+        tuples up to which to claim.
+        """
+        keys: tuple[str, ...] = (self._meta, self._entries, self._wake)
+        if line is not None:
+            keys += (line.part.waking, *line.returned.claimed, *line.part.claimed)
         return self._call(
             "take", keys, (run, attempt, after, *most), self._read_entries, "take from"
         )
+
+    def give_back(self, run: str, attempt: int, rests: Sequence[Rest], line: Line) -> Effect[bool]:
+        """Give claimed tuples back to the line; False if the attempt is stale."""
+        args: list[Any] = [run, attempt]
+        for rest in rests:
+            args += (rest.position, rest.first, rest.done.hex())
+        meta, entries, _ = line.returned.claimed
+        keys = (self._meta, self._entries, self._progress, line.part.waking, meta, entries)
+        return self._call("give_back", keys, args, bool, "give back from")
 
     def read(self, run: str, attempt: int, positions: Sequence[str]) -> Effect[list[Entry]]:
         """Read entries, or raise."""
@@ -178,13 +194,24 @@ class InboxScripts:
         keys = (self._meta, self._entries, self._progress, self._snapshots)
         return self._call("finish", keys, (run, attempt, step), read, "finish a step of")
 
-    def wait(self, most: timedelta) -> None:
+    def wait(self, most: timedelta, line: Line | None) -> None:
         """Wait for a wake-up: an append, a newer attempt, another run, ``wake``."""
-        self.server.wait(self._wake, most, self._verb("wait at"))
+        wakes = [self._wake] if line is None else [self._wake, line.part.waking]
+        self.server.wait(wakes, most, self._verb("wait at"))
 
     def wake(self) -> Effect[None]:
         """Wake the waiting reader."""
         return self.server.command("RPUSH", self._wake, "", read=_nothing, verb=self._verb("wake"))
+
+    @property
+    def claimed(self) -> tuple[str, str, str]:
+        """Keys of a line that a claim changes."""
+        return self._meta, self._entries, self._progress
+
+    @property
+    def waking(self) -> str:
+        """Key of a line at which its tasks wait."""
+        return self._wake
 
     def _call(
         self,
@@ -200,7 +227,7 @@ class InboxScripts:
         return script(keys, args, read, self._verb(verb))
 
     def _verb(self, verb: str) -> str:
-        return f"{verb} the inbox of task {self.task}"
+        return f"{verb} the inbox of {name_of(self.task)}"
 
     def _done_or_raise(self, reply: Any) -> None:
         if not reply:
@@ -212,7 +239,7 @@ class InboxScripts:
 
     def _read_entries(self, reply: Any) -> list[Entry]:
         self._done_or_raise(reply is not None)
-        return [_entry(position, tuples, payload) for position, (tuples, payload, *_) in reply]
+        return [_entry(position, *fields) for position, fields in reply]
 
     def _read_opened(self, reply: Any) -> Opened:
         self._done_or_raise(reply)
@@ -231,10 +258,22 @@ class InboxScripts:
         )
 
 
-def _entry(position: bytes, tuples: bytes, payload: bytes) -> Entry:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line of a task, where its inbox is."""
+
+    part: InboxScripts
+    # What came back to it.
+    returned: InboxScripts
+
+
+def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:
     """Make an entry; one that a stranger wrote has no tuples, and cannot be decoded."""
-    count = int(tuples) if tuples.isdigit() else 0
-    return Entry(position=position.decode(), tuples=count, payload=payload)
+    try:
+        count, first = int(tuples), int(more[1]) if len(more) > 1 else None
+    except ValueError:
+        count, first = 0, None
+    return Entry(position=position.decode(), tuples=count, payload=payload, first=first)
 
 
 def _nothing(_: Any) -> None:

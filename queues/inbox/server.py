@@ -39,8 +39,8 @@ class InboxServer(Protocol):
         """Make prepared calls of this server in order, in one round trip."""
         ...
 
-    def wait(self, key: str, most: timedelta, verb: str) -> bool:
-        """Wait at most ``most``, or less, for something in a list, and take it out."""
+    def wait(self, keys: Sequence[str], most: timedelta, verb: str) -> bool:
+        """Wait at most ``most``, or less, for something in one of these lists, and take it out."""
         ...
 
 

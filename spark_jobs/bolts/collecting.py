@@ -30,7 +30,8 @@ class BasicCollector(_Collector):
 
     @abstractmethod
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that receive it.
+        """Emit a tuple; returns the ids of the tasks that it names, without those of a shuffle:
+        there the next task that is free takes it.
 
         Raises BadValuesError, UnknownStreamError.
         """
@@ -81,7 +82,7 @@ class OutputCollector(_Collector):
         anchors: Tuple | Iterable[Tuple] = (),
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that receive it: none to a thread, for
+        """Emit a tuple; returns the ids of the tasks that it names: none to a thread, for
         they are chosen at the commit.
 
         It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of
@@ -140,7 +141,8 @@ class BatchCollector(_Collector):
         anchors: Tuple | Iterable[Tuple],
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that receive it.
+        """Emit a tuple; returns the ids of the tasks that it names, without those of a shuffle:
+        there the next task that is free takes it.
 
         ``anchors`` is the tuple of this batch that it was made of, or several: if it fails, the
         messages of all of them do. ``()``: it is in no tree, and nothing is replayed if it is lost.

@@ -92,12 +92,12 @@ class BasicRecorder(Recorder, BasicCollector):
             task_output.values.append(values)
             task_output.rows.append(tup.row)
             task_output.positions.append(position)
-            tasks.append(task_output.target)
+            tasks += task_output.named
         if output_stream.to_several and tup.lanes is not None:
             for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
                 task_output.positions[-1] |= number
         record.emitted += 1
-        record.transferred += len(tasks)
+        record.transferred += len(chosen)
         return tasks
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
@@ -144,7 +144,7 @@ class OutputRecorder(Recorder, OutputCollector):
         if chosen:
             self._record.add(output_stream.size(values))
         self._send(values, anchored, chosen)
-        return [task_output.target for task_output in chosen]
+        return [task for task_output in chosen for task in task_output.named]
 
     def emit_direct(
         self,

@@ -35,7 +35,6 @@ from tiercel.spark_jobs.emitting.outputs import (
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.topology.graph import Topology
 
-_LOW = (1 << 32) - 1
 # Up to so many tuples are faster one by one. At low rates all code is cold: the calls of numpy and
 # Arrow that many tuples share took 0.35 ms to record one and 0.3 ms for its ids, a loop over one
 # takes 0.1 ms for both. At 16 they are equal.
@@ -58,12 +57,7 @@ class Emission:
 
 
 class SpoutEmitter:
-    """Routes the tuples of one spout task. One thread only.
-
-    A tuple is emitted once, whatever becomes of it, so that turns may choose here, and a
-    shuffle is as even as it can be: the upper half of an emission's identity is its turn, the
-    lower half is well mixed.
-    """
+    """Routes the tuples of one spout task. One thread only."""
 
     def __init__(self, topology: Topology, component: str, task_id: int) -> None:
         self.task_id = task_id
@@ -74,9 +68,8 @@ class SpoutEmitter:
         # Bytes of the tuples since the last time.
         self.size = 0
         self._whole: dict[TaskOutput, list[_Whole]] = {}
-        # By stream: one turn for all would send every second tuple to one task if two
-        # streams alternate.
-        self._turns = dict.fromkeys(self._outputs.streams, mix(task_id) & _LOW)
+        # Number of tuples so far: it makes the identity of those that are not tracked.
+        self._count = 0
 
     def follow(self, topology: Topology) -> None:
         """Route to the tasks of this topology from now on. Only when everything was taken."""
@@ -89,7 +82,8 @@ class SpoutEmitter:
         stream: str,
         identity: Identified | None = None,
     ) -> list[int]:
-        """Record one tuple; returns the ids of the tasks that receive it. A root is emitted once.
+        """Record one tuple; returns the ids of the tasks and lines that receive it. A root is
+        emitted once.
 
         Raises BadValuesError, UnknownStreamError, DirectStreamError, OutputLimitError for a tuple
         larger than ``max_output_bytes``, and what a custom grouping raises; then nothing is
@@ -135,15 +129,13 @@ class SpoutEmitter:
         output_stream = self._outputs.find(stream)
         batch = self._batch(output_stream, stream, rows)
         count = batch.num_rows
-        turns = np.arange(self._turns[stream] + 1, self._turns[stream] + count + 1, dtype=np.uint64)
         given = (
             np.full(count, UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
         )
-        turned = turns << np.uint64(32) | mix_array(turns if roots is None else given) & np.uint64(
-            _LOW
-        )
+        numbers = np.arange(self._count + 1, self._count + count + 1, dtype=np.uint64)
+        mixed = mix_array(numbers if roots is None else given)
         # All choices first: one of them may raise.
-        chosen = _chosen_rows(output_stream, batch, turned, keyed=keys is not None)
+        chosen = _chosen_rows(output_stream, batch, mixed, keyed=keys is not None)
         for task_output, mine, copies in chosen:
             every = len(mine) == count
             part = batch if every else batch.take(pa.array(mine))
@@ -151,7 +143,7 @@ class SpoutEmitter:
             if keys is not None:
                 lineage = with_keys(lineage, keys[mine], copies, task_output.bolt)
             self._whole.setdefault(task_output, []).append((part, lineage))
-        self._turns[stream] += count
+        self._count += count
         self._roots += roots or ()
         return sum(len(mine) for _, mine, _ in chosen)
 
@@ -182,11 +174,11 @@ class SpoutEmitter:
     def _chosen(
         self, values: Sequence[Any], root: int | None, stream: str
     ) -> tuple[tuple[Any, ...], list[TaskOutput]]:
-        """Take a turn: the values as they are now, and who receives them."""
+        """Return the values as they are now, and who receives them."""
         output_stream = self._outputs.for_emit(stream, values)
         kept = self._checked(output_stream, stream, values)
-        turn = self._turns[stream] = self._turns[stream] + 1
-        identity = (turn & _LOW) << 32 | mix(turn if root is None else root) & _LOW
+        self._count += 1
+        identity = mix(self._count if root is None else root)
         chosen = [
             made[task]
             for choose, made in output_stream.subscribers
@@ -302,14 +294,14 @@ class SpoutEmitter:
 
 
 def _chosen_rows(
-    output_stream: OutputStream, batch: pa.RecordBatch, turned: Ids, *, keyed: bool
+    output_stream: OutputStream, batch: pa.RecordBatch, identities: Ids, *, keyed: bool
 ) -> list[tuple[TaskOutput, Rows, Ids | None]]:
     """Return who receives which rows; with ``keyed``, the numbers of the copies of a row too."""
     chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
     for choose, (_, made) in zip(
         output_stream.batch_choosers, output_stream.subscribers, strict=True
     ):
-        tasks = choose(batch, turned)
+        tasks = choose(batch, identities)
         numbers = copy_numbers_of(tasks) if keyed else {}
         chosen += [
             (made[task], mine, numbers.get(task)) for task, mine in tasks.items() if len(mine)

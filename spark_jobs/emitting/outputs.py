@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
+from tiercel.queues.inbox.rules import is_line
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.fold import Anchors
@@ -22,12 +23,13 @@ from tiercel.spark_jobs.topology.grouping import Choose, Stream
 
 
 class TaskOutput:
-    """Tuples emitted to one task on one stream."""
+    """Tuples emitted to one task, or line, on one stream."""
 
     __slots__ = (
         "anchor_counts",
         "bolt",
         "keys",
+        "named",
         "numbers",
         "positions",
         "rows",
@@ -41,6 +43,8 @@ class TaskOutput:
         self.stream = stream
         self.schema = schema
         self.target = target
+        # Its target; none for a line, from which any task of the bolt may take.
+        self.named = () if is_line(target) else (target,)
         # The component of the target.
         self.bolt = bolt
         self.clear()
@@ -170,7 +174,7 @@ class Outputs:
         self.limit = topology.config_of(component).max_output_bytes
         self.streams: dict[str, OutputStream] = {}
         self.task_outputs: list[TaskOutput] = []
-        # The component of each task that receives anything.
+        # The component of each task and line that receives anything.
         self.bolts: dict[int, str] = {}
         for name, schema in spec.streams.items():
             output_stream = self.streams[name] = OutputStream(
@@ -178,9 +182,10 @@ class Outputs:
             )
             for bolt, subscription in topology.subscribers(component, name):
                 tasks = topology.task_ids(bolt)
-                made = {task: TaskOutput(name, schema, task, bolt) for task in tasks}
+                targets = subscription.grouping.receivers(tasks)
+                made = {target: TaskOutput(name, schema, target, bolt) for target in targets}
                 self.task_outputs += made.values()
-                self.bolts.update(dict.fromkeys(tasks, bolt))
+                self.bolts.update(dict.fromkeys(targets, bolt))
                 if output_stream.direct is None:
                     stream = Stream(
                         schema=schema, tasks=tasks, name=name, context=context, local=local

@@ -8,9 +8,11 @@ from contextlib import suppress
 from tiercel.queues.errors import BadChunkError
 from tiercel.queues.inbox.chunk import Chunk, Route, decode
 from tiercel.queues.inbox.contract import Inboxes
+from tiercel.queues.inbox.rules import belongs_to
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import line_at
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,11 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
         return None, []
     route = chunk.route
     known = schema_of(route, topology)
-    if route.target_task == task and known is not None and chunk.values.schema.equals(known.arrow):
+    if (
+        route.target_task in (task, line_at(topology, task))
+        and known is not None
+        and chunk.values.schema.equals(known.arrow)
+    ):
         return chunk, []
     log.warning(
         "task %d passes over %d tuples of stream %.50r of %.50r, which this version of the topology"
@@ -45,16 +51,19 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
     return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
 
 
-def waiting_roots(inboxes: Inboxes, run: str, task: int) -> set[int]:
-    """The roots of what lies in one inbox, taken or not: of the first ten thousand tuples.
+def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> set[int]:
+    """The roots of what lies in one inbox and in its line, taken or not: of the first ten thousand
+    tuples.
 
     Changes nothing.
 
     Raises StaleAttemptError, RedisUnavailableError.
     """
     roots: set[int] = set()
+    line = line_at(topology, task)
     for owner, entries in inboxes.drain(run):
-        for entry in entries if owner == task else ():
+        is_mine = owner == task or (line is not None and belongs_to(owner, line))
+        for entry in entries if is_mine else ():
             with suppress(BadChunkError):
                 roots.update(decode(entry.payload).lineage.roots.tolist())
     return roots

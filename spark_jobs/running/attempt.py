@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger
 from tiercel.queues.inbox.chunk import Chunk
@@ -32,19 +33,32 @@ from tiercel.spark_jobs.running.step import Done, May, Step, StepOf, StepSetup
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.placement import behind, cycle_of
+from tiercel.spark_jobs.topology.placement import behind, cycle_of, line_at
 
 log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
+# A call that lasts longer keeps nothing waiting that others can execute.
+_LASTS_S = 0.04
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
 T = TypeVar("T")
 
 
 class Attempt:
-    """One attempt at one bolt task. One thread only, but ``wake``."""
+    """One attempt at one bolt task. One thread only, but ``wake`` and ``give_back``."""
+
+    doing: Step | None = None
+    # The input of the step.
+    _shares: Sequence[Share] = ()
+    # Number of its tuples that the bolt has begun; None: all must be executed.
+    _begun: int | None = None
+    # True while another thread may give tuples back: the bolt then waits between two tuples.
+    _asked_back = False
+    _gave_back = False
+    # True if it is not known whether what should go back went.
+    _unsure = False
 
     def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
         """Take the task over: fence the older attempts off, at home last.
@@ -78,7 +92,8 @@ class Attempt:
             self._ticks = TickClock(task, tick_s, around.clock())
             self._ticks.count = opened.ticks
         self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
-        self.doing: Step | None = None
+        # Held while tuples are given back, and where a step begins and ends.
+        self._between = threading.Lock()
 
     @property
     def next_at(self) -> float | None:
@@ -93,6 +108,39 @@ class Attempt:
         """The step whose tuples are being executed; for the watchdog's thread."""
         step = self.doing
         return step if step is not None and step.at_work else None
+
+    def give_back(self) -> None:
+        """Give back what was claimed and not begun where one call of the bolt lasts; the step then
+        ends with it. Called by another thread, several times per second.
+        """
+        if not self._claims or not self._call_lasts():
+            return
+        # First: whoever does not see it has counted its tuple as begun before.
+        self._asked_back = True
+        with self._between:
+            if self._call_lasts():
+                self._give_back()
+            self._asked_back = False
+
+    def _call_lasts(self) -> bool:
+        waits_s = self._around.clock() - self._slices.asked_at
+        return self.doing is not None and bool(self._begun) and waits_s > _LASTS_S
+
+    def _give_back(self) -> None:
+        rests = self._backlog.rests(first_of(self._shares, self._begun or 0))
+        if not rests:
+            return
+        unfinished = self._committer.unfinished
+        first = [] if unfinished is None else [self._inbox.finish(unfinished)]
+        self._gave_back = True
+        try:
+            done = perform_all([*first, self._inbox.give_back(rests)])
+        except (RedisUnavailableError, StepOrderError):
+            self._unsure = True
+            return
+        # Else nothing has moved, and the commit finds out who has the task now.
+        if all(done):
+            self._backlog.gone(rests)
 
     def run(self) -> bool:
         """Work until ``stop``; False: a new attempt must repeat what was sealed."""
@@ -152,17 +200,19 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        self._fetch(wanted, wait_s)
+        self._fetch(wanted, wait_s, self._slices.claims(self._backlog.tuples))
 
     def _most(self) -> int:
         """Return how many of the tuples that wait the next step may take; 0: none yet."""
         return self._slices.size
 
-    def _fetch(self, wanted: int, wait_s: float) -> None:
+    def _fetch(self, wanted: int, wait_s: float, claims: int) -> None:
         # Release what the last step covered, now at the latest: nothing else may follow soon.
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
-        entries = self._patiently(lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing))
+        entries = self._patiently(
+            lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing, claims)
+        )
         self._committer.unfinished = None
         self._slices.took(len(entries))
         strange = self._backlog.add(entries, self._read)
@@ -218,12 +268,16 @@ class Attempt:
         step = Step(self._setup, of, shares, ticks, states)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
         step.record.tell_raised = around.counting.noting(self.task, self._setup.component)
-        self.doing = step
+        self._begin(step, shares, cut=sealed is None)
         try:
             with around.counting.executing(self.task, self._setup.component):
-                done = self._execute(shares, step, None if sealed else self._slices.may)
+                may = self._may if self._claims else self._slices.may
+                done = self._execute(shares, step, None if sealed else may)
         finally:
-            self.doing = None
+            with self._between:
+                self.doing = None
+        if self._unsure:
+            raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
         covered = sealed or self._covered(number, shares, done)
         # A sealed step may have had answers alone, which are gone with the process.
@@ -234,6 +288,28 @@ class Attempt:
         self._step = number
         if done.ticked and self._ticks is not None:
             self._ticks.ticked(around.clock())
+
+    def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
+        """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
+        with self._between:
+            self.doing = step
+            self._shares = shares
+            self._gave_back = False
+            self._begun = None
+            if cut:
+                at_once = self._setup.arrow or self._setup.batch
+                self._begun = sum(len(share.rows) for share in shares) if at_once else 0
+
+    def _may(self) -> bool:
+        """Return True if the step goes on with another tuple, and count that as begun."""
+        begun = self._begun = (self._begun or 0) + 1
+        if self._asked_back:
+            with self._between:
+                pass
+        goes_on = not self._gave_back and self._slices.may()
+        if not goes_on and begun > 1:
+            self._begun = begun - 1
+        return goes_on
 
     def _states(self, number: int) -> TaskStates | None:
         if not self._setup.stateful:
@@ -274,7 +350,10 @@ class Attempt:
         )
 
     def _opened_inbox(self) -> Inbox:
-        return self._around.inboxes.open(self._around.run, self.task, self.sender.attempt)
+        around = self._around
+        line = line_at(around.topology, self.task)
+        self._claims = line is not None
+        return around.inboxes.open(around.run, self.task, self.sender.attempt, line)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
         return Backlog(done)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.queues.inbox.chunk import Chunk, Rows
-from tiercel.queues.inbox.records import Covered, Entry
+from tiercel.queues.inbox.records import Covered, Entry, Rest
 from tiercel.spark_jobs.emitting.fold import row_seeds, select
 
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
@@ -31,6 +31,8 @@ class OpenEntry:
     rows: Rows
     # Of all rows of the chunk, where the bolt has an order.
     keys: Sequence[bytes | None] | None = None
+    # It was claimed from the line, and may go back.
+    claimed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,21 @@ class Backlog:
                 strange += roots
                 self._passed_over.append(entry)
                 continue
+            if entry.first is not None:
+                rows = np.arange(entry.first, entry.first + entry.tuples)
+                if not rows.size or rows[-1] >= chunk.values.num_rows:
+                    self._passed_over.append(entry)
+                    continue
+                chunk = part_of(chunk, rows)
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
             if rows.size:
-                open_entry = OpenEntry(entry.position, chunk, len(entry.payload), rows)
+                open_entry = OpenEntry(
+                    entry.position,
+                    chunk,
+                    len(entry.payload),
+                    rows,
+                    claimed=entry.first is not None,
+                )
                 self._open[entry.position] = open_entry
                 self.tuples += rows.size
         return strange
@@ -141,6 +155,30 @@ class Backlog:
         """Forget these tuples, which are not executed: the next step covers them."""
         self._remove(shares)
         self._given_up |= {share.entry.position: share.entry for share in shares}
+
+    def rests(self, begun: Sequence[Share]) -> list[Rest]:
+        """Return the claimed tuples that wait behind these, to be given back."""
+        begun_of = {share.entry.position: int(share.rows[-1]) for share in begun}
+        rests = []
+        for entry in self._open.values():
+            last = begun_of.get(entry.position, -1)
+            stays, rest = entry.rows[entry.rows <= last], entry.rows[entry.rows > last]
+            total = entry.chunk.values.num_rows
+            # Up to the end of its chunk, or else some of what goes back would be done.
+            if entry.claimed and rest.size and total - rest[0] == len(rest):
+                done = _bitmap(total, stays) if stays.size else b""
+                rests.append(Rest(position=entry.position, first=int(rest[0]), done=done))
+        return rests
+
+    def gone(self, rests: Sequence[Rest]) -> None:
+        """Forget what was given back."""
+        for rest in rests:
+            entry = self._open[rest.position]
+            rows = entry.rows[entry.rows < rest.first]
+            self.tuples -= len(entry.rows) - len(rows)
+            entry.rows = rows
+            if not rows.size:
+                del self._open[rest.position]
 
     def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:

@@ -27,7 +27,7 @@ class BatchAttempt(Attempt):
             return
         if self._batches.patience_s(waiting, wait_s):
             self._stop.wait(self._batches.rest_s())
-        self._fetch(wanted, self._batches.patience_s(waiting, wait_s))
+        self._fetch(wanted, self._batches.patience_s(waiting, wait_s), wanted)
 
     def _most(self) -> int:
         return self._batches.allowed(self._backlog.tuples)

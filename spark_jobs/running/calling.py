@@ -82,6 +82,9 @@ class CallingAttempt(Attempt):
         self._start()
         return self._play_back()
 
+    def give_back(self) -> None:
+        """Give nothing back: what it has claimed is under way, or waits for a permit."""
+
     def close(self) -> None:
         """Cancel the calls, and clean the bolt up if none of them goes on.
 
@@ -102,12 +105,15 @@ class CallingAttempt(Attempt):
             return
         before = self._backlog.entries
         wanted = 2 * self._places - self._crowd
+        # What waits for a permit waits here; all else that is claimed begins at once.
+        free = self._places - self._flight.under_way - self._crowd
+        claims = wanted if self._line.limited else max(0, free)
         if self._waits_for_more:
             if wait_s:
                 self._stop.wait(self._until(self._slices.rest_s()))
-            self._fetch(wanted, self._until(wait_s))
+            self._fetch(wanted, self._until(wait_s), claims)
         elif not wait_s or self._caller.time() >= self._look_at:
-            self._fetch(wanted, 0.0)
+            self._fetch(wanted, 0.0, claims)
             self._look_at = self._caller.time() + _LOOK_S
         self._new += self._backlog.latest(self._backlog.entries - before)
 

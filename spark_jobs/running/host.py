@@ -20,6 +20,8 @@ from tiercel.spark_jobs.whereabouts import of_this_process
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
+# Between two looks for calls that last.
+_LOOK_S = 0.05
 # Time for the last steps when the run ends.
 _PATIENCE_S = 10.0
 # Time for them when the process ends because a bolt hangs.
@@ -79,8 +81,13 @@ class Host:
             for thread in self._threads:
                 thread.start()
             try:
-                while not self._stop.wait(_BEAT_S):
-                    self._beat()
+                beat_at = time.monotonic() + _BEAT_S
+                while not self._stop.wait(_LOOK_S):
+                    for task in self._tasks:
+                        task.give_back()
+                    if time.monotonic() >= beat_at:
+                        beat_at = time.monotonic() + _BEAT_S
+                        self._beat()
             finally:
                 self._end(self._tasks, _PATIENCE_S)
         lost = [task for task in self._tasks if task.error is not None]
@@ -89,7 +96,8 @@ class Host:
             raise LostTaskError(f"bolt tasks ended: {named}")
 
     def _waiting(self, task: BoltTask) -> Callable[[], set[int]]:
-        return partial(waiting_roots, self._around.inboxes, self._around.run, task.task)
+        around = self._around
+        return partial(waiting_roots, around.inboxes, around.run, around.topology, task.task)
 
     def _part(self, hanging: int) -> None:
         """Let the other tasks commit what they have executed, for the process is about to end."""

@@ -18,6 +18,7 @@ from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
 from tiercel.spark_jobs.topology.grouping import Fields
 from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
 from tiercel.spark_jobs.topology.ordering import ordered_by_of
+from tiercel.spark_jobs.topology.placement import line_at
 
 # What begins in this time waits in the task: longer than most messages live, and far shorter than
 # the time for which a broker lets a message be held.
@@ -37,23 +38,27 @@ def line_of(around: Around, task: int) -> OpenLine:
         task=task,
         value_of=_value_of(topology, limit),
         timeout_s=config.message_timeout_secs if config.enable_message_timeouts else None,
-        **_bounds(topology, spec, limit),
+        **_bounds(topology, spec, limit, takes_from_line=line_at(topology, task) is not None),
     )
     return LimitLine(
         around.limits[component],
         settings,
         around.ledger,
         around.loop.time,
-        partial(waiting_roots, around.inboxes, around.run, task),
+        partial(waiting_roots, around.inboxes, around.run, topology, task),
     )
 
 
-def _bounds(topology: Topology, spec: BoltSpec, limit: BoltLimit) -> dict[str, Any]:
+def _bounds(
+    topology: Topology, spec: BoltSpec, limit: BoltLimit, *, takes_from_line: bool
+) -> dict[str, Any]:
     interval_s = limit.rate.interval_us / 1e6
     soon = max(1, min(MOST_HELD, int(_HELD_S / interval_s)))
     goes_back = (limit.by or interval_s > _HELD_S) and _may_go_back(topology, spec)
     if goes_back:
-        share = 1 if _is_grouped_by(spec, limit.by) else spec.parallelism
+        # What waits for one value is with the tasks that were free, which may be any one of them.
+        shared = _is_grouped_by(spec, limit.by) or takes_from_line
+        share = 1 if shared else spec.parallelism
         # Untracked tuples cannot go back.
         return {
             "most_per_value": soon,

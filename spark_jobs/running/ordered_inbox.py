@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tiercel.queues.inbox.contract import Effect, Inbox
-from tiercel.queues.inbox.records import Covered, Entry, Opened
+from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest
 from tiercel.spark_jobs.running.task_order import TaskOrder
 from tiercel.spark_jobs.snapshots.packing import joined, parted
 
@@ -33,9 +33,14 @@ class OrderedInbox:
         return self._opened
 
     def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Entry]:
-        return self._inbox.take(tuples, size, wait, finishing)
+        return self._inbox.take(tuples, size, wait, finishing, claims)
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         return self._inbox.read(positions)
@@ -53,6 +58,9 @@ class OrderedInbox:
 
     def finish(self, step: int) -> Effect[bool]:
         return self._inbox.finish(step)
+
+    def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
+        return self._inbox.give_back(rests)
 
     def wake(self) -> None:
         self._inbox.wake()

@@ -47,6 +47,7 @@ class Renewals:
             self._next_at = now + self._renew_s
             try:
                 around = self._around
-                ledger.reset_timeout(sorted(waiting_roots(around.inboxes, around.run, self._task)))
+                roots = waiting_roots(around.inboxes, around.run, around.topology, self._task)
+                ledger.reset_timeout(sorted(roots))
             except RedisUnavailableError as error:
                 log.debug("timeouts were not renewed: %s", error, extra={"event": "redis_away"})

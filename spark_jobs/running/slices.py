@@ -23,6 +23,8 @@ _ALONE = 1
 # Commits take one part in so many of a task's time, where nothing waits: on a busy machine
 # steps are larger.
 _OF_THE_TIME = 3
+# Part of a step's time per tuple by which a quicker one lowers what is expected of the next.
+_NEWS = 0.25
 # An inbox that was empty is not looked at again sooner, while there is other work.
 _LOOK_S = 0.01
 
@@ -38,9 +40,15 @@ class Slices:
         self.size = _FIRST
         self._began = self._executed = clock()
         self._work_began: float | None = None
+        # The last time at which it was asked whether the step goes on, or began.
+        self.asked_at = self._began
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
+        # Of unknown work no more than one: others may be free.
+        self._claims = 1
+        # Time of one tuple as it is to be expected: a slow one counts at once, quick ones in time.
+        self._tuple_s = 0.0
 
     def wanted(self, waiting: int) -> int:
         """Return how many tuples to take from the inbox, where this many wait already; 0: none."""
@@ -49,6 +57,12 @@ class Slices:
         if waiting >= self.size or self._clock() < self._look_at:
             return 0
         return 2 * self.size - waiting
+
+    def claims(self, waiting: int) -> int:
+        """Return how many tuples the task can execute now, where this many wait already: what it
+        claims is begun within one step.
+        """
+        return max(0, self._claims - waiting)
 
     def rest_s(self) -> float:
         """Return how long to wait before looking into an empty inbox: until the next step may
@@ -65,7 +79,7 @@ class Slices:
 
     def begin(self) -> None:
         """A step begins. Its tuples are not executed yet: what they need is fetched before."""
-        self._began = self._clock()
+        self.asked_at = self._began = self._clock()
         self._work_began = None
 
     def may(self) -> bool:
@@ -73,7 +87,7 @@ class Slices:
 
         Ask before each, also before the first.
         """
-        now = self._clock()
+        self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
         return now - self._work_began < _STEP_S
@@ -91,6 +105,15 @@ class Slices:
             self.size = max(1, executed)
         elif executed >= self.size and took_s <= _STEP_S:
             self.size = min(2 * self.size, _LARGEST)
+        if executed:
+            self._learn(executed, took_s / executed)
+
+    def _learn(self, executed: int, tuple_s: float) -> None:
+        self._tuple_s = max(tuple_s, self._tuple_s + _NEWS * (tuple_s - self._tuple_s))
+        fit = int(_STEP_S / self._tuple_s) if self._tuple_s else _LARGEST
+        most = 2 * self._claims if executed >= self._claims else self._claims
+        self._claims = max(1, min(most, fit, _LARGEST))
+        self.size = max(self.size, self._claims)
 
     def committed(self) -> None:
         """The step has left."""

@@ -42,6 +42,12 @@ class BoltTask:
         current = self._current
         return current.executing() if current is not None else None
 
+    def give_back(self) -> None:
+        """Give back to the line what waits behind a call that lasts."""
+        current = self._current
+        if current is not None:
+            current.give_back()
+
     def stop(self) -> None:
         """End after the step that is at work."""
         self._stop.set()

@@ -56,9 +56,11 @@ def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
 
 @batch_chooser.register
 def _(grouping: Shuffle, stream: Stream) -> ChooseBatch:
-    tasks = grouping.among(stream)
-    count = np.uint64(len(tasks))
-    return lambda _batch, identities: _split((identities >> np.uint64(32)) % count, tasks)
+    receivers = grouping.among(stream)
+    if len(receivers) == 1:
+        return lambda batch, _identities: {receivers[0]: np.arange(batch.num_rows)}
+    count = np.uint64(len(receivers))
+    return lambda _batch, identities: _split((identities >> np.uint64(32)) % count, receivers)
 
 
 @batch_chooser.register

@@ -1,9 +1,8 @@
-"""Groupings: the tasks of a subscriber that receive a tuple.
+"""Groupings: the tasks of a subscriber that receive a tuple, or the line that its tasks share.
 
 A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes
-would choose another task when a step is repeated, and the ledger would see other work; a spout
-repeats nothing, so that its identities count the turns. Which tasks share a process is fixed for
-the length of a run.
+would choose another task when a step is repeated, and the ledger would see other work. Which tasks
+share a process is fixed for the length of a run.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tiercel.acker.ids import mix
+from tiercel.queues.inbox.rules import line_of
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.context import TopologyContext
 from tiercel.spark_jobs.errors import GroupingError, TopologyError
 from tiercel.spark_jobs.hashing import by_key, key_hash
 
-# (values, identity) to task ids, each at most once.
+# (values, identity) to the ids of tasks and lines, each at most once.
 #
-# The identity is a 64-bit number of the emission. A bolt's is well mixed; a spout's has its turn
-# in the upper half.
+# The identity is a 64-bit number of the emission, well mixed.
 Choose = Callable[[Sequence[Any], int], Sequence[int]]
 
 
@@ -58,23 +57,32 @@ class Grouping(ABC):
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the grouping does not fit the stream's fields."""
 
+    def receivers(self, tasks: Sequence[int]) -> Sequence[int]:
+        """Return the tasks and lines that may receive the stream, of a subscriber's tasks."""
+        return tasks
+
     @abstractmethod
     def chooser(self, stream: Stream) -> Choose:
         """The choice of one emitting task among the stream's target tasks."""
 
 
 class Shuffle(Grouping):
-    """Send each tuple to one task, evenly: a spout's in turn, a bolt's by chance."""
+    """Send each tuple to the line of the subscriber: the next task that is free takes it.
+
+    A subscriber of one task has no line.
+    """
 
     name = "shuffle"
-    by_identity = True
+
+    def receivers(self, tasks: Sequence[int]) -> Sequence[int]:
+        return tasks if len(tasks) == 1 else [line_of(tasks)]
 
     def among(self, stream: Stream) -> Sequence[int]:
-        """The tasks that share the stream."""
-        return stream.tasks
+        """The receivers that share the stream."""
+        return self.receivers(stream.tasks)
 
     def chooser(self, stream: Stream) -> Choose:
-        single = [(task,) for task in self.among(stream)]
+        single = [(target,) for target in self.among(stream)]
         count = len(single)
         if count == 1:
             return lambda _values, _identity: single[0]
@@ -88,12 +96,17 @@ class NoGrouping(Shuffle):
 
 
 class LocalOrShuffle(Shuffle):
-    """As shuffle, among the tasks in the emitter's own process where there are any."""
+    """By chance to one of the tasks in the emitter's own process; as shuffle where none is."""
 
     name = "local_or_shuffle"
+    by_identity = True
+
+    def receivers(self, tasks: Sequence[int]) -> Sequence[int]:
+        return list(dict.fromkeys([*tasks, *super().receivers(tasks)]))
 
     def among(self, stream: Stream) -> Sequence[int]:
-        return [task for task in stream.tasks if task in stream.local] or stream.tasks
+        local = [task for task in stream.tasks if task in stream.local]
+        return local or super().receivers(stream.tasks)
 
 
 @dataclass(frozen=True)

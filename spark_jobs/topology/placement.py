@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiercel.queues.inbox.rules import line_of, task_of
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.grouping import Shuffle
 
 
 def check_has_bolts(topology: Topology) -> None:
@@ -28,19 +30,38 @@ def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tasks[host::count]) for host in range(count))
 
 
+def line_at(topology: Topology, task: int) -> int | None:
+    """Return the line that a bolt task claims tuples from; None: nothing is shuffled to its bolt,
+    or it is the only task.
+    """
+    component = topology.component_of(task)
+    tasks = topology.task_ids(component)
+    shuffled = any(
+        isinstance(one.grouping, Shuffle) for one in topology.bolts[component].subscriptions
+    )
+    return line_of(tasks) if shuffled and len(tasks) > 1 else None
+
+
+def inboxes_of(topology: Topology) -> list[int]:
+    """The ids of all inboxes: of the bolt tasks, and then of the lines."""
+    tasks = bolt_tasks(topology)
+    lines = dict.fromkeys(line_at(topology, task) for task in tasks)
+    return [*tasks, *(line for line in lines if line is not None)]
+
+
 def behind(topology: Topology, task: int) -> frozenset[int]:
-    """The tasks that receive anything from this one."""
+    """The tasks and lines that may receive anything from this task."""
     component = topology.component_of(task)
     return frozenset(
         target
         for stream in topology.spec(component).streams
-        for bolt, _ in topology.subscribers(component, stream)
-        for target in topology.task_ids(bolt)
+        for bolt, subscription in topology.subscribers(component, stream)
+        for target in subscription.grouping.receivers(topology.task_ids(bolt))
     )
 
 
 def cycle_of(topology: Topology, task: int) -> frozenset[int]:
-    """The tasks that this one sends to and that lie on a cycle with it.
+    """The tasks and lines that this task sends to and that lie on a cycle with it.
 
     Waiting for room at one of them could be waiting for oneself. What goes round is bounded by what
     the spouts have in flight.
@@ -49,7 +70,7 @@ def cycle_of(topology: Topology, task: int) -> frozenset[int]:
     return frozenset(
         target
         for target in behind(topology, task)
-        if component in _reach(topology, topology.component_of(target))
+        if component in _reach(topology, topology.component_of(task_of(target)))
     )
 
 

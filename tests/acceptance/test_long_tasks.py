@@ -27,7 +27,7 @@ from tiercel.queues.inbox.records import Appended, Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
-from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
+from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of, spread
 
 pytestmark = [pytest.mark.promised, pytest.mark.quick]
 
@@ -89,7 +89,7 @@ class Cluster:
         )
         self.inboxes = self.run.open_inboxes()
         self.ledger = open_ledger(self.run.ledger)
-        self.inboxes.adopt(self.run.id, bolt_tasks(topology))
+        self.inboxes.adopt(self.run.id, inboxes_of(topology))
         self.ledger.begin(self.run.id)
         self.feed = self.ledger.feed(1)
         self.tasks = LongTasks(context, self.run)
@@ -127,7 +127,7 @@ class Cluster:
         wait_until(decided, timeout=seconds)
 
     def close(self) -> None:
-        self.inboxes.adopt(f"{self.run.id}-ended", bolt_tasks(self.run.topology))
+        self.inboxes.adopt(f"{self.run.id}-ended", inboxes_of(self.run.topology))
         ended = self.tasks.wait(30)
         self.inboxes.close()
         self.ledger.close()
@@ -168,7 +168,7 @@ def test_every_line_is_acked_and_every_word_executed_once(cluster_of, tmp_path: 
     wait_until(
         lambda: all(
             one.tuples == 0
-            for one in cluster.inboxes.figures(bolt_tasks(cluster.run.topology)).values()
+            for one in cluster.inboxes.figures(inboxes_of(cluster.run.topology)).values()
         )
     )
 

@@ -85,7 +85,8 @@ def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -
     """The primary of the ledger's shard, then that of the lease, then that of an inbox."""
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
-        inbox = f"tiercel:{{{numbered.NAME}:inbox:{stack.bolt_tasks[-1]}}}:"
+        task = stack.bolt_tasks[-1]
+        inbox = f"tiercel:{{{numbered.NAME}:inbox:{task // 4}}}:{task}:"
         keys = {
             "ledger": shard_prefix(numbered.NAME, 0),
             "lease": topology_prefix(numbered.NAME),

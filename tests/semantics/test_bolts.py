@@ -4,7 +4,7 @@ from collections import Counter
 
 from tests.semantics.components import chain, feeding, outcome
 from tests.support.reasons import unplaced
-from tiercel import BasicBolt, Bolt
+from tiercel import BasicBolt, Bolt, TopologyBuilder
 
 
 class Living(BasicBolt):
@@ -39,7 +39,10 @@ def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_
     cluster_of, tmp_path
 ):
     feeder = feeding(*range(20))
-    cluster = cluster_of(chain(feeder, Living(tmp_path), parallelism=2))
+    builder = TopologyBuilder("living")
+    builder.set_spout("s", feeder)
+    builder.set_bolt("b1", Living(tmp_path), parallelism=2).fields_grouping("s", "x")
+    cluster = cluster_of(builder.build())
     cluster.run_until_idle()
     assert cluster.acked("s") == list(range(20))
     feeder.feed([99], 99)

@@ -123,8 +123,6 @@ def test_a_tree_may_have_a_hundred_thousand_tuples_and_one_that_fails_is_enough(
     for task, n in cluster.read_tuples("count"):
         shares[task] += n
     assert sum(shares.values()) == 200_000
-    assert len(shares) == 2
-    assert all(98_000 <= share <= 102_000 for share in shares.values())
 
 
 class Deep(BasicBolt):

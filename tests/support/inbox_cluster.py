@@ -27,6 +27,7 @@ from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import rates_of
+from tiercel.spark_jobs.topology.placement import inboxes_of
 
 RUN = "run"
 
@@ -51,7 +52,7 @@ class InboxCluster:
         self.metrics = MemoryMetrics()
         self.feed = self.ledger.feed(1)
         self.bolt_tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
-        self.inboxes.adopt(RUN, self.bolt_tasks)
+        self.inboxes.adopt(RUN, inboxes_of(topology))
         self.ledger.begin(RUN)
         self.book = MemoryCaseBook()
         self._frozen: float | None = None

@@ -10,9 +10,12 @@ NOW = timedelta(0)
 SOON = timedelta(seconds=30)
 RUN = "run"
 # Tasks with inboxes: on two servers they lie on different ones.
-ONE = 4
+ONE = 1
 TWO = 7
 GONE = 9
+# Four tasks that share one line, and ten on two servers, or with several hash tags.
+FOUR = range(20, 24)
+TEN = range(32, 42)
 FIRST = Sender(task=2, attempt=1)
 SECOND = Sender(task=2, attempt=2)
 OTHER = Sender(task=3, attempt=1)
@@ -33,13 +36,18 @@ def put(inboxes, number, *parcels, sender=FIRST, run=RUN):
     return [effect.perform() for effect in inboxes.append(run, sender, number, parcels)]
 
 
-def opened(inboxes, task=ONE, run=RUN):
+def opened(inboxes, task=ONE, run=RUN, line=None):
     """Open the inbox for a new attempt."""
-    return inboxes.open(run, task, inboxes.draw(run, task))
+    return inboxes.open(run, task, inboxes.draw(run, task), line)
 
 
-def take(inbox, tuples=1000, size=2**30, wait=NOW):
-    return inbox.take(tuples, size, wait)
+def take(inbox, tuples=1000, size=2**30, wait=NOW, claims=0):
+    return inbox.take(tuples, size, wait, None, claims)
+
+
+def claimed(entries):
+    """Each entry as (payload, row of the first tuple, number of tuples)."""
+    return [(entry.payload, entry.first, entry.tuples) for entry in entries]
 
 
 def payloads(entries):

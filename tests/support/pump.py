@@ -36,7 +36,7 @@ from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
 
@@ -74,11 +74,16 @@ def killed_after(effects: int) -> Iterator[None]:
     take = MemoryInbox.take
 
     def taking(
-        self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None = None
+        self: MemoryInbox,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
     ) -> list[Any]:
         if finishing is not None:
             spend()
-        return take(self, tuples, size, wait, finishing)
+        return take(self, tuples, size, wait, finishing, claims)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)
@@ -137,7 +142,7 @@ class Pump:
         self.book = book or MemoryCaseBook()
         self.inboxes: Inboxes = inboxes or MemoryInboxes(Bounds(tuples=1 << 40, bytes=1 << 40))
         self.tasks = bolt_tasks(topology)
-        self.inboxes.adopt(RUN, self.tasks)
+        self.inboxes.adopt(RUN, inboxes_of(topology))
         self.ledger.begin(RUN)
         self.counting = Counting(self.metrics)
         self.now = 0.0
@@ -239,7 +244,7 @@ class Pump:
 
     def begin_run(self, run: str) -> None:
         """The driver begins another run, with what is in the inboxes."""
-        self.inboxes.adopt(run, self.tasks)
+        self.inboxes.adopt(run, inboxes_of(self.around.topology))
         self.ledger.begin(run)
         self.around = replace(self.around, run=run)
         self.take_over()
@@ -271,12 +276,14 @@ class Pump:
 
         It ends this run.
         """
-        self.inboxes.adopt("next", self.tasks)
+        self.inboxes.adopt("next", inboxes_of(self.around.topology))
         return self.inboxes.snapshots("next")
 
     def waiting(self) -> int:
         """Tuples in all inboxes."""
-        return sum(one.tuples for one in self.inboxes.figures(self.tasks).values())
+        return sum(
+            one.tuples for one in self.inboxes.figures(inboxes_of(self.around.topology)).values()
+        )
 
     def read(self) -> None:
         """Read the outcomes that there are; each root has one."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from tiercel.queues.inbox.rules import line_of
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.graph import Topology
@@ -53,6 +54,14 @@ class Graph:
     def bolt_tasks(self) -> list[int]:
         """The ids of all bolt tasks."""
         return [task for bolt in self.bolts for task in bolt.tasks]
+
+    @property
+    def inboxes(self) -> list[int]:
+        """The ids of all inboxes: of the bolt tasks, and of the lines that some of them share."""
+        return [
+            *self.bolt_tasks,
+            *(line_of(bolt.tasks) for bolt in self.bolts if len(bolt.tasks) > 1),
+        ]
 
     @property
     def queues(self) -> list[str]:

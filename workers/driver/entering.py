@@ -16,6 +16,7 @@ from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, parted
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import inboxes_of
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,7 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
     and only then deleted, so that a driver that dies in between leaves nothing out. May be
     repeated. Raises StaleAttemptError if a later run has begun.
     """
-    tasks = [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
-    inboxes.adopt(run, tasks)
+    inboxes.adopt(run, inboxes_of(topology))
     if not ledger.begin(run):
         raise StaleAttemptError(f"run {run} is over: a later one has begun")
     _fail_guilty(book, ledger)

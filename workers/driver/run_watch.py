@@ -11,6 +11,7 @@ from contextlib import suppress
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
+from tiercel.spark_jobs.topology.placement import inboxes_of
 from tiercel.workers.control.contract import Rebalance, State
 from tiercel.workers.driver.ground import Ground
 from tiercel.workers.driver.hosts import Tasks
@@ -126,7 +127,7 @@ class RunWatch:
                 return
             self._ground.heartbeat.beat()
             with suppress(RedisUnavailableError):
-                figures = self._ground.inboxes.figures(_tasks_of(run))
+                figures = self._ground.inboxes.figures(inboxes_of(run.topology))
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:
@@ -138,13 +139,14 @@ class RunWatch:
     def _looked(self, run: Run, tasks: Tasks, age_s: float, absences: Absences) -> Ended | None:
         """Return why the run is over, as its inboxes tell; None if it is not."""
         try:
-            figures = self._ground.inboxes.figures(_tasks_of(run))
+            found = self._ground.inboxes.figures(inboxes_of(run.topology))
         except RedisUnavailableError:
             absences.looked(())
             return None
-        if not all(one.adopted for one in figures.values()):
+        if not all(one.adopted for one in found.values()):
             log.error("Redis lost its memory", extra={"event": "run_lost"})
             return Ended.LOST
+        figures = {task: found[task] for task in _tasks_of(run)}
         timeout_s = run.topology.config.message_timeout_secs
         missing = Staffing.of(figures, lost_s(timeout_s, is_planned=False)).missing(age_s)
         if missing and tasks.waiting:

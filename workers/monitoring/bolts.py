@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.windows import total_of
 from tiercel.queues.inbox.records import InboxFigures
+from tiercel.queues.inbox.rules import line_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.graph import Component
 from tiercel.workers.control.presence import UNATTENDED_S
@@ -83,7 +84,7 @@ class BoltRow:
     capacity: float
     # Of its busiest task, in the last ten seconds.
     busy: float
-    # Tuples in the inboxes of its tasks.
+    # Tuples in the inboxes of its tasks, and in its line.
     waiting: int
     # Seconds that the oldest of them has been there.
     oldest_s: float
@@ -113,6 +114,7 @@ def bolt_row(
 ) -> BoltRow:
     """A bolt, whose tasks are in ``rows``."""
     counts = total_of(raw.counted.counts, component.name)
+    line = raw.inboxes.get(line_of(component.tasks))
     return BoltRow(
         name=component.name,
         tasks=len(component.tasks),
@@ -127,8 +129,8 @@ def bolt_row(
         process_s=counts["process_ns"] / 1e9,
         capacity=max((row.capacity for row in rows), default=0.0),
         busy=max((row.busy for row in rows), default=0.0),
-        waiting=sum(row.waiting for row in rows),
-        oldest_s=max((row.oldest_s for row in rows), default=0.0),
+        waiting=sum(row.waiting for row in rows) + (line.tuples if line else 0),
+        oldest_s=max([line.oldest_s if line else 0.0, *(row.oldest_s for row in rows)]),
         steps_a_second=sum(row.steps_a_second for row in rows),
         step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
         restarts=sum(row.restarts for row in rows),

@@ -110,7 +110,7 @@ class TopologyReader:
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
             trouble=redact(holder.trouble) if holder else "",
-            inboxes=self._inboxes.figures(note.graph.bolt_tasks),
+            inboxes=self._inboxes.figures(note.graph.inboxes),
             census=self._look_at_ledger(),
             errors=[replace(error, message=redact(error.message)) for error in reports],
             marks=self._states.marks([each.name for each in note.graph.bolts]),

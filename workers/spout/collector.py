@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
+from tiercel.queues.inbox.rules import is_line
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
@@ -101,9 +102,9 @@ class TaskCollector:
     ) -> list[int]:
         """``SpoutCollector.emit``."""
         root = self._root(msg_id)
-        tasks = self._emitter.emit(values, root, stream, identity)
-        self._add(root, msg_id, len(tasks))
-        return tasks
+        targets = self._emitter.emit(values, root, stream, identity)
+        self._add(root, msg_id, len(targets))
+        return [target for target in targets if not is_line(target)]
 
     def emit_all(
         self,

@@ -202,8 +202,8 @@ class CopyingInboxes:
             for target in targets:
                 self._inboxes.fence(run, _copier(sender, target), [self._capture])
 
-    def open(self, run: str, task: int, attempt: int) -> Inbox:
-        return self._inboxes.open(run, task, attempt)
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
+        return self._inboxes.open(run, task, attempt, line)
 
     def beat(
         self,

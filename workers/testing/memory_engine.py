@@ -21,7 +21,7 @@ from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.batching import batching_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import rates_of
-from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle
+from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle, inboxes_of
 from tiercel.workers.testing.capture import CopyingInboxes
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.errors import LocalClusterError
@@ -61,7 +61,7 @@ class MemoryEngine:
     def start(self) -> None:
         topology = self._topology
         tasks = bolt_tasks(topology)
-        self.inboxes.adopt(self.run_id, tasks)
+        self.inboxes.adopt(self.run_id, inboxes_of(topology))
         self.ledger.begin(self.run_id)
         around = Around(
             run=self.run_id,

@@ -27,7 +27,7 @@ from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, spread
+from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of, spread
 from tiercel.workers.testing.capture import CAPTURE, CopyingInboxes
 from tiercel.workers.testing.errors import LocalClusterError
 from tiercel.workers.testing.imports import Imports
@@ -72,7 +72,7 @@ class SparkEngine:
             has_ticks=False,
             imports=Imports.of_this_process(),
         )
-        self._tasks = tasks
+        self._inbox_ids = inboxes_of(topology)
         self._capture_task = capture
         self._capture: Attempt | None = None
         self.inboxes = CopyingInboxes(open_inboxes(spec), topology, bounded=False)
@@ -94,7 +94,7 @@ class SparkEngine:
             self._client.ping()
         check_travel(self._run.topology)
         self._open.callback(self._wipe)
-        self.inboxes.adopt(self.run_id, self._tasks)
+        self.inboxes.adopt(self.run_id, self._inbox_ids)
         self.ledger.begin(self.run_id)
         around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
         self._capture = Attempt(around, self._capture_task, threading.Event())
@@ -119,7 +119,7 @@ class SparkEngine:
                 raise LocalClusterError(f"the Spark job ended: {fault}")
             while self._capture is not None and self._capture.turn():
                 continue
-            waiting = sum(one.tuples for one in self.inboxes.figures(self._tasks).values())
+            waiting = sum(one.tuples for one in self.inboxes.figures(self._inbox_ids).values())
             empty = 0 if waiting else empty + 1
             if waiting:
                 time.sleep(_LOOK_S)
@@ -138,7 +138,7 @@ class SparkEngine:
     def _finish(self, spark: SparkUnit, tasks: LongTasks) -> None:
         with spark.silenced():
             with suppress(StaleAttemptError):
-                self.inboxes.adopt(f"{self._run.id}-ended", self._tasks)
+                self.inboxes.adopt(f"{self._run.id}-ended", self._inbox_ids)
             if not tasks.wait(_PATIENCE_S):
                 tasks.cancel()
                 tasks.wait(_PATIENCE_S)

@@ -1,28 +1,59 @@
 #!lua flags=allow-oom
--- Return the entries beyond a position: at least one if there is one, and no more than fit.
+-- Return the entries beyond a position: at least one if there is one, and no more than fit. What is
+-- missing moves here from the head of the line, with the row of the chunk that it begins with.
 --
--- KEYS   1 meta   2 entries   3 wake
--- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes
--- Reply  entries: position, {tuples, payload}; false if the attempt is stale
+-- KEYS   1 meta   2 entries   3 wake; with a line also   4 its wake
+--        5 meta, 6 entries, 7 progress of what came back to the line   8, 9, 10 of the line
+-- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes   6 claim up to
+-- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale
 --
 -- Must never return an entry without noting how far it went: the entry may end the process.
-
+-- Must never claim behind an entry that it leaves: that would be passed over.
+local function wake(key)
+  if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end
+end
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
 if run ~= ARGV[1] or attempt ~= ARGV[2] then
-  -- What woke this attempt was meant for the one that has the inbox now.
-  if run and redis.call('EXISTS', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '') end
+  -- What woke this attempt was meant for the one that has the inbox now, or any at the line.
+  for at = 3, run and math.min(4, #KEYS) or 0 do wake(KEYS[at]) end
   return false
 end
 redis.call('DEL', KEYS[3])
-local tuples, size = tonumber(ARGV[4]), tonumber(ARGV[5])
-local found, after = {}, ARGV[3]
+local tuples, size, found, after, entry = tonumber(ARGV[4]), tonumber(ARGV[5]), {}, ARGV[3]
 repeat
   -- One by one: most of a long stream would be read for nothing.
-  local entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
+  entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
   if not entry then break end
   tuples, size = tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1], after = entry, entry[1]
 until tuples <= 0 or size <= 0
+local claims = entry and 0 or ARGV[6] - (ARGV[4] - tuples)
+for meta = 5, #KEYS, 3 do
+  local entries, progress = KEYS[meta + 1], KEYS[meta + 2]
+  local can = redis.call('HGET', KEYS[meta], 'run') == run
+  while can and claims > 0 and (size > 0 or #found == 0) do
+    local head = redis.call('XRANGE', entries, '-', '+', 'COUNT', 1)[1]
+    if not head then break end
+    local all, payload, first = tonumber(head[2][1]:match('^%d+$') or 0), head[2][2], head[2][4]
+    local before = tonumber(redis.call('HGET', progress, head[1]) or 0)
+    local count = math.min(claims, all - before)
+    local left = before + count == all and #payload or 0
+    redis.call('HSET', progress, head[1], before + count)
+    if before + count == all then
+      redis.call('XDEL', entries, head[1])
+      redis.call('HDEL', progress, head[1])
+    end
+    first = string.format('%d', (tonumber(first) or 0) + before)
+    after = redis.call('XADD', KEYS[2], '*', count, payload, 'first', first)
+    found[#found + 1] = {after, {count, payload, 'first', first}}
+    claims, size = claims - count, size - #payload
+    redis.call('HINCRBY', KEYS[1], 'tuples', count)
+    redis.call('HINCRBY', KEYS[1], 'bytes', #payload)
+    redis.call('HINCRBY', KEYS[meta], 'tuples', 0 - count)
+    redis.call('HINCRBY', KEYS[meta], 'bytes', 0 - left)
+  end
+  if redis.call('XLEN', entries) > 0 then wake(KEYS[4]) end
+end
 if #found > 0 then redis.call('HSET', KEYS[1], 'taken', after) end
 return found

@@ -138,7 +138,7 @@ def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, l
 def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(
     client, name, inboxes, ledger, lines
 ):
-    stream = f"tiercel:{{{name}:inbox:2}}:entries"
+    stream = f"tiercel:{{{name}:inbox:0}}:2:entries"
     client.xadd(stream, {"other": "field", "more": "of it"}, id="1-1")
     assert put(inboxes, 1, parcel(chunk(7), target=2), run="1") == [Appended.DONE]
     assert [entry.tuples for entry in take(opened(inboxes, 2, "1"))] == [0, 1]

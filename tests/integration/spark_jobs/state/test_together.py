@@ -29,7 +29,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.placement import inboxes_of
 
 FIRST = 2
 LAST = 3
@@ -69,7 +69,7 @@ class Stage:
         self.inboxes = open_inboxes(spec)
         self.ledger = open_ledger(spec)
         self.store = RedisStateStore(spec, run_number=1)
-        self.inboxes.adopt(RUN, bolt_tasks(topology))
+        self.inboxes.adopt(RUN, inboxes_of(topology))
         self.ledger.begin(RUN)
         self._around = Around(
             run=RUN,

@@ -14,6 +14,7 @@ from tiercel import BasicBolt, Config, OutputLimitError, TopologyBuilder
 from tiercel.acker.ids import edge, seed
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.records import PARCEL_BYTES
+from tiercel.queues.inbox.rules import line_of
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 
@@ -168,21 +169,31 @@ class Aside(Source):
         self.output_streams = {"default": "word string, n long", "aside": "word string, n long"}
 
 
-def test_a_spout_shuffles_each_stream_in_turn() -> None:
-    """By chance, the busiest of four tasks would have a tenth more than its share of 600 tuples,
-    and work longer by that.
-    """
+def test_a_spout_sends_what_it_shuffles_to_one_line_for_each_bolt() -> None:
     builder = TopologyBuilder("emission")
     builder.set_spout("source", Aside())
     for bolt, stream in ("near", "default"), ("far", "aside"):
         builder.set_bolt(bolt, Pass(), parallelism=4).shuffle_grouping("source", stream)
     made = SpoutEmitter(builder.build(), "source", 1)
     for number in range(50):
-        made.emit(["a", number], 2 * number + 1, "default")
+        assert made.emit(["a", number], 2 * number + 1, "default") == [line_of(range(2, 6))]
         made.emit(["a", number], 2 * number + 2, "aside")
     made.emit_all([["a", number] for number in range(110)], list(range(1_000, 1_110)), "default")
     counts = {parcel.target: sum(parcel.tuples) for parcel in made.take().parcels}
-    assert sorted(counts.values()) == [12, 12, 13, 13, 40, 40, 40, 40]
+    assert counts == {line_of(range(2, 6)): 160, line_of(range(6, 10)): 50}
+
+
+def test_what_goes_to_a_line_is_cut_so_that_a_claim_copies_little() -> None:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("word string, n long"))
+    builder.set_bolt("slow", Pass(), parallelism=4).shuffle_grouping("source")
+    made = SpoutEmitter(builder.build(), "source", 1)
+    made.emit_all(
+        [["a" * 1_000, number] for number in range(1_000)], list(range(1, 1_001)), "default"
+    )
+    [parcel] = made.take().parcels
+    assert sum(parcel.tuples) == 1_000
+    assert max(map(len, parcel.chunks)) < 100_000
 
 
 def sent_by(emission) -> list:

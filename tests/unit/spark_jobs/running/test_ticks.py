@@ -53,13 +53,13 @@ def _nothing_told():
 
 
 def windowed(bolt=None, every=1.0, **config):
-    """spout -> pass -> windows (two tasks, ticks) -> told."""
+    """spout -> pass -> windows (two tasks, ticks, each with its words) -> told."""
     builder = TopologyBuilder("windowed", Config(**config))
     builder.set_spout("words", Source())
     builder.set_bolt("pass", Pass()).shuffle_grouping("words")
     builder.set_bolt(
         "windows", bolt or Windows(), 2, {"tick_tuple_freq_secs": every}
-    ).shuffle_grouping("pass")
+    ).fields_grouping("pass", "word")
     builder.set_bolt("told", Told(), config={"tick_tuple_freq_secs": None}).global_grouping(
         "windows"
     )

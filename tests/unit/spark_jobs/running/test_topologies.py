@@ -298,7 +298,7 @@ def test_a_task_reports_five_errors_in_ten_seconds_over_all_steps() -> None:
         pump.feed(*([f"{batch}.{number}"] for number in range(10)))
         pump.run()
     reported = Counter(error.task for error in pump.metrics.errors())
-    assert reported == {2: 5, 3: 5}
+    assert set(reported.values()) == {5}
 
 
 def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:
@@ -398,33 +398,48 @@ def test_a_bolt_that_cannot_be_prepared_fails_its_tuples_and_is_tried_again() ->
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["beside a ledger", "without a ledger"])
-def test_tuples_in_no_tree_are_processed_spread_and_never_told_to_the_ledger(ledger: bool) -> None:
+def test_tuples_in_no_tree_are_processed_once_and_never_told_to_the_ledger(ledger: bool) -> None:
     pump = Pump(chain(Split(), Pass(), Count()), ledger=ledger)
     pump.feed([" ".join(map(str, range(10_000)))], tracked=False)
     pump.run()
     assert sum(Count.totals.values()) == 10_000
     assert (pump.acked, pump.failed) == ([], {})
     shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
-    assert all(4_700 <= share <= 5_300 for share in shares)
+    assert sum(shares) == 10_000
 
 
-def test_what_a_basic_bolt_emits_for_tuples_in_no_tree_is_spread() -> None:
+def test_who_is_free_takes_what_a_task_emits_and_each_tuple_once() -> None:
     pump = Pump(chain(Pass(), Count(), fields="word string"))
-    pump.feed(*([str(number)] for number in range(2000)), tracked=False)
+    roots = pump.feed(*([str(number)] for number in range(2000)))
+    pump.send()
+    # A task that is away, or busy, keeps nothing of it.
+    while pump.work(2) or pump.work(5):
+        continue
+    pump.read()
+    assert sorted(pump.acked) == sorted(roots)
+    assert sum(Count.totals.values()) == 2000
+
+
+def test_a_step_appends_once_to_a_bolt_that_is_shuffled_to_however_many_tasks_it_has() -> None:
+    builder = TopologyBuilder("wide")
+    builder.set_spout("s", Source("word string"))
+    builder.set_bolt("middle", Pass()).shuffle_grouping("s")
+    builder.set_bolt("end", Count(), parallelism=50).shuffle_grouping("middle")
+    pump = Pump(builder.build())
+    appended = []
+    append = pump.inboxes.append
+
+    def counted(run, sender, number, parcels):
+        appended.append((sender.task, len(parcels)))
+        return append(run, sender, number, parcels)
+
+    pump.around.inboxes.append = counted
+    roots = pump.feed(*([str(number)] for number in range(500)))
     pump.run()
-    shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
-    assert len(shares) == 2
-    assert all(900 <= share <= 1100 for share in shares)
-
-
-def test_single_tuples_in_no_tree_are_spread_too() -> None:
-    pump = Pump(chain(ByWord(), Count(), fields="word string"))
-    for _ in range(200):
-        pump.feed(["free ack"])
-        pump.run()
-    shares = [counts["executed"] for counts in pump.metrics.totals()["b1"].values()]
-    assert len(shares) == 2
-    assert all(60 <= share <= 140 for share in shares)
+    assert sorted(pump.acked) == sorted(roots)
+    of_the_middle = [parcels for task, parcels in appended if task == 2]
+    assert of_the_middle
+    assert max(of_the_middle) == 1
 
 
 class Dice(BasicBolt):

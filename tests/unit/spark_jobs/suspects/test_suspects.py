@@ -144,7 +144,9 @@ def test_what_waits_behind_a_tuple_that_lasts_has_its_timeout_anew_once(deaths):
     inboxes = one.around.inboxes
     run = one.around.run
     lookout = one.around.suspicion.lookout(
-        2, lambda: one.attempts[2].doing, lambda: waiting_roots(inboxes, run, 2)
+        2,
+        lambda: one.attempts[2].doing,
+        lambda: waiting_roots(inboxes, run, one.around.topology, 2),
     )
 
     def half_of_the_limit_and_again():

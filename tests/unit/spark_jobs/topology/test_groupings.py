@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import permutations
@@ -16,6 +17,7 @@ import pytest
 
 from tiercel import TopologyContext
 from tiercel.acker.ids import mix, seed
+from tiercel.queues.inbox.rules import line_of
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError
 from tiercel.spark_jobs.hashing import key_hash
@@ -45,9 +47,18 @@ CONTEXT = TopologyContext(
 EAST = timezone(timedelta(hours=5))
 
 
-def chooser(grouping: Grouping, ddl: str = "word string", tasks: int = 4) -> Choose:
+def chooser(
+    grouping: Grouping,
+    ddl: str = "word string",
+    tasks: int = 4,
+    local: AbstractSet[int] = frozenset(),
+) -> Choose:
     stream = Stream(
-        schema=Schema.parse(ddl), tasks=range(11, 11 + tasks), name="default", context=CONTEXT
+        schema=Schema.parse(ddl),
+        tasks=range(11, 11 + tasks),
+        name="default",
+        context=CONTEXT,
+        local=local,
     )
     return grouping.chooser(stream)
 
@@ -55,15 +66,30 @@ def chooser(grouping: Grouping, ddl: str = "word string", tasks: int = 4) -> Cho
 @pytest.mark.parametrize(
     "grouping", [Shuffle(), NoGrouping(), LocalOrShuffle()], ids=lambda grouping: grouping.name
 )
-def test_a_shuffle_over_two_tasks_gives_each_its_half(grouping: Grouping) -> None:
+def test_a_shuffle_names_the_line_that_the_tasks_share(grouping: Grouping) -> None:
     choose = chooser(grouping, tasks=2)
+    line = line_of([11, 12])
+    assert {choose(["same"], mix(number)) for number in range(1_000)} == {(line,)}
+    assert line in grouping.receivers([11, 12])
+
+
+@pytest.mark.parametrize(
+    "grouping", [Shuffle(), NoGrouping(), LocalOrShuffle()], ids=lambda grouping: grouping.name
+)
+def test_a_bolt_of_one_task_needs_no_line(grouping: Grouping) -> None:
+    assert chooser(grouping, tasks=1)(["same"], 7) == (11,)
+    assert list(grouping.receivers([11])) == [11]
+
+
+def test_local_tasks_are_named_each_as_often_as_the_others() -> None:
+    choose = chooser(LocalOrShuffle(), local={12, 13})
     spread = Counter(choose(["same"], mix(number))[0] for number in range(100_000))
+    assert sorted(spread) == [12, 13]
     assert all(49_000 <= count <= 51_000 for count in spread.values())
-    assert sorted(spread) == [11, 12]
 
 
-def test_a_shuffle_chooses_by_the_identity_and_not_by_turns() -> None:
-    choose = chooser(Shuffle())
+def test_a_local_task_is_chosen_by_the_identity_and_not_by_turns() -> None:
+    choose = chooser(LocalOrShuffle(), local={12, 13})
     assert [choose(["a"], mix(7)) for _ in range(9)] == [choose(["b"], mix(7))] * 9
 
 
@@ -233,6 +259,6 @@ def test_a_custom_grouping_that_chooses_a_stranger_is_told_whom_it_may_choose() 
 
 
 def test_seeds_of_the_tuples_of_one_tree_are_as_good_as_random_for_a_shuffle() -> None:
-    choose = chooser(Shuffle(), tasks=2)
+    choose = chooser(LocalOrShuffle(), local={12, 13})
     spread = Counter(choose([""], seed(42, edge))[0] for edge in range(100_000))
     assert all(49_000 <= count <= 51_000 for count in spread.values())

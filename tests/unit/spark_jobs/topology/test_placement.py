@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Source
 from tiercel import BasicBolt, Topology, TopologyBuilder, TopologyError
+from tiercel.queues.inbox.rules import line_of
 from tiercel.spark_jobs.topology.graph import Subscription
 from tiercel.spark_jobs.topology.grouping import Shuffle
 from tiercel.spark_jobs.topology.placement import (
@@ -17,6 +18,7 @@ from tiercel.spark_jobs.topology.placement import (
     bolt_tasks,
     check_has_bolts,
     cycle_of,
+    inboxes_of,
     spread,
 )
 
@@ -47,9 +49,10 @@ def looped() -> Topology:
 def test_who_receives_from_whom() -> None:
     topology = looped()
     assert bolt_tasks(topology) == [2, 3, 4, 5, 6]
-    assert behind(topology, 1) == {2, 3}
+    assert inboxes_of(topology) == [2, 3, 4, 5, 6, line_of([2, 3])]
+    assert behind(topology, 1) == {line_of([2, 3])}
     assert behind(topology, 2) == {4}
-    assert behind(topology, 5) == {2, 3, 6}
+    assert behind(topology, 5) == {line_of([2, 3]), 6}
     assert behind(topology, 6) == frozenset()
 
 
@@ -57,7 +60,7 @@ def test_within_a_cycle_no_task_waits_for_room_and_on_the_way_out_it_does() -> N
     topology = looped()
     assert cycle_of(topology, 2) == {4}
     assert cycle_of(topology, 4) == {5}
-    assert cycle_of(topology, 5) == {2, 3}
+    assert cycle_of(topology, 5) == {line_of([2, 3])}
     assert cycle_of(topology, 6) == frozenset()
 
 
@@ -66,7 +69,7 @@ def test_a_bolt_that_hears_itself_is_a_cycle() -> None:
     builder.set_spout("spout", Source())
     builder.set_bolt("a", Pass(), 2).shuffle_grouping("spout")
     topology = heard_back(builder.build(), "a", "a")
-    assert cycle_of(topology, 2) == cycle_of(topology, 3) == {2, 3}
+    assert cycle_of(topology, 2) == cycle_of(topology, 3) == {line_of([2, 3])}
 
 
 def test_without_a_way_back_every_inbox_is_bounded() -> None:

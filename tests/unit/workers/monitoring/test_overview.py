@@ -10,6 +10,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.inbox.records import InboxFigures
+from tiercel.queues.inbox.rules import line_of
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph
@@ -188,6 +189,19 @@ def test_each_task_shows_what_waits_for_it_its_steps_and_its_restarts():
     assert (bolt.waiting, bolt.oldest_s, bolt.restarts, bolt.unattended) == (730, 9, 2, ())
     assert (bolt.steps_a_second, bolt.step_ms) == (2.5, 5)
     assert (seen.own.waiting, seen.own.oldest_waiting_s) == (730, 9)
+
+
+def test_a_bolt_s_waiting_tuples_are_of_its_line_too():
+    inboxes = {
+        3: inbox(tuples=7, oldest_s=0.5),
+        4: inbox(tuples=3, oldest_s=0.1),
+        line_of([3, 4]): inbox(tuples=100, oldest_s=4.0),
+    }
+    seen = overview(inboxes=inboxes)
+    [bolt] = seen.bolts
+    assert (bolt.waiting, bolt.oldest_s) == (110, 4)
+    assert [task.waiting for task in seen.tasks] == [7, 3]
+    assert seen.own.waiting == 110
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Bounds
+from tiercel.queues.inbox.rules import belongs_to, task_of
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder, Lease
@@ -119,8 +120,9 @@ class Drivers:
         for task, found in self.inboxes.drain(run):
             for entry in found[:entries]:
                 chunk = decode(entry.payload)
-                assert chunk.route.target_task == task
-                bolt = self.topology.component_of(task)
+                target = chunk.route.target_task
+                assert target == task or belongs_to(task, target)
+                bolt = self.topology.component_of(task_of(task))
                 assert bolt in dict(self.topology.subscribers("numbers", chunk.route.stream)), (
                     "it was meant for another bolt"
                 )
