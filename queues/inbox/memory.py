@@ -135,6 +135,8 @@ class MemoryInboxes:
                 snapshot=box.snapshot,
             )
         attended = partial(self._attended, run, task, attempt)
+        if line is None:
+            return MemoryInbox(attended, self._changed, task, opened)
         return MemoryInbox(attended, self._changed, task, opened, partial(self._line, run, line))
 
     def beat(
@@ -177,9 +179,9 @@ class MemoryInboxes:
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
-    def _line(self, run: str, line: int | None) -> Sequence[Box]:
+    def _line(self, run: str, line: int) -> Sequence[Box]:
         """Return what came back to a line, and the line. Hold the lock."""
-        places = () if line is None else reversed(_places_of(line))
+        places = reversed(_places_of(line))
         return [box for place in places if (box := self._boxes.get(place)) and box.run == run]
 
     def _fence(self, run: str, sender: Sender, target: int) -> bool:

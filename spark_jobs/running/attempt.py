@@ -115,7 +115,7 @@ class Attempt:
         """
         if self._claims_from is None or not self._call_lasts():
             return
-        # First: whoever does not see it has counted its tuple as begun before.
+        # First: a bolt that does not see it has counted its tuple as begun already.
         self._asked_back = True
         with self._between:
             if self._call_lasts():
@@ -200,8 +200,7 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        shared = self._claims_from is not None
-        self._fetch(wanted, wait_s, self._slices.claims(self._backlog.tuples) if shared else 0)
+        self._fetch(wanted, wait_s, max(0, self._slices.claimable - self._backlog.tuples))
 
     def _most(self) -> int:
         """Return how many of the tuples that wait the next step may take; 0: none yet."""
