@@ -86,11 +86,7 @@ class BasicRecorder(Recorder, BasicCollector):
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
         if chosen:
-            # As ``Record.add``, without a call per emission.
-            size = record.size + output_stream.size(values)
-            if size > record.most:
-                raise record.too_much()
-            record.size = size
+            record.add(output_stream.size(values))
         tasks: list[int] = []
         for task_output in chosen:
             task_output.values.append(values)

@@ -67,6 +67,10 @@ class Record:
     thread = 0
     # Bytes that were emitted; a tuple for several tasks counts once.
     size = 0
+    # Time in ``execute`` and ``flush``.
+    execute_ns = 0
+    # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
+    returned_ns = 0
 
     def __init__(
         self,
@@ -105,10 +109,6 @@ class Record:
         self.transferred = 0
         # The size at which the call under way has emitted as much as it may.
         self.most = outputs.limit
-        # Time in ``execute`` and ``flush``.
-        self.execute_ns = 0
-        # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
-        self.returned_ns = 0
 
     @property
     def process_ns(self) -> int:

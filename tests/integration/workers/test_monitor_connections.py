@@ -20,7 +20,7 @@ from tests.support.monitors import monitor, pid_of, port_of, rss_mib
 from tests.support.strangers import ScriptedPage
 
 MOST_MIB = 256
-# One, on a machine that nobody else uses.
+# One second on an idle machine; neighbours slow it down.
 MOST_SECONDS = 5
 ATTACK_S = 3
 SOCKETS = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"

@@ -174,7 +174,7 @@ class HttpConnection(H11Protocol):
         if self.flow.write_paused or self.transport.get_write_buffer_size() > _LITTLE:
             self._bounds.wait(self, _STALL_S)
         elif self.transport.is_closing() or self.cycle.response_complete:
-            # A body that is still being sent is waiting too: nobody reads it.
+            # A body that is still being sent waits too: its peer does not read.
             self._bounds.wait(self, _REQUEST_S)
         else:
             self._bounds.serve(self)
