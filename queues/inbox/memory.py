@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, Known, figures_of
@@ -57,7 +57,7 @@ class MemoryInboxes:
         with self._changed:
             if any(number_of_run(box.run) > number_of_run(run) for box in self._boxes.values()):
                 raise superseded(run)
-            wanted = set(_places_of(tasks))
+            wanted = {place for task in tasks for place in _places_of(task)}
             for task in {*wanted, *self._boxes}:
                 box = self._boxes.get(task) or Box("", last=self._forgotten)
                 if task not in wanted and box.is_empty:
@@ -99,7 +99,7 @@ class MemoryInboxes:
                 task: joined_figures(
                     [
                         figures_of(self._boxes.get(place) or Box(""), now)
-                        for place in _places_of([task])
+                        for place in _places_of(task)
                     ]
                 )
                 for task in tasks
@@ -135,6 +135,8 @@ class MemoryInboxes:
                 snapshot=box.snapshot,
             )
         attended = partial(self._attended, run, task, attempt)
+        if line is None:
+            return MemoryInbox(attended, self._changed, task, opened)
         return MemoryInbox(attended, self._changed, task, opened, partial(self._line, run, line))
 
     def beat(
@@ -177,13 +179,13 @@ class MemoryInboxes:
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
-    def _line(self, run: str, line: int | None) -> Sequence[Box]:
+    def _line(self, run: str, line: int) -> Sequence[Box]:
         """Return what came back to a line, and the line. Hold the lock."""
-        places = () if line is None else reversed(_places_of([line]))
+        places = reversed(_places_of(line))
         return [box for place in places if (box := self._boxes.get(place)) and box.run == run]
 
     def _fence(self, run: str, sender: Sender, target: int) -> bool:
-        box = self._boxes.get(_places_of([target])[0])
+        box = self._boxes.get(_places_of(target)[0])
         if box is None or box.run != run:
             return False
         known = box.senders.setdefault(sender.task, Known(sender.attempt))
@@ -194,7 +196,7 @@ class MemoryInboxes:
 
     def _append(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Appended:
         with self._changed:
-            box = self._boxes.get(_places_of([parcel.target])[0])
+            box = self._boxes.get(_places_of(parcel.target)[0])
             if box is None or box.run != run:
                 return Appended.STALE
             if sender.task not in box.senders and box.forgotten <= sender.task < -1:
@@ -229,10 +231,10 @@ class MemoryInboxes:
         return box
 
 
-def _places_of(targets: Sequence[int]) -> list[int]:
-    """Return the ids of the boxes of inboxes and lines; of a line first where it is appended to."""
-    places: list[int] = []
-    for target in targets:
-        part = part_of_line(task_of(target))
-        places += [part, returned_to(part)] if is_line(target) else [target]
-    return places
+@cache
+def _places_of(target: int) -> tuple[int, ...]:
+    """Return the ids of the boxes of an inbox, or of a line: first where it is appended to."""
+    if not is_line(target):
+        return (target,)
+    part = part_of_line(task_of(target))
+    return part, returned_to(part)

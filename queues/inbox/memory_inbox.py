@@ -77,8 +77,9 @@ class MemoryInbox:
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            if not entries or number_of(entries[-1].position) == max(box.entries):
-                entries += self._claim(claims - sum(entry.tuples for entry in entries))
+            most = claims - sum(entry.tuples for entry in entries)
+            if most > 0 and (not entries or number_of(entries[-1].position) == max(box.entries)):
+                entries += self._claim(box, most)
             if entries:
                 box.taken = entries[-1].position
             # Do not wait for entries that were drained away in the meantime.
@@ -107,13 +108,13 @@ class MemoryInbox:
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
         return MemoryEffect(lambda: self._give_back(rests))
 
-    def _claim(self, most: int) -> list[Entry]:
+    def _claim(self, box: Box, most: int) -> list[Entry]:
         claimed = []
         for line in self._line():
             while most > 0 and line.entries:
                 appended, _ = next(iter(line.entries.values()))
                 payload, count, first = line.claim(most)
-                claimed.append(self._box().add(payload, count, appended, first))
+                claimed.append(box.add(payload, count, appended, first))
                 most -= count
         return claimed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from functools import cache
 
 from tiercel.queues.inbox.contract import LARGEST
 from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
@@ -46,6 +47,7 @@ def line_of(tasks: Sequence[int]) -> int:
     return _LINE | len(tasks) << _BITS | tasks[0]
 
 
+@cache
 def is_line(target: int) -> bool:
     """Return True for a line, False for the inbox of a task."""
     return target >= _LINE

@@ -17,8 +17,10 @@ from tiercel.spark_jobs.topology.placement import line_at
 log = logging.getLogger(__name__)
 
 
-def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None, list[int]]:
-    """Return the chunk if this topology can have written it for ``task``.
+def arrival(
+    payload: bytes, topology: Topology, task: int, line: int | None = None
+) -> tuple[Chunk | None, list[int]]:
+    """Return the chunk if this topology can have written it for ``task``, or for its ``line``.
 
     Else None, and the roots to release.
 
@@ -37,7 +39,7 @@ def arrival(payload: bytes, topology: Topology, task: int) -> tuple[Chunk | None
     route = chunk.route
     known = schema_of(route, topology)
     if (
-        route.target_task in (task, line_at(topology, task))
+        route.target_task in (task, line)
         and known is not None
         and chunk.values.schema.equals(known.arrow)
     ):

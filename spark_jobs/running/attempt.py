@@ -113,9 +113,9 @@ class Attempt:
         """Give back what was claimed and not begun where one call of the bolt lasts; the step then
         ends with it. Called by another thread, several times per second.
         """
-        if not self._claims or not self._call_lasts():
+        if self._claims_from is None or not self._call_lasts():
             return
-        # First: whoever does not see it has counted its tuple as begun before.
+        # First: a bolt that does not see it has counted its tuple as begun already.
         self._asked_back = True
         with self._between:
             if self._call_lasts():
@@ -200,7 +200,7 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        self._fetch(wanted, wait_s, self._slices.claims(self._backlog.tuples))
+        self._fetch(wanted, wait_s, max(0, self._slices.claimable - self._backlog.tuples))
 
     def _most(self) -> int:
         """Return how many of the tuples that wait the next step may take; 0: none yet."""
@@ -221,7 +221,7 @@ class Attempt:
             self._patiently(lambda: ledger.release(strange))
 
     def _read(self, payload: bytes) -> tuple[Chunk | None, list[int]]:
-        return arrival(payload, self._around.topology, self.task)
+        return arrival(payload, self._around.topology, self.task, self._claims_from)
 
     def _longest_wait(self) -> float:
         now = self._around.clock()
@@ -271,7 +271,7 @@ class Attempt:
         self._begin(step, shares, cut=sealed is None)
         try:
             with around.counting.executing(self.task, self._setup.component):
-                may = self._may if self._claims else self._slices.may
+                may = self._slices.may if self._claims_from is None else self._may
                 done = self._execute(shares, step, None if sealed else may)
         finally:
             with self._between:
@@ -351,8 +351,7 @@ class Attempt:
 
     def _opened_inbox(self) -> Inbox:
         around = self._around
-        line = line_at(around.topology, self.task)
-        self._claims = line is not None
+        self._claims_from = line = line_at(around.topology, self.task)
         return around.inboxes.open(around.run, self.task, self.sender.attempt, line)
 
     def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:

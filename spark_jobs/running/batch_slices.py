@@ -32,9 +32,6 @@ class BatchSlices(Slices):
         self._follow(waiting)
         return max(0, self.size - waiting)
 
-    def claims(self, waiting: int) -> int:
-        return max(0, self.size - waiting)
-
     def patience_s(self, waiting: int, longest_s: float) -> float:
         """Return how long the look into the inbox may wait, where this many tuples wait already."""
         if waiting:

@@ -45,8 +45,9 @@ class Slices:
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
-        # Of unknown work no more than one: others may be free.
-        self._claims = 1
+        # Tuples that the task can execute now, within one step. Of unknown work no more than one:
+        # others may be free.
+        self.claimable = 1
         # Time of one tuple as it is to be expected: a slow one counts at once, quick ones in time.
         self._tuple_s = 0.0
 
@@ -57,12 +58,6 @@ class Slices:
         if waiting >= self.size or self._clock() < self._look_at:
             return 0
         return 2 * self.size - waiting
-
-    def claims(self, waiting: int) -> int:
-        """Return how many tuples the task can execute now, where this many wait already: what it
-        claims is begun within one step.
-        """
-        return max(0, self._claims - waiting)
 
     def rest_s(self) -> float:
         """Return how long to wait before looking into an empty inbox: until the next step may
@@ -111,9 +106,9 @@ class Slices:
     def _learn(self, executed: int, tuple_s: float) -> None:
         self._tuple_s = max(tuple_s, self._tuple_s + _NEWS * (tuple_s - self._tuple_s))
         fit = int(_STEP_S / self._tuple_s) if self._tuple_s else _LARGEST
-        most = 2 * self._claims if executed >= self._claims else self._claims
-        self._claims = max(1, min(most, fit, _LARGEST))
-        self.size = max(self.size, self._claims)
+        most = 2 * self.claimable if executed >= self.claimable else self.claimable
+        self.claimable = max(1, min(most, fit, _LARGEST))
+        self.size = max(self.size, self.claimable)
 
     def committed(self) -> None:
         """The step has left."""

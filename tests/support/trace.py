@@ -17,6 +17,8 @@ from tests.support.fake_broker import FakeChannel, FakeLink, Message
 from tests.support.pump import RUN, Pump
 from tests.support.spout_worker import MemoryWorker
 from tiercel import QueueSpout, Topology
+from tiercel.queues.inbox.rules import task_of
+from tiercel.spark_jobs.topology.placement import line_at
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.task import SpoutSettings
 from tiercel.workers.testing.spouts import OutcomesInOrder
@@ -140,4 +142,8 @@ class OneMessage:
         return way
 
     def _waits_at(self, task: int) -> int:
-        return self._pump.inboxes.figures([task])[task].tuples
+        """Return the number of tuples for a task; what is in a line is for the first to ask."""
+        line = line_at(self._pump.around.topology, task)
+        is_first = line is not None and task == task_of(line)
+        places = [task, line] if line is not None and is_first else [task]
+        return sum(one.tuples for one in self._pump.inboxes.figures(places).values())

@@ -140,13 +140,14 @@ def test_it_is_called_once_per_stream_of_each_component_and_told_the_origin_of_t
     Sources.seen.clear()
     builder = TopologyBuilder("sources")
     builder.set_spout("spout", Source())
-    builder.set_bolt("fork", Fork(), parallelism=3).shuffle_grouping("spout")
+    builder.set_bolt("fork", Fork(), parallelism=3).fields_grouping("spout", "word")
     declarer = builder.set_bolt("bolt", Sources())
     declarer.shuffle_grouping("spout").shuffle_grouping("fork", "words").shuffle_grouping(
         "fork", "lengths"
     )
     pump = Pump(builder.build())
-    roots = pump.feed(*(["abc"] for _ in range(20)))
+    words = [f"{number:03}" for number in range(20)]
+    roots = pump.feed(*([word] for word in words))
     pump.run()
     called = {source: (names, rows) for source, names, rows in Sources.seen}
     assert len(Sources.seen) == len(called) == 4
@@ -157,7 +158,7 @@ def test_it_is_called_once_per_stream_of_each_component_and_told_the_origin_of_t
     assert names == ["word"]
     assert len(rows) == 20
     assert {task for task, _ in rows} == {2, 3, 4}
-    assert all(word.as_py() == f"abc@{task}" for task, word in rows)
+    assert all(word.as_py().endswith(f"@{task}") for task, word in rows)
     assert called["fork", "lengths"][0] == ["n"]
     assert {task for task, _ in called["spout", "default"][1]} == {1}
     assert called["", ""] == ([], [])
@@ -181,8 +182,6 @@ def test_a_hundred_thousand_words_of_one_message_are_one_tree() -> None:
     pump, roots = run(Explode(), " ".join(map(str, range(100_000))))
     assert pump.acked == list(roots.values())
     assert len(Sink.seen) == 100_000
-    shares = [counts["executed"] for counts in pump.metrics.totals()["sink"].values()]
-    assert all(49_000 <= share <= 51_000 for share in shares)
     assert pump.metrics.totals()["bolt"][2]["transferred"] == 100_000
 
 
@@ -275,13 +274,9 @@ def test_rows_in_no_tree_are_said_to_be_and_fail_nobody() -> None:
     assert sorted(Sink.seen) == [("refused",), ("x",)]
 
 
-def test_rows_in_no_tree_are_spread_too() -> None:
-    pump, _ = run(
-        Calls(lambda batch, collector: collector.emit({"word": ["x"] * 10_000}, None)), "a"
-    )
-    assert all(
-        4_800 <= counts["executed"] <= 5_200 for counts in pump.metrics.totals()["sink"].values()
-    )
+def test_rows_in_no_tree_are_executed_once_each() -> None:
+    run(Calls(lambda batch, collector: collector.emit({"word": ["x"] * 10_000}, None)), "a")
+    assert len(Sink.seen) == 10_000
 
 
 @pytest.mark.parametrize(

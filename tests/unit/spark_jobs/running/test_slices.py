@@ -128,40 +128,33 @@ def test_of_unknown_work_one_tuple_is_claimed_and_of_quick_work_soon_a_slice() -
     one, clock = slices()
     claims = []
     for _ in range(12):
-        claims.append(one.claims(0))
-        step(one, clock, one.claims(0), one.claims(0), 0.0001 * one.claims(0))
+        claims.append(one.claimable)
+        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
     assert claims[:6] == [1, 2, 4, 8, 16, 32]
     assert 190 <= claims[-1] <= 200, "as many as fit into twenty milliseconds"
     assert one.size >= claims[-1], "and one step executes them"
-
-
-def test_what_waits_already_is_not_claimed_again() -> None:
-    one, clock = slices()
-    for _ in range(4):
-        step(one, clock, one.claims(0), one.claims(0), 0.0001)
-    assert (one.claims(0), one.claims(10), one.claims(99)) == (16, 6, 0)
 
 
 def test_slow_work_is_claimed_tuple_by_tuple_though_some_of_it_is_quick() -> None:
     one, clock = slices()
     for took_s in (0.2, 0.001, 0.002, 0.3, 0.001, 0.001, 0.001, 0.001):
         step(one, clock, 1, 1, took_s)
-        assert one.claims(0) == 1
+        assert one.claimable == 1
 
 
 def test_one_slow_tuple_among_quick_ones_counts_at_once_and_is_forgotten_in_time() -> None:
     one, clock = slices()
     for _ in range(10):
-        step(one, clock, one.claims(0), one.claims(0), 0.0001 * one.claims(0))
-    step(one, clock, 1, one.claims(0), 2.0)
-    assert one.claims(0) == 1
+        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
+    step(one, clock, 1, one.claimable, 2.0)
+    assert one.claimable == 1
     for _ in range(60):
-        step(one, clock, one.claims(0), one.claims(0), 0.0001 * one.claims(0))
-    assert one.claims(0) > 100
+        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
+    assert one.claimable > 100
 
 
 def test_a_task_that_finds_little_does_not_claim_more() -> None:
     one, clock = slices()
     for _ in range(10):
         step(one, clock, 1, 1, 0.0001)
-    assert one.claims(0) == 2
+    assert one.claimable == 2
