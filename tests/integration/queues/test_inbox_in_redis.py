@@ -108,7 +108,7 @@ def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on,
     client.config_set("maxmemory", 1)
     refused = inboxes.append(RUN, FIRST, 2, [parcel(b"c")])[0]
     with pytest.raises(
-        RedisUnavailableError, match=r"cannot append to the inbox of task 4: .*raise its maxmemory"
+        RedisUnavailableError, match=r"cannot append to the inbox of task 1: .*raise its maxmemory"
     ):
         refused.perform()
     a, b = take(inbox)
@@ -287,7 +287,7 @@ def test_a_server_that_is_not_there_is_one_clear_line():
     assert "secret" not in str(caught.value)
     for call in (lambda: put(inboxes, 1, parcel(b"a")), lambda: inboxes.draw(RUN, ONE)):
         with pytest.raises(
-            RedisUnavailableError, match="the inbox of task 4: Redis does not answer"
+            RedisUnavailableError, match="the inbox of task 1: Redis does not answer"
         ):
             call()
     inboxes.close()

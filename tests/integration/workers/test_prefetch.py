@@ -22,6 +22,7 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
+from tiercel.spark_jobs.topology.placement import inboxes_of, line_at
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.task import SpoutSettings
 
@@ -152,7 +153,7 @@ class Stack:
         )
         ledger = MemoryLedger(replace(SPEC, message_timeout=message_timeout))
         self.worker = MemoryWorker(builder.build(), spout, settings, ledger=ledger)
-        self.worker.inboxes.adopt(RUN, list(self.TASKS))
+        self.worker.inboxes.adopt(RUN, inboxes_of(self.worker.topology))
         self.attend = self.worker.attend
         self.working = self.worker.working({"amqp_url": amqp_url})
         self.threads = [threading.Thread(target=self._execute, args=(task,)) for task in self.TASKS]
@@ -175,19 +176,19 @@ class Stack:
         return Counter(self.worker.metrics.totals().get("messages", {}).get(1, {}))
 
     def _execute(self, task):
-        """Tuple by tuple, as a bolt task does; each is acked when it is done."""
+        """Tuple by tuple, as a bolt task does with slow work; each is acked when it is done."""
         inboxes = self.worker.inboxes
-        inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task))
+        line = line_at(self.worker.topology, task)
+        inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task), line)
         steps = deque(range(1, 1_000_000))
         while not self.ended.is_set():
-            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05)):
+            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05), claims=1):
                 chunk = decode(entry.payload)
-                lineage = zip(
-                    chunk.lineage.roots.tolist(), chunk.lineage.edges.tolist(), strict=True
-                )
-                for body, (root, edge) in zip(
-                    chunk.values.column(0).to_pylist(), lineage, strict=True
-                ):
+                mine = slice(entry.first, entry.first + entry.tuples)
+                bodies = chunk.values.column(0).to_pylist()[mine]
+                roots = chunk.lineage.roots.tolist()[mine]
+                edges = chunk.lineage.edges.tolist()[mine]
+                for body, root, edge in zip(bodies, roots, edges, strict=True):
                     time.sleep(self.seconds)
                     self.executed[body] += 1
                     updates = Updates(

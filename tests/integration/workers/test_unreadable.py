@@ -70,6 +70,11 @@ def frames(*parts: bytes) -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
+def snapshot(*chunks: bytes, places: bytes = b"", told: bytes = b"") -> bytes:
+    """One that says where its tuples are, what is told of them, and that no thread held any."""
+    return frames(b"", b"attributes", places, told, b"", *chunks)
+
+
 def ipc(*columns, head: bytes = b"1\n2\ns\nd") -> bytes:
     names = ["a", "__roots", "__edges"][: len(columns)]
     batch = pa.RecordBatch.from_arrays(list(columns), names=names).replace_schema_metadata(
@@ -87,29 +92,26 @@ SNAPSHOTS = {
     "nothing": b"",
     "two frames": frames(b"", b""),
     "a length beyond the end": frames(b"", b"", b"")[:-1],
-    "a chunk of garbage": frames(b"", b"", b"", b"\xff" * 50),
-    "a chunk cut off": frames(b"", b"", b"", ipc(pa.array(["x" * 100]), IDS, IDS)[:-120]),
-    "one column": frames(b"", b"", b"", ipc(ONE)),
-    "no lists": frames(b"", b"", b"", ipc(ONE, ONE, ONE)),
-    "trees that are texts": frames(b"", b"", b"", ipc(ONE, *[pa.array([["x"]])] * 2)),
-    "trees that are missing": frames(
-        b"", b"", b"", ipc(ONE, pa.array([[None]], pa.list_(pa.uint64())), IDS)
+    "a chunk of garbage": snapshot(b"\xff" * 50),
+    "a chunk cut off": snapshot(ipc(pa.array(["x" * 100]), IDS, IDS)[:-120]),
+    "one column": snapshot(ipc(ONE)),
+    "no lists": snapshot(ipc(ONE, ONE, ONE)),
+    "trees that are texts": snapshot(ipc(ONE, *[pa.array([["x"]])] * 2)),
+    "trees that are missing": snapshot(ipc(ONE, pa.array([[None]], pa.list_(pa.uint64())), IDS)),
+    "negative trees": snapshot(ipc(ONE, *[pa.array([[-1]], pa.list_(pa.int64()))] * 2)),
+    "a route of words": snapshot(ipc(ONE, IDS, IDS, head=b"x\ny\nz\nw")),
+    "a tuple that stands nowhere": snapshot(ipc(ONE, IDS, IDS)),
+    "a place that is none": snapshot(
+        ipc(ONE, IDS, IDS), places=struct.pack("<q", 7), told=b"\0" * 16
     ),
-    "negative trees": frames(
-        b"", b"", b"", ipc(ONE, *[pa.array([[-1]], pa.list_(pa.int64()))] * 2)
-    ),
-    "a route of words": frames(b"", b"", b"", ipc(ONE, IDS, IDS, head=b"x\ny\nz\nw")),
-    "a tuple that stands nowhere": frames(b"", b"", b"", ipc(ONE, IDS, IDS)),
-    "a place that is none": frames(b"", struct.pack("<q", 7), b"\0" * 16, ipc(ONE, IDS, IDS)),
-    "half a place": frames(b"", b"\0" * 4, b"\0" * 8, ipc(ONE, IDS, IDS)),
+    "half a place": snapshot(ipc(ONE, IDS, IDS), places=b"\0" * 4, told=b"\0" * 8),
 }
 
 
 @pytest.mark.parametrize("content", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger, lines, content):
-    good = frames(
-        b"", struct.pack("<q", 0), b"\0" * 16, ipc(ONE, pa.array([[7]], pa.list_(pa.uint64())), IDS)
-    )
+    trees = pa.array([[7]], pa.list_(pa.uint64()))
+    good = snapshot(ipc(ONE, trees, IDS), places=struct.pack("<q", 0), told=b"\0" * 16)
     for task, each in ((2, content), (3, good)):
         inbox = opened(inboxes, task, "1")
         assert put(inboxes, 1, parcel(b"x", target=task), run="1") == [Appended.DONE]

@@ -16,6 +16,7 @@ from tests.support.reasons import unplaced
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Bolt, Config, Spout, TopologyBuilder
 from tiercel.acker.redis_ledger import open_ledger
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.testing import LocalCluster
 from tiercel.workers.driver.process import Driver
 from tiercel.workers.spout.process import SpoutProcess
@@ -111,7 +112,11 @@ def complete():
 class OneHost:
     """In the place of Spark: the bolt tasks of each run, on threads of this process."""
 
-    slots = 1
+    def ready(self, _wanted):
+        return Readiness(slots=1)
+
+    def check_alive(self):
+        pass
 
     def start(self, run):
         return HostThread(run)
@@ -123,6 +128,7 @@ class OneHost:
 
 class HostThread:
     fault = None
+    unfit = ""
 
     def __init__(self, run):
         self._thread = threading.Thread(target=run.host, args=(0,))
