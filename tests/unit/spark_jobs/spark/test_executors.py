@@ -102,7 +102,7 @@ def test_a_python_that_ends_at_once_is_told_by_its_last_line(
 
 def test_a_python_that_works_has_all_slots(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     assert this_machine(str(python), 2) == this_machine(sys.executable, 2)
 
