@@ -3,7 +3,7 @@
     seq 300 | sed 's/.*/{"parcel": &}/' | tiercel publish parcels -
 
 A ``Bolt`` may hand a tuple to a thread and return. The thread emits, acks or fails when it knows
-more; what it says belongs to that tuple, whatever the bolt's task executes meanwhile. Should the
+more; its answer belongs to that tuple, also while the bolt's task executes other tuples. Should the
 process die first, the message is delivered again. Storm's bolts are written like this; a new bolt
 is shorter as an ``AsyncBolt``, or as a ``BasicBolt`` with ``config={"threads": 16}``.
 """
@@ -60,7 +60,7 @@ def ask(parcel: int) -> str:
     """Stands for a service: it takes 1 to 50 ms, and one question in fifty has no answer."""
     time.sleep(random.uniform(0.001, 0.05))
     if random.random() < 0.02:
-        raise TimeoutError(f"nobody knows yet where parcel {parcel} is")
+        raise TimeoutError(f"the service does not know yet where parcel {parcel} is")
     return f"depot {parcel % 7}"
 
 

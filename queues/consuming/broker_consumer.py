@@ -84,8 +84,9 @@ class BrokerConsumer:
     def is_clear(self, unsettled: int, now: float) -> bool:
         """Tell whether nothing is on its way to the one before the newest.
 
-        ``unsettled``: so many that came over it are not settled, as far as the broker knows. It may
-        send no more, or could have and has not for so long that it has nothing.
+        ``unsettled``: number of messages that came over it and that the broker takes for not
+        settled. The broker may send no more, or it could have sent more and has not for a while, so
+        that it has nothing.
         """
         if self._before is None or self._change_since is None:
             return False

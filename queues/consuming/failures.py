@@ -53,7 +53,7 @@ class FailureBook:
     ) -> int:
         """Note a failure, and return how often this message failed before.
 
-        ``returns``: so many may have been ends of workers and channels, as far as is known here.
+        ``returns``: the deliveries that ends of workers and channels may explain, as far as known.
         ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not
         count. Then each worker counts for itself, and a message has at most as many failures as it
         is allowed, times the number of tasks.
