@@ -34,7 +34,7 @@ class Python:
 
     def becomes(self, does: str) -> None:
         new = self.path.with_suffix(".new")
-        new.write_text(f'#!/bin/sh\necho >>{self._starts}\n{does}\nexec {sys.executable} "$@"\n')
+        new.write_text(f'#!/bin/sh\necho >>{self._starts}\n{does}\nexec "{sys.executable}" "$@"\n')
         new.chmod(0o755)
         new.rename(self.path)
 
