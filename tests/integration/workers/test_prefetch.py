@@ -256,7 +256,7 @@ def test_messages_that_always_fail_keep_no_others_waiting(amqp_url, failing, bou
     with stack_of(amqp_url, queue, poison, bound) as stack:
         stack.attend()
         began = time.monotonic()
-        wait_until(lambda: good_ones(stack), 5, "the first good message")
+        wait_until(lambda: good_ones(stack), 20, "the first good message")
         first_s = time.monotonic() - began
         wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
         print(f"first {first_s:.1f} s, all {time.monotonic() - began:.1f} s")  # noqa: T201
@@ -288,7 +288,7 @@ def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
     with stack_of(amqp_url, queue, poison) as stack:
         stack.attend()
         began = time.monotonic()
-        wait_until(lambda: good_ones(stack), 5, "the first good message")
+        wait_until(lambda: good_ones(stack), 20, "the first good message")
         wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
         wait_until(lambda: stack.counts["dead_lettered"] == failing, 60, "the dead letters")
         print(f"{time.monotonic() - began:.1f} s, {stack.counts}")  # noqa: T201
