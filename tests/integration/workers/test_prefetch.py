@@ -258,7 +258,7 @@ def test_messages_that_always_fail_keep_no_others_waiting(amqp_url, failing, bou
         began = time.monotonic()
         wait_until(lambda: good_ones(stack), 20, "the first good message")
         first_s = time.monotonic() - began
-        wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
+        wait_until(lambda: good_ones(stack) == 400, 60, "the good messages")
         print(f"first {first_s:.1f} s, all {time.monotonic() - began:.1f} s")  # noqa: T201
 
 
@@ -289,7 +289,7 @@ def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
         stack.attend()
         began = time.monotonic()
         wait_until(lambda: good_ones(stack), 20, "the first good message")
-        wait_until(lambda: good_ones(stack) == 400, 30, "the good messages")
+        wait_until(lambda: good_ones(stack) == 400, 60, "the good messages")
         wait_until(lambda: stack.counts["dead_lettered"] == failing, 60, "the dead letters")
         print(f"{time.monotonic() - began:.1f} s, {stack.counts}")  # noqa: T201
     executed += stack.executed
