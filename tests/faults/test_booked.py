@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(3600)
 RATE = 200
 # Of those that are published once more.
 REPEATED = 20
-_WITHIN_S = 300
+_WITHIN_S = 600
 _EMPTIES_REDIS = {"Redis: SIGKILL, comes back empty"}
 # Ordered of the bolts of another topology.
 _OF_OTHER_BOLTS = {"bolt: 1 % of the tuples raise, for 10 s"}
