@@ -33,9 +33,15 @@ _LOG_LINES = 8
 _NO_RIGHT = "a Docker engine runs, but this user may not use it; add the user to the group docker"
 # Without systemd the daemon is detached by hand. Write access to its socket means root, so the
 # socket is given to the group of the user who asked only if no other user is in it; else to the
-# group docker, as Debian does.
+# group docker, as Debian does. A machine that was switched off leaves files with the daemons'
+# process ids; once another process has such an id, dockerd refuses to start.
 _START = """
 if [ -d /run/systemd/system ]; then exec systemctl start docker.service; fi
+for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
+    case "$file" in *containerd.pid) name=containerd;; *) name=dockerd;; esac
+    id=$(cat "$file" 2>/dev/null) || continue
+    [ "$(cat "/proc/$id/comm" 2>/dev/null)" = "$name" ] || rm -f "$file"
+done
 setsid dockerd ${1:+--group "$1"} </dev/null >"$2" 2>&1 &
 """
 
