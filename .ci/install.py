@@ -37,10 +37,10 @@ _BUILDING = re.compile(r"\s*Building wheel for (\S+) .*: started")
 
 
 class Progress:
-    """Turns pip's lines, and the size of what it has downloaded, into a few lines of our own."""
+    """Turns pip's lines, and the size of its downloads, into a few lines of our own."""
 
     def __init__(self, folder: Path, out: TextIO) -> None:
-        """``folder`` is where pip puts what it downloads, until it is complete."""
+        """``folder`` is where pip puts a download until it is complete."""
         self._folder = folder
         self._out = out
         self._large: tuple[str, float] | None = None

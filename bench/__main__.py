@@ -57,7 +57,7 @@ def main() -> int:
         _say(line)
     if (factor := slower(results)) > 1:
         _say(
-            f"goals of latencies are {factor:.2f} times those of a machine whose bare consumer "
+            f"goals of latencies are {factor:.2f} times the goals on a machine whose bare consumer "
             f"does {REFERENCE_PER_S:,}/s"
         )
     print(json.dumps(figures), flush=True)
@@ -130,7 +130,7 @@ def _arguments() -> argparse.Namespace:
         "--only",
         choices=PARTS,
         action="append",
-        help="this part; may be repeated. What was measured before stays in the file",
+        help="this part; may be repeated. Earlier measurements stay in the file",
     )
     parser.add_argument("--sentences", type=int, help="how many to drain, to try something out")
     parser.add_argument(
@@ -149,5 +149,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        _say("interrupted; what was measured of whole parts is in the file")
+        _say("interrupted; the parts that are complete are in the file")
         sys.exit(130)

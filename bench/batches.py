@@ -28,7 +28,7 @@ from bench.rig import BenchError, running, sentences, servers
 from bench.topologies.rows import DATABASE
 from tiercel.workers.config import Settings
 
-# Messages that a topology has had before it is measured: its bound on what is in flight has
+# Messages that a topology has had before it is measured: its bound on tuples in flight has
 # grown to what the work allows.
 _WARM_UP = 2_000
 _WITHIN_S = 240
@@ -52,7 +52,7 @@ class Inserted:
 
 
 def measure(settings: Settings, kind: str, rows: int) -> Inserted:
-    """Empty a queue of so many messages into a new database."""
+    """Empty a queue of this many messages into a new database."""
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         path = Path(folder) / "rows.db"
         with (

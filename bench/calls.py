@@ -48,7 +48,7 @@ ANSWER_S = 0.1
 CONCURRENCY = 500
 # The variable that tells each process the port of the web server.
 PORT = "BENCH_PORT"
-# Messages that a topology has had before it is measured: its bound on what is in flight has
+# Messages that a topology has had before it is measured: its bound on tuples in flight has
 # grown to what the work allows.
 _WARM_UP = {"calls": 10_000, "waits": 50}
 _WITHIN_S = 240
@@ -103,7 +103,7 @@ def _calling(kind: str, bolt: AsyncBolt | BasicBolt) -> Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Called:
-    """Messages for each of which the web server was called."""
+    """Messages that led to a call of the web server."""
 
     kind: str
     messages: int
@@ -119,7 +119,7 @@ class Called:
 
 
 def measure(settings: Settings, kind: str, messages: int) -> Called:
-    """Drain a queue of so many messages."""
+    """Drain a queue of this many messages."""
     with running(kind, settings, module="bench.calls") as topology:
         seconds_to_drain(topology, repeat(b"", _WARM_UP[kind]), _WITHIN_S)
         wall_s = seconds_to_drain(topology, repeat(b"", messages), _WITHIN_S)

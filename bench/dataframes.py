@@ -143,7 +143,7 @@ def _ack_delay(spark: SparkSession, url: str, trigger: dict[str, str]) -> float:
 
 
 def _left_after_stop(spark: SparkSession, url: str) -> int:
-    """Messages that are not ready again, of those that no committed batch had."""
+    """Messages that no committed batch had, and that are not ready again."""
     count = 50_000
     queue = _fill(url, "stopped", count)
     with tempfile.TemporaryDirectory() as folder:

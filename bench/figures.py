@@ -1,4 +1,4 @@
-"""From what was measured to the figures that count. Pure functions.
+"""From measurements to the figures that count. Pure functions.
 
 Medians over rounds, ratios taken inside a round.
 """
@@ -52,8 +52,8 @@ def _row(  # noqa: PLR0913 - the columns of the table below
     )
 
 
-# Latencies are asked for on a machine on which the bare consumer does so many messages per second;
-# on a slower one they may be longer in that proportion.
+# The goals of latencies are for a machine on which the bare consumer does this many messages per
+# second; on a slower one they may be longer in that proportion.
 REFERENCE_PER_S = 30_000
 
 HEADLINES = (
@@ -286,7 +286,7 @@ def depth_ratio(results: Results) -> Figure:
 
 
 def ledger(results: Results, pending: int, figure: str) -> Figure:
-    """With so many pending roots."""
+    """Updates with this many pending roots."""
     return _of(
         rounds_of(results, "ledger"),
         lambda found: _pick(found["by_pending"], "pending", pending, figure),
@@ -294,7 +294,7 @@ def ledger(results: Results, pending: int, figure: str) -> Figure:
 
 
 def tree(results: Results, tuples: int) -> Figure:
-    """Bytes per root with trees of so many tuples."""
+    """Bytes per root with trees of this many tuples."""
     return _of(
         rounds_of(results, "ledger"),
         lambda found: _pick(found["by_tree"], "tuples", tuples, "bytes_per_root"),

@@ -3,7 +3,7 @@ the broker gets.
 
     python bench/latency.py [--rate N ...] [--seconds N] [--kind basic|arrow|bare]
 
-The publisher follows its schedule whatever happens: a message that leaves late, or waits because
+The publisher always keeps to its schedule: a message that leaves late, or waits because
 everything is slow, has waited from its scheduled time on. The word count runs with the defaults and
 is warm; the first seconds of each rate do not count. ``bare`` is the consumer that only acks: what
 publisher, broker and one Python process take on this machine before tiercel adds anything.
@@ -131,7 +131,7 @@ class Schedule:
         self._confirmed += 1
 
 
-# Waits until so many messages in all were acked, for so many seconds at most. Raises BenchError.
+# Waits until this many messages in all were acked, at most this many seconds. Raises BenchError.
 Wait = Callable[[int, float], None]
 
 

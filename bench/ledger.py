@@ -43,7 +43,7 @@ HEADLINE = 200_000
 
 
 def spec_of(url: str) -> LedgerSpec:
-    """A ledger of its own, on one shard: one Redis core is what is measured."""
+    """A ledger of its own, on one shard: one Redis core is measured."""
     return LedgerSpec(
         topology=f"bench-{secrets.token_hex(4)}",
         urls=(url,),
@@ -119,7 +119,7 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
 
     With the fraction of the time that the server was busy.
 
-    ``others`` are pending beside those that are updated, and stay so.
+    ``others`` are pending beside the updated ones, and stay so.
     """
     client = connect(url)
     client.flushdb()

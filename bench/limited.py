@@ -59,7 +59,7 @@ class Rated:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Latency of messages beside those of a limited tenant, in milliseconds."""
+    """Latency of messages beside a limited tenant's, in milliseconds."""
 
     waiting: int
     messages: int
@@ -94,7 +94,7 @@ def measure_rate(settings: Settings, seconds: float) -> Rated:
 
 
 def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) -> Beside:
-    """Offer messages of many tenants behind those of a limited one."""
+    """Offer messages of many tenants behind a limited tenant's."""
     with running("tenants", settings, timed=True, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
         settled_s = _fill_and_settle(settings, topology, waiting)

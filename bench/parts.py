@@ -74,7 +74,7 @@ QUICK = Scale(
 
 
 def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
-    """Rounds of {contestant: what it did, or why it counts for nothing}.
+    """Rounds of {contestant: its measurement, or why it counts for nothing}.
 
     Each round on servers of its own.
     """
@@ -187,7 +187,7 @@ def measure_uneven(scale: Scale, peers: str | None, say: Say) -> Any:
 def slow_runs(
     settings: Settings, how: Slow, *, first: bool
 ) -> dict[str, Callable[[], SlowDrained | Beside]]:
-    """Those of one round: what raises takes as long as what does not, and is measured once."""
+    """The runs of one round: a run that raises takes as long as another, and is measured once."""
     runs: dict[str, Callable[[], SlowDrained | Beside]] = {
         "drain": lambda: drain(settings, how),
         "beside": lambda: beside(settings, how),

@@ -35,7 +35,7 @@ _GREEN = "#3a8f4d"
 
 
 def main(results: Path, folder: Path) -> None:
-    """Draw whatever was measured."""
+    """Draw all that was measured."""
     parts = json.loads(results.read_text())["parts"]
     mpl.rcParams.update(
         {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}

@@ -1,4 +1,4 @@
-"""The CPU time of this process and all its descendants, by what they are; read from /proc."""
+"""The CPU time of this process and all its descendants, by kind of process; read from /proc."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def servers() -> Iterator[Settings]:
 
     Every process is started with them; the others are the defaults.
     """
-    # The processes import what is measured from the folder that they start in.
+    # The processes import the measured topology from the folder that they start in.
     with chdir(ROOT), EmbeddedServices() as services:
         settings = Settings(log_level="warning", amqp=None, redis=None, management=None)
         yield settings.with_services(services.amqp_url, services.redis_url, services.management_url)
@@ -96,7 +96,7 @@ class Running:
         self.name = self.queue = topology.name
         self.settings = settings
         self.reading = reading
-        # Messages that may be given back: those that a bolt raises on, where that is measured.
+        # Messages that may be given back: a bolt raises on them, where that is measured.
         self.tolerated = 0
         # Tuples of the bolt that counts, per message.
         self.words = WORDS
@@ -168,7 +168,7 @@ class Running:
         until(obeyed, _OBEY_S, f"{self.name} to be {state.value}")
 
     def wait_for_acks(self, count: int, within_s: float) -> None:
-        """Until so many messages in all were acked to the broker.
+        """Wait until this many messages in all were acked to the broker.
 
         Raises BenchError, also if any was given back.
         """
@@ -179,7 +179,7 @@ class Running:
         )
 
     def wait_for_words(self, count: int, within_s: float) -> None:
-        """Until the second bolt has had so many words in all. Raises BenchError."""
+        """Wait until the second bolt has had this many words in all. Raises BenchError."""
         until(
             lambda: self.check() or self.executed() >= count,
             within_s,

@@ -4,8 +4,8 @@
                             [--plot docs/images/scaling.png]
 
 A model on paper, not a measurement: it takes the costs below and assumes that they add up.
-``--results`` takes those that ``make bench`` has measured on your machine in their place. The table
-goes to standard output; ``--plot`` needs matplotlib. docs/sizing.md says how to read it.
+``--results`` takes the constants that ``make bench`` has measured on your machine in their place.
+The table goes to standard output; ``--plot`` needs matplotlib. docs/sizing.md says how to read it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Costs:
     step_us: float = 1_500.0
     # The same on the server of its inbox, without the appends: take, seal and finish.
     step_server_us: float = 130.0
-    # An append to one inbox, whatever is in it; the server's side.
+    # An append to one inbox, of any content; the server's side.
     append_us: float = 67.0
     # Content of the chunks, in and out of one server.
     bytes_per_s: float = 600e6
@@ -52,7 +52,7 @@ class Costs:
     queue_per_s: float = 40_000.0
 
     def measured(self, results: Mapping[str, Any]) -> Costs:
-        """These, with those that ``constants`` finds in what was measured."""
+        """These, replaced by the constants found in the measurements."""
         return replace(self, **constants(results))
 
 

@@ -75,7 +75,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
         finally:
             process.stop(_GRACE_S)
             clear(settings, [_QUEUE])
-    # We sleep meanwhile; what is left is the reading of /proc.
+    # We sleep meanwhile; the rest is the reading of /proc.
     percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
     return Standby(
         first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent

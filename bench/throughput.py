@@ -5,7 +5,7 @@ Each sentence is acked when all its words are counted.
     python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
 
 The topology runs and is warm, then it is deactivated, its queue filled, and it is activated again.
-``whole`` is from the first delivery to the last ack, and what is compared; ``steady`` between a
+``whole`` is from the first delivery to the last ack, and is compared; ``steady`` between a
 tenth and nine tenths of them, without the beginning and the end. Without tracking, a message is
 acked before the work is done: there, the last word counts in place of the last ack.
 """

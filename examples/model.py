@@ -3,7 +3,7 @@
     echo '{"text": "where is the falcon"}' | tiercel publish lines -
 
 Each line comes out in the queue ``languages``: ``{"text": …, "language": "English", "probability":
-0.93}``. The weights are a file that each process loads once, whatever the number of its tasks. The
+0.93}``. The weights are a file that each process loads once, for all of its tasks. The
 one here is small (48 KiB) and is made at the first start, in the current folder.
 """
 

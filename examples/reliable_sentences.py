@@ -2,8 +2,8 @@
 
 ``tiercel run tiercel.examples.reliable_sentences:topology``.
 
-No queue holds these sentences, so the spout itself has to remember what it emitted until it hears
-what became of it. Watch the ``again`` lines: each is a sentence of which a word failed, and which
+No queue holds these sentences, so the spout itself has to remember each sentence until it hears
+its outcome. Watch the ``again`` lines: each is a sentence with a word that failed, and which
 is emitted once more. Sooner or later each is ``done``.
 """
 

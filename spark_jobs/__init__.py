@@ -3,7 +3,7 @@
 Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark``. No
 file and no folder imports one that imports it, for its types neither.
 
-bolts        the contracts of bolts, and what they are given
+bolts        the contracts of bolts, and their collectors, tuples and context
 topology     who subscribes to what; a grouping chooses here
 running      one bolt task at work: steps and commits
 emitting     what a bolt emits, acks and fails, and what that does to the trees

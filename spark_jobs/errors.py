@@ -3,7 +3,7 @@
 SparkJobsError
 ├── TopologyError           a topology that cannot run: an unknown component, stream or field
 ├── ConfigValueError        a setting with an impossible value
-├── SparkUnavailableError   Spark does not start here; the message says what is missing
+├── SparkUnavailableError   Spark does not start here; the message names the missing part
 ├── SparkEndedError         Spark's JVM has ended by itself
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
 ├── LostStepsError          an inbox has forgotten steps that the ledger has heard of
@@ -42,7 +42,7 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 
 class SparkUnavailableError(SparkJobsError):
-    """Spark does not start here; the message says what is missing."""
+    """Spark does not start here; the message names the missing part."""
 
 
 class SparkEndedError(SparkJobsError):
@@ -57,7 +57,7 @@ class StaleTurnError(SparkJobsError):
 
 
 class LostStepsError(SparkJobsError):
-    """The inbox of a bolt task has forgotten its last steps, of which the ledger has heard."""
+    """The inbox of a bolt task has forgotten its last steps, which the ledger knows."""
 
 
 class TurnAgainError(SparkJobsError):

@@ -1,6 +1,6 @@
 """The place of an error in the user's code, and its traceback without our own frames. Pure.
 
-The user's code is what is neither tiercel's nor a library's: a bolt that calls ``json.loads`` has
+The user's code is all code outside tiercel and libraries: a bolt that calls ``json.loads`` has
 made its mistake in the line that calls it. Where the bolt itself is installed as a package, that
 package is the user's.
 """

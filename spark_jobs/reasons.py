@@ -1,4 +1,4 @@
-"""Reasons of failures, in one readable line, whatever a bolt raised or gave. Pure."""
+"""Reasons of failures, in one readable line, for anything that a bolt raised or gave. Pure."""
 
 from __future__ import annotations
 

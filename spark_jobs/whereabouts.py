@@ -30,7 +30,7 @@ class Whereabouts:
 
 
 def of_this_process() -> Whereabouts:
-    """Return those of this process, which starts now."""
+    """Return the whereabouts of this process, which starts now."""
     return Whereabouts(host=socket.gethostname(), pid=os.getpid(), since=datetime.now(UTC))
 
 

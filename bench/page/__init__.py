@@ -1,6 +1,6 @@
 """Figures on the pages, between markers of docs/performance.md and README.md.
 
-blocks    the markers, and what is filled in between
+blocks    the markers, and the text between them
 speed     the machine, sentences per second beside the peers, and latency
 slow      slow work
 costs     the price of inboxes, of the ledger, of tuples

@@ -41,7 +41,7 @@ def blocks(results: Results) -> dict[str, list[str]]:
 
 
 def filled(text: str, made: dict[str, list[str]]) -> str:
-    """The page with these blocks in the place of what was between their markers."""
+    """The page with these blocks between their markers, the old ones replaced."""
 
     def fill(match: re.Match[str]) -> str:
         lines = made.get(match["name"])

@@ -2,7 +2,7 @@
 
 Else its defaults: one process per core, durable queues.
 
-It knows no trees: the sentence is acked when its words are published, whatever becomes of them.
+It knows no trees: the sentence is acked when its words are published, also if they fail later.
 """
 
 from __future__ import annotations

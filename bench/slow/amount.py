@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# One message in so many raises the first time.
+# One message in this many raises the first time.
 RAISING = 20
 # Factor by which a run may be slower than tasks / time before it is given up, and the least
 # that it is given.

@@ -61,7 +61,7 @@ def _point(topology: Running, tasks: int, work_ms: float, seconds: float) -> dic
 
 
 def messages_of_point(tasks: int, work_ms: float, seconds: float) -> int:
-    """As many for each task; enough for so many seconds, two at least. Pure."""
+    """Messages: as many for each task, enough for this many seconds, two at least. Pure."""
     each = max(2, int(seconds * 1000 / work_ms))
     return tasks * max(2, min(each, _MESSAGES // tasks))
 

@@ -30,7 +30,7 @@ from tiercel.workers.config import Settings, child_environment, python_path
 Kind = Literal["exponential", "heavy"]
 KINDS: tuple[Kind, ...] = ("exponential", "heavy")
 MEAN_MS = 200.0
-# One in twenty takes ten times the mean, the others what is left of it.
+# One in twenty takes ten times the mean, the others share the rest.
 _ONE_IN = 20
 _LONG_MS = 2_000.0
 _LOAD = 0.8

@@ -1,4 +1,4 @@
-"""The topologies that are measured, each with the defaults but for what is measured.
+"""The topologies that are measured, each with the defaults but for the measured setting.
 
 words     sentences split, words counted by word
 orders    one tuple per message

@@ -35,7 +35,7 @@ class Shape:
 
 
 class Fan(BasicBolt):
-    """So many tuples for each message."""
+    """Emit this many tuples per message."""
 
     output_fields = "n long"
 
@@ -60,7 +60,7 @@ class Drop(BasicBolt):
 
 
 def shaped() -> Topology:
-    """A chain of bolts: the first fans out, the last (``count``) drops what it is given."""
+    """A chain of bolts: the first fans out, the last (``count``) drops its tuples."""
     shape = Shape.told()
     builder = TopologyBuilder("bench-shaped", Config(ackers=shape.shards))
     builder.set_spout(

@@ -1,4 +1,4 @@
-"""The spout of what is measured."""
+"""The spout of measured topologies."""
 
 from __future__ import annotations
 

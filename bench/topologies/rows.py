@@ -24,7 +24,7 @@ from tiercel import (
 from tiercel.examples.word_count import SplitSentence
 from tiercel.spark_jobs.bolts.kinds import AnyBolt
 
-# The variable that tells each process where the database of what is stored in one is.
+# The environment variable with the address of the database.
 DATABASE = "BENCH_DATABASE"
 _CREATE = "CREATE TABLE IF NOT EXISTS sentences (number INTEGER PRIMARY KEY, sentence TEXT)"
 _INSERT = "INSERT OR REPLACE INTO sentences VALUES (?, ?)"

@@ -14,7 +14,7 @@ from tiercel.spark_jobs.running.interpreter import freeze_startup_objects
 
 WORDS = 10
 VOCABULARY = 5_000
-# Sentences per round, and rounds of which the median counts.
+# Sentences per round, and rounds; the median of the rounds counts.
 SENTENCES = 10_000
 ROUNDS = 9
 
@@ -47,7 +47,7 @@ def measure(
 def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     """By kind of bolt: microseconds of each part, and tuples per second on one core.
 
-    The tuples are those that the two bolts were given: a sentence and its ten words are eleven.
+    The tuples are the inputs of the two bolts: a sentence and its ten words are eleven.
     """
     freeze_startup_objects()  # as a Spark worker does once it has its imports
     kinds: dict[str, tuple[AnyBolt, AnyBolt]] = {

@@ -59,7 +59,7 @@ def sales(spark: SparkSession, url: str) -> Any:
     )
     orders.createOrReplaceTempView("orders")
 
-    # %% SQL over it: whatever Spark's SQL can do with a stream
+    # %% SQL over it: all that Spark's SQL can do with a stream
     windows = spark.sql(
         """
         select window.start as since, product, sum(amount) as sold

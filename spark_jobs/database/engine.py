@@ -29,7 +29,7 @@ _PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
 _LACKING = ("42P01", "42703", "42501", "3F000")
 # Of SQLite, which has no numbers for them.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
-# What SQLAlchemy's log calls the pools of these engines: those of users stay as they are.
+# The name of these engines' pools in SQLAlchemy's log: pools of users keep their names.
 _POOLS = "tiercel"
 _UNREADABLE = (
     "no address of a database: write postgresql://user:password@host:5432/database, with the "
@@ -74,7 +74,7 @@ def engine_of(url: str) -> Engine:
 
 
 def _parsed(url: str) -> URL:
-    """Read the address. What is refused is not shown: it may be a part of the password."""
+    """Read the address. A refused part is not shown: it may belong to the password."""
     try:
         parsed = make_url(url)
     except ValueError:  # of the port
@@ -120,7 +120,7 @@ def _quiet(engine: Engine) -> Engine:
     """Log no traceback for a connection that ends amid a transaction.
 
     The pool's rollback fails then, and it closes the connection; the call that had it raises, and
-    its caller says what is the matter.
+    its caller explains the error.
     """
     pool = type(engine.pool)
     logging.getLogger(f"{pool.__module__}.{pool.__name__}.{_POOLS}").addFilter(_is_no_reset)

@@ -1,4 +1,4 @@
-"""Opens a database. SQLAlchemy is an extra: what is not opened does not need it."""
+"""Opens a database. SQLAlchemy is an extra: without a database it is not needed."""
 
 from __future__ import annotations
 

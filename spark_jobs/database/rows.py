@@ -35,7 +35,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterSettings:
-    """Settings: what is written where."""
+    """Settings: the columns and the table they are written to."""
 
     table: str
     # Update rows that are there.

@@ -32,7 +32,7 @@ _GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
 _LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
 # The row of a table of keys that is its clock: no key is as short.
 _CLOCK = b""
-# From one tick to the next the clock runs for so many seconds, where the process was not there.
+# Longest time that the clock runs from one tick to the next, where the process was not there.
 _LONGEST_S = 120
 # Both have the same methods for conflicts.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
@@ -65,7 +65,7 @@ def end(sessions: Sequence[int]) -> Any:
 
 def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
     """Insert keys, each with what its message says, when the clock of their table has run so long;
-    returns those that were not there.
+    returns the keys that were not there.
 
     Waits for transactions that insert one too: it is there if theirs is committed. In order, so
     that two transactions with the same keys wait for each other one way only. A statement, and what

@@ -53,7 +53,7 @@ from tiercel.spark_jobs.database.statements import (
 from tiercel.spark_jobs.logs.redaction import redact
 
 _SUFFIX = "_tiercel_keys"
-# PostgreSQL cuts longer names off: so many bytes.
+# PostgreSQL cuts longer names off, in bytes.
 _LONGEST_NAME = 63
 _TAKEN_IN_HAND = 0x7469657263656C  # the number of our lock
 # Keys that one look for old ones deletes at most, more than a step writes; and the time between two
@@ -180,7 +180,7 @@ class Writer:
             return self._by_halves(connection, rows)
 
     def _by_halves(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
-        """As ``_all``, without those that the database refuses."""
+        """As ``_all``, without the rows that the database refuses."""
         try:
             with connection.begin_nested():
                 return self._all(connection, rows)
@@ -211,7 +211,7 @@ class Writer:
         return outcomes
 
     def _claimed(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
-        """Write the keys; those that were there stand for rows that were written before."""
+        """Write the keys; a key that was there stands for a row that was written before."""
         keys = self._keys
         keyed = {row.key: row.said for row in rows if row.key is not None}
         if keys is None or not keyed:
@@ -259,14 +259,14 @@ def _repeated(said: Said, then: int) -> Outcome:
 
 
 def _away(error: DBAPIError) -> Exception:
-    """Return the error for what is no row's fault."""
+    """Return the error for a failure that no row caused."""
     if passes(error):
         return DatabaseAwayError(words_of(error))
     return TableError(words_of(error))
 
 
 def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None:
-    """Have a user's function write, and see that what it wrote can be committed."""
+    """Have a user's function write, and check that its writes can be committed."""
     transaction = connection.get_transaction()
     write(connection, [row.item for row in rows])
     if transaction is None or not transaction.is_active:
@@ -295,7 +295,7 @@ def _reason(error: Exception) -> str:
 
 
 class TableError(Exception):
-    """The table is not as the topology needs it; the message says what it lacks."""
+    """The table is not as the topology needs it; the message names the missing part."""
 
 
 def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Table:

@@ -1,6 +1,6 @@
 """The two layouts of log records: readable lines at a terminal, or one JSON object per line.
 
-Passwords in URLs are redacted, what is longer than 16 KiB is cut, and no record can look like two.
+Passwords in URLs are redacted, texts over 16 KiB are cut, and no record can look like two.
 """
 
 from __future__ import annotations

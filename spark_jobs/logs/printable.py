@@ -1,4 +1,4 @@
-"""Makes text of strangers harmless to a terminal: what it would obey becomes something to read.
+"""Makes text of strangers harmless to a terminal: control characters become readable escapes.
 
 Reasons, bodies and names are written by publishers, bolts and all clients of Redis. A
 terminal obeys C0 and C1 controls (titles, colours, its clipboard), and shows text after a

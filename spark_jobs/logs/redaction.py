@@ -1,4 +1,4 @@
-"""Keeps passwords out of what people and machines read, in linear time whatever a text holds."""
+"""Keeps passwords out of logs and pages, in time linear in the length of the text."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tiercel.spark_jobs.logs.formatters import STANDARD
 _PART = 3_900
 # Of a record's message, and of its traceback.
 _LONGEST = 32 * 1024
-# Records of which a part is missing, because their process died.
+# Incomplete records, because their process died.
 _UNFINISHED = 64
 
 

@@ -1,4 +1,4 @@
-"""The bolt task that logs: each record of a bolt names it, whatever logger the bolt uses.
+"""The bolt task that logs: each record of a bolt names it, with any logger the bolt uses.
 
 Code that runs a bolt's code elsewhere than on the task's own thread says so there, once more.
 """

@@ -26,7 +26,7 @@ class WorkerLogs:
     mark: str | None = field(default=None, repr=False)
 
     def set_up(self) -> None:
-        """Set up logging in this process; replaces what was set up before."""
+        """Set up logging in this process; replaces an earlier set-up."""
         handler = RelayHandler(self.mark) if self.mark else self._own()
         handler.addFilter(Speaking())
         logging.basicConfig(level=self.level.upper(), handlers=[handler], force=True)

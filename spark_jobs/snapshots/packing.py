@@ -52,13 +52,13 @@ class Held:
 
     tuples: list[Tuple] = field(default_factory=list)
     lineage: Lineage = _NO_TREES
-    # Roots of those that no attribute reaches, but a thread: they are lost with the process.
+    # Roots of tuples that only a thread reaches, no attribute: they are lost with the process.
     threads: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A snapshot, and what was found on the way."""
+    """A snapshot, and the tuples found while it was made."""
 
     content: bytes
     held: Held
@@ -333,7 +333,7 @@ def verified(key: bytes, purpose: str, signed: bytes) -> bytes:
 
 
 def body_of(signed: bytes) -> bytes:
-    """The content unchecked: for what is safe to read from any writer."""
+    """The content unchecked, for content that is safe from any writer."""
     return signed[_SIGNATURE_BYTES:]
 
 
@@ -342,7 +342,7 @@ def _signature(key: bytes, purpose: str, content: bytes) -> bytes:
 
 
 def joined(order: bytes, copy: bytes) -> bytes:
-    """Both parts, each of which may be empty."""
+    """Both parts; each may be empty."""
     return _ORDER_MARK + _ORDER_LENGTH.pack(len(order)) + order + copy
 
 

@@ -60,7 +60,7 @@ _NO_START = re.compile(
 )
 _LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _LONGEST_REASON = 300
-# Attempts at tasks, of those that Spark remembers.
+# Attempts at tasks that Spark remembers.
 _NEWEST = 50
 
 
@@ -80,7 +80,7 @@ class UnfitExecutor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Readiness:
-    """The free slots of Spark, and what is wrong with some of them."""
+    """The free slots of Spark, and why some of them cannot run bolts."""
 
     # Of executors that can start Python.
     slots: int
@@ -160,7 +160,7 @@ class Asking:
         self._context = context
 
     def answers(self, slots: int, hold_s: float = 0.0) -> Readiness:
-        """Ask one executor per free slot; those that cannot run bolts keep it for ``hold_s``.
+        """Ask one executor per free slot; executors that cannot run bolts keep it for ``hold_s``.
 
         Returns when all have answered, or when an executor fails even the shell's task.
         """

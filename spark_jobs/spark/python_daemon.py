@@ -19,7 +19,7 @@ _OURS = "tiercel.spark_jobs.spark.run"
 _WORKER = 1
 # In the environment: the folder for the socket on which Spark's JVM calls this process.
 _SOCKETS = "PYTHON_WORKER_FACTORY_SOCK_DIR"
-# A unix socket's path may have so many bytes; pyspark's names are ".UUID.sock".
+# Longest path of a unix socket, in bytes; pyspark's names are ".UUID.sock".
 _LONGEST_PATH = 107
 _SOCKET_NAME = len("/.") + 36 + len(".sock")
 _PREFIX = "tiercel-"

@@ -45,7 +45,7 @@ class Run:
     run_number: int = 0
     # For bolts that publish.
     amqp_url: str | None = field(default=None, repr=False)
-    # Signs what is pickled into Redis.
+    # Signs the pickles that go into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
 
     # Of the processes of the bolt tasks; None: as it is there.

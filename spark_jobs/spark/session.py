@@ -152,7 +152,7 @@ class SparkUnit:
     def _hold_unfit(self, asking: Asking, slots: int, over: threading.Event) -> None:
         """Keep executors busy that cannot run bolts, and ask them again, after longer and longer.
 
-        The first time all ``slots`` are asked; those of sound executors are free again at once.
+        The first time all ``slots`` are asked; the slots of sound executors are free again at once.
         """
         hold_s = _FIRST_HOLD_S
         with suppress(Exception):  # Spark ends
@@ -178,7 +178,7 @@ class SparkUnit:
 
     @property
     def free(self) -> int:
-        """Return the number of Spark tasks that could run beside those that do.
+        """Return the number of Spark tasks that could run beside the running ones.
 
         In local mode none is ever lost, and 0 is returned.
         """
@@ -194,7 +194,7 @@ class SparkUnit:
         answer has no free slot.
         """
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        executors = jvm.statusStore().executorList(True)  # those that live
+        executors = jvm.statusStore().executorList(True)  # live executors only
         found = executors.iterator()
         slots = 0
         while found.hasNext():

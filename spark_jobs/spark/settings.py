@@ -93,7 +93,7 @@ def settings_of(
 def one_machine(java_options: Sequence[str]) -> dict[str, str]:
     """The settings where all of Spark is on this machine."""
     java = " ".join([quoted(f"-Dlog4j2.configurationFile={_LOG4J}"), SMALL_JVM, *java_options])
-    # For the executors of local-cluster; those of local mode are in the driver's JVM. One that
+    # For the executors of local-cluster; in local mode they are in the driver's JVM. One that
     # takes the place of another starts in half the time with the classes of the archive.
     executors = " ".join([SMALL_JVM, *java_options])
     return {
@@ -104,7 +104,7 @@ def one_machine(java_options: Sequence[str]) -> dict[str, str]:
 
 
 def quoted(option: str) -> str:
-    """Return one Java option as Spark reads it in a list of them, whatever its path has in it.
+    """Return one Java option as Spark reads it in a list of options, special characters quoted.
 
     >>> quoted("-Dfile=/a folder/settings")
     '"-Dfile=/a folder/settings"'

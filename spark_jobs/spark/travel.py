@@ -61,7 +61,7 @@ def _stuck(thing: Any) -> BaseException | None:
     try:
         pickle.dumps(thing)
     except RAISED:
-        # Spark pickles more than Python does: lambdas, and what is defined in a function. PySpark
+        # Spark pickles more than Python does: lambdas, and functions defined in functions. PySpark
         # takes half a second to import, for topologies that need it.
         from pyspark import cloudpickle  # noqa: PLC0415
 

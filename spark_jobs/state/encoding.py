@@ -25,7 +25,7 @@ _loads = json.JSONDecoder().decode
 
 
 def encode_key(key: Key) -> bytes:
-    """Raises BadStateError for what is no key."""
+    """Encode a key. Raises BadStateError for an invalid one."""
     try:
         plain = [_key_part(part) for part in key] if isinstance(key, tuple) else _key_part(key)
         return _dumps(plain).encode()

@@ -29,7 +29,7 @@ class _Delete(Enum):
 
 _DELETE = _Delete.DELETE
 # A value that is put, a deletion, or an increment: by how much, and the sum. Plain, because
-# there are so many.
+# there are this many.
 _Write = bytes | _Delete | tuple[int, int]
 
 
@@ -37,13 +37,13 @@ class KeyValueState:
     """A map from keys to values, one per component, shared by its tasks and kept from run to run.
 
     Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and
-    lists and dicts (with string keys) of these. What is put is stored as it is at that moment:
+    lists and dicts (with string keys) of these. A value is stored as it is when it is put:
     changing it afterwards changes nothing. A task sees its own writes at once; the other tasks see
     them when the step is committed, which is before its tuples are acked. The writes of a tuple
     whose ``execute`` raises are forgotten.
 
     Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises
-    BadStateError outside of these, and for what is no key or value. A Redis that does not answer
+    BadStateError outside of these, and for an invalid key or value. A Redis that does not answer
     raises AckerError; the step is then repeated.
     """
 
@@ -133,7 +133,7 @@ class KeyValueState:
     # -- for the runner ----------------------------------------------------------------------------
 
     def fields(self, keys: Iterable[Key]) -> list[bytes]:
-        """Return what these keys are called in the store, each once, without what is no key."""
+        """Return the names of these keys in the store, each once, without invalid keys."""
         fields: dict[bytes, None] = {}
         for key in keys:
             try:
@@ -148,7 +148,7 @@ class KeyValueState:
         self._base.update(turn.found)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
-        """``execute``, after which nothing is left of what it wrote if it raises."""
+        """Call ``execute``; if it raises, undo its writes."""
         journal = self._journal
 
         @wraps(execute)
@@ -163,7 +163,7 @@ class KeyValueState:
         return guarded
 
     def _take_back(self) -> None:
-        """Undo what is in the journal: what was written since it was cleared."""
+        """Undo the writes in the journal, all since it was cleared."""
         for field, earlier in reversed(self._journal):
             if earlier is None:
                 self._writes.pop(field, None)
@@ -264,7 +264,7 @@ class KeyValueState:
         return self._base[field]
 
     def _scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """The task's share of what is stored."""
+        """The task's share of the stored entries."""
         turn = self._opened()
         self._check_reachable()
         try:

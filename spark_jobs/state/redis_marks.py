@@ -74,7 +74,7 @@ class MarkShard:
         _, _, turn_key, undo = self._keys.of(self._task)
         keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
         args = [*turn, number, *last, b"".join(marks), *marks.values()]
-        return self._remember(keys, args, _remembered, "remember what was applied")
+        return self._remember(keys, args, _remembered, "remember the applied tuples")
 
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
@@ -99,7 +99,7 @@ class MarkShard:
             words = [self._keys.undo(self._task), *logs, *self._buckets(part)]
             args = [len(others), "1" if through else "", b"".join(part)]
             effects.append(
-                self._recall(words, args, partial(read, part), "recall what was applied")
+                self._recall(words, args, partial(read, part), "recall the applied tuples")
             )
         return effects
 
@@ -112,7 +112,7 @@ class MarkShard:
         made = [marks[at : at + _KEY_BYTES] for at in range(0, len(marks), _KEY_BYTES)]
         keys = [*self._keys.of(self._task)[1:], *self._buckets(made)]
         args = [turn, logged, record]
-        return self._take_back(keys, args, _remembered, "take back what was applied")
+        return self._take_back(keys, args, _remembered, "take back the applied tuples")
 
     def age(self, retention_s: int) -> RedisEffect[bool]:
         """Let the clock of the marks run on, and forget old ones in the next buckets."""

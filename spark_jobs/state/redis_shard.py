@@ -48,7 +48,7 @@ class Begun:
     # Place of the last commit, as the home shard knows it.
     committed: str
     digest: str
-    # Those of the first ``SLICE`` fields that were asked for, before this step.
+    # Values before this step, of the first ``SLICE`` fields that were asked for.
     values: list[bytes | None]
 
 

@@ -117,7 +117,7 @@ class RedisStateStore:
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
     ) -> Effect[RedisStateTurn]:
-        # The home shard first: what it knows decides what the others take back.
+        # The home shard first: its record decides what the other shards take back.
         shards = self._shards_of(component, task)
         home = task % len(shards)
         turn = Turn(run_number=self._run_number, step=step)
@@ -268,7 +268,7 @@ class MarkReader:
         *,
         through: bool,
     ) -> None:
-        """``shards`` are those of this task, ``shards_of`` those of another one."""
+        """``shards`` belong to this task, ``shards_of`` returns the shards of another task."""
         self._shards = shards
         self._shards_of = shards_of
         self._tasks = tasks

@@ -7,8 +7,8 @@ dead, some of them not knowing that they were given up. A store keeps what a tur
 writes back until the task's next step begins. It hands out effects, which leave together with those
 of other stores (``acker.effects``), and promises:
 
-* **Once.** However many attempts there are, the entries are those that one of them wrote. A turn
-  reads the entries as they were before its step, whatever earlier attempts wrote.
+* **Once.** However many attempts there are, one of them wrote all entries. A turn reads the
+  entries as they were before its step, without the writes of earlier attempts.
 * **A commit that returned is final**, because from then on its acks may leave, and what is acked
   must stay counted. A later attempt that did the same work writes nothing; one that did other work
   is told so, and its messages must be failed. What an attempt that died in its commit has written
@@ -98,7 +98,7 @@ class StateTurn(Protocol):
         """The records of those of the tuples with these keys that were applied before this step;
         the component has so many tasks.
 
-        In bulk: one call per shard. Only what is final: raises TurnAgainError if another task has
+        In bulk: one call per shard. Only final records: raises TurnAgainError if another task has
         made one of the marks in a commit that is not complete after some seconds.
         """
         ...
@@ -125,8 +125,8 @@ class StateStore(Protocol):
         """End the turns of earlier runs: what one of them left half done is taken back.
 
         Call it before any turn of this run. With another number of tasks a task that left something
-        may be gone, and its keys are another task's, which must not read what is taken back later.
-        May be repeated. Raises what ``begin`` raises.
+        may be gone, and its keys are another task's, which must not read a record that is taken
+        back later. May be repeated. Raises what ``begin`` raises.
         """
         ...
 
@@ -144,7 +144,7 @@ class StateStore(Protocol):
         ...
 
     def age(self, component: str, retention_s: int) -> None:
-        """Let the clock of the marks run on, and forget some of those that are older than this.
+        """Let the clock of the marks run on, and forget some marks that are older than this.
 
         The driver calls it every ``AGED_EVERY_S`` while the topology is active. Then a mark goes at
         most a tenth of its retention, and two minutes, after that is over; where a tenth is more
@@ -159,9 +159,9 @@ class StateStore(Protocol):
     def entries(
         self, component: str, at_once: int = ENTRIES_AT_ONCE
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is there now, outside any turn; otherwise as ``StateTurn.scan``.
+        """Yield the current entries, outside any turn; otherwise as ``StateTurn.scan``.
 
-        About ``at_once`` of them are asked for per call: what is in memory at a time.
+        About ``at_once`` of them are asked for per call, and in memory at a time.
         """
         ...
 

@@ -24,7 +24,7 @@ class CaseBook(Protocol):
         ...
 
     def guilty(self, token: Token) -> frozenset[int]:
-        """The roots of all guilty tuples of the run, whatever task they were proved at."""
+        """The roots of all guilty tuples of the run, at any task."""
         ...
 
     def begin(self, token: Token, case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Case of a bolt task whose processes died: what they were doing, and how often. Pure."""
+"""Case of a bolt task whose processes died: the steps they were executing, and how often. Pure."""
 
 from __future__ import annotations
 

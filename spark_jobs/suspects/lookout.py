@@ -26,7 +26,7 @@ class Lookout:
     ) -> None:
         """``work`` returns the step that is being executed; ``token`` names the case of the task.
 
-        ``waiting`` returns the roots of what is in the task's inbox, that of the step among them;
+        ``waiting`` returns the roots of the tuples in the task's inbox, the step's own among them;
         ``limit`` is that of the task's calls, where the bolt has one of its own.
         """
         self.task = token.task
@@ -39,7 +39,7 @@ class Lookout:
         self._helped: set[int] = set()
 
     def doing(self) -> Doing | None:
-        """Return what is being executed now."""
+        """Return the step that is being executed now."""
         work = self._work()
         return (
             None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
@@ -63,8 +63,8 @@ class Lookout:
             self._ledger.reset_timeout(sorted(new))
 
     def renew(self, doing: Doing) -> None:
-        """Begin the timeouts anew of all that waits for the call: its own tuples, those of the step
-        that are done and not committed, and what is in the inbox behind them.
+        """Restart the timeouts of all tuples that wait for the call: its own, the step's tuples
+        that are done and not committed, and the tuples behind them in the inbox.
         """
         item = doing.item
         work = doing.work

@@ -32,7 +32,7 @@ class ExecutionNotes:
     def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
         """Open the case of the process before.
 
-        Fails at once what is guilty: should the run end, it is not released.
+        Fails guilty tuples at once: should the run end, they are not released.
         """
         self._book = book
         self._token = token

@@ -1,6 +1,6 @@
 """The case book in Redis: one hash per topology.
 
-A field with the suspects of a bolt task, and one with what it is doing.
+A field with the suspects of a bolt task, and one with the step it is executing.
 """
 
 from __future__ import annotations

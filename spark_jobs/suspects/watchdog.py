@@ -174,8 +174,8 @@ class Watchdog:
                     self._end(watched, doing, limit.ends_s)
                     return
                 elif limit.renew_s is not None:
-                    # Counted over calls, each of which may be shorter: what waits behind a row of
-                    # them has waited for all of them.
+                    # Counted over calls, which may be shorter: tuples behind a row of calls have
+                    # waited for all of them.
                     long_s = min(_LONG_S, limit.renew_s)
                     if now - since >= long_s and now - renewed[at] >= limit.renew_s:
                         renewed[at] = now
@@ -200,7 +200,7 @@ class Watchdog:
         )  # fmt: skip
         try:
             watched.hung(doing, limit_s)
-        except Exception as error:  # noqa: BLE001 - the process must end, whatever else goes wrong
+        except Exception as error:  # noqa: BLE001 - the process must end, also after any other error
             log.error(
                 "could not record the hang in Redis: %s", error, extra={"event": "hang_not_told"}
             )

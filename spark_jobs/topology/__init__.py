@@ -6,7 +6,7 @@ checks          whether it can run
 batching        how large the batches of a BatchBolt are, and how long they wait
 concurrency     how many tuples of a bolt may be under way at once
 identities      whether keys reach a bolt that is to be once
-graph           what it makes: components, tasks, subscriptions
+graph           its result: components, tasks, subscriptions
 grouping        which task receives a tuple: a grouping chooses here
 batch_grouping  groupings without a Python loop
 rates           rates as users write them

@@ -12,7 +12,7 @@ from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
 
 
 def named_fields(given: object) -> tuple[str, ...]:
-    """The fields that a setting names: one, or several in a list; empty for what is neither."""
+    """The fields that a setting names: one, or several in a list; empty for anything else."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return ()

@@ -27,7 +27,7 @@ _OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 class Config:
     """Settings of one topology. Raises ConfigValueError for a value that is impossible.
 
-    * ``message_timeout_secs``: a tuple whose tree is not complete after so many seconds fails with
+    * ``message_timeout_secs``: seconds after which a tuple whose tree is not complete fails with
       the reason ``timeout``.
     * ``enable_message_timeouts``: if False, nothing times out.
     * ``ackers``: shards of the ledger. With 0 nothing is tracked; a spout tuple is acked as soon as
@@ -44,8 +44,8 @@ class Config:
     * ``max_output_bytes``: bytes that one call of ``execute`` may emit, and a spout as one tuple;
       then ``emit`` raises OutputLimitError and the tuple fails. A task keeps that much in memory
       until the call has returned, several times over.
-    * ``shutdown_grace_secs``: seconds for what is in flight when a spout worker is told to stop;
-      what is not finished by then goes back to the queue.
+    * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
+      messages that are not done by then go back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
     * ``extra``: settings of your own, which ``prepare`` and ``open`` find beside these in their
       ``config``.
@@ -157,7 +157,7 @@ class Config:
                 raise ConfigValueError(f"{name} is a setting of {owner}s, and this is a {kind}")
 
     def override(self, changes: Mapping[str, Any]) -> Config:
-        """These settings with a component's changes; what is not a setting goes into ``extra``.
+        """These settings with a component's changes; keys that are not settings go into ``extra``.
 
         Raises ConfigValueError, as making a Config does.
         """

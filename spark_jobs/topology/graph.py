@@ -78,7 +78,7 @@ class Topology:
         return self.spouts[component] if component in self.spouts else self.bolts[component]
 
     def task_ids(self, component: str) -> range:
-        """The ids of a component's tasks. Those of spouts come first, from 1 on."""
+        """The ids of a component's tasks. The tasks of spouts come first, from 1 on."""
         first = self._first_task[component]
         return range(first, first + self.spec(component).parallelism)
 
@@ -163,7 +163,7 @@ class Topology:
 
         Bolts that it does not have are passed over.
 
-        Tasks of spouts keep their ids, those of bolts may have others.
+        Tasks of spouts keep their ids, tasks of bolts may get others.
         """
         bolts = {
             bolt: replace(spec, parallelism=numbers.get(bolt, spec.parallelism))

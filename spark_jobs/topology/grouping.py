@@ -232,7 +232,7 @@ class Custom(Grouping):
     to_several = True
 
     def chooser(self, stream: Stream) -> Choose:
-        """``prepare`` waits for the first tuple, so that what it raises fails tuples and
+        """``prepare`` waits for the first tuple, so that an error in it fails tuples and
         not the Spark task.
         """
         context = stream.context

@@ -16,7 +16,7 @@ _SLOWEST_S = 30 * 86_400
 
 
 def parse_rate(written: object) -> Rate:
-    """The rate that a user wrote; raises ConfigValueError for what is none."""
+    """The rate that a user wrote; raises ConfigValueError if it is not one."""
     match written:
         case bool():
             found = None
