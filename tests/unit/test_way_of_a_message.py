@@ -27,8 +27,8 @@ TWINS = (
     "acker/ledger",
     "acker/memory",
     "acker/outcomes",
-    "queues/inbox/memory",
-    "queues/inbox/rules",
+    "acker/inbox/memory",
+    "acker/inbox/rules",
     "workers/testing/",
 )
 CHANNEL = ("queues/consuming/", "queues/retry")

@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
-from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
-from tiercel.queues.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
-from tiercel.queues.inbox.rules import is_line
-from tiercel.queues.values.python_values import TEXTS
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.columns import TIMES, check_times, is_plain, leaf_of
+from tiercel.acker.inbox.maps import TEXTS, as_map, maps_of, with_pairs
+from tiercel.acker.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
+from tiercel.acker.inbox.rules import is_line
 
 # Numbers of rows.
 Rows = NDArray[np.int64]

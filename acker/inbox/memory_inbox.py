@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
 
-from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.memory_box import Box, number_of
-from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest, StaleAttemptError
-from tiercel.queues.inbox.rules import stale, unfinished, unsealed
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryEffect(Generic[T]):
-    """An effect within this process."""
-
-    call: Callable[[], T]
-
-    def perform(self) -> T:
-        return self.call()
+from tiercel.acker.effects import Effect, LocalEffect
+from tiercel.acker.inbox.memory_box import Box, number_of
+from tiercel.acker.inbox.records import Covered, Entry, Opened, Rest, StaleAttemptError
+from tiercel.acker.inbox.rules import stale, unfinished, unsealed
 
 
 class MemoryInbox:
@@ -92,10 +78,10 @@ class MemoryInbox:
             return [entries[number][1] for number in map(number_of, positions) if number in entries]
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        return MemoryEffect(lambda: self._seal(covered, snapshot))
+        return LocalEffect(lambda: self._seal(covered, snapshot))
 
     def finish(self, step: int) -> Effect[bool]:
-        return MemoryEffect(lambda: self._finish(step))
+        return LocalEffect(lambda: self._finish(step))
 
     def wake(self) -> None:
         with self._changed:
@@ -106,7 +92,7 @@ class MemoryInbox:
         pass
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
-        return MemoryEffect(lambda: self._give_back(rests))
+        return LocalEffect(lambda: self._give_back(rests))
 
     def _claim(self, box: Box, most: int) -> list[Entry]:
         claimed = []

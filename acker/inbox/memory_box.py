@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tiercel.queues.inbox.records import Covered, Entry, InboxFigures
+from tiercel.acker.inbox.records import Covered, Entry, InboxFigures
 
 
 @dataclass(slots=True)

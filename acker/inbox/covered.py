@@ -5,7 +5,7 @@ STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
 
 from __future__ import annotations
 
-from tiercel.queues.inbox.records import Covered
+from tiercel.acker.inbox.records import Covered
 
 _UNKNOWN = "0"
 

@@ -12,5 +12,4 @@ memory_box     what is in it
 redis_streams  one stream per bolt task, in Redis
 scripts        its Lua scripts as typed functions, in lua/
 covered        a seal as text
-server         the servers that it is given
 """

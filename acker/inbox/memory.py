@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 
-from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.memory_box import Box, Known, figures_of
-from tiercel.queues.inbox.memory_inbox import MemoryEffect, MemoryInbox
-from tiercel.queues.inbox.records import (
+from tiercel.acker.effects import Effect, LocalEffect
+from tiercel.acker.inbox.memory_box import Box, Known, figures_of
+from tiercel.acker.inbox.memory_inbox import MemoryInbox
+from tiercel.acker.inbox.records import (
     NO_CALLS,
     Appended,
     Bounds,
@@ -21,7 +21,7 @@ from tiercel.queues.inbox.records import (
     Sender,
     joined_figures,
 )
-from tiercel.queues.inbox.rules import (
+from tiercel.acker.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     check_append,
@@ -168,7 +168,7 @@ class MemoryInboxes:
     ) -> list[Effect[Appended]]:
         check_append(number, parcels)
         return [
-            MemoryEffect(partial(self._append, run, sender, number, parcel)) for parcel in parcels
+            LocalEffect(partial(self._append, run, sender, number, parcel)) for parcel in parcels
         ]
 
     def close(self) -> None:

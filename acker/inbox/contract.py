@@ -50,9 +50,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from tiercel.queues.inbox.records import (
+from tiercel.acker.effects import Effect
+from tiercel.acker.inbox.records import (
     NO_CALLS,
     Appended,
     Covered,
@@ -64,18 +65,8 @@ from tiercel.queues.inbox.records import (
     Sender,
 )
 
-T_co = TypeVar("T_co", covariant=True)
-
 # Lua counts in floating point: larger integers would be rounded.
 LARGEST = 2**53 - 1
-
-
-class Effect(Protocol[T_co]):
-    """One prepared call: ``acker.effects.Effect``, of which nothing can be imported here."""
-
-    def perform(self) -> T_co:
-        """Make the call and return its reply."""
-        ...
 
 
 class Inbox(Protocol):

@@ -29,8 +29,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.records import (
+from tiercel.acker.connection.server import RedisServer, RedisServers
+from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.inbox.records import (
     NO_CALLS,
     Appended,
     Bounds,
@@ -43,7 +44,7 @@ from tiercel.queues.inbox.records import (
     Sender,
     joined_figures,
 )
-from tiercel.queues.inbox.rules import (
+from tiercel.acker.inbox.rules import (
     DRAINED_BYTES,
     check_append,
     drawn_sender,
@@ -54,8 +55,7 @@ from tiercel.queues.inbox.rules import (
     task_of,
     tasks_of,
 )
-from tiercel.queues.inbox.scripts import InboxScripts, Line, draw_sender
-from tiercel.queues.inbox.server import InboxServer, InboxServers
+from tiercel.acker.inbox.scripts import InboxScripts, Line, draw_sender
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
 # its own any more.
@@ -74,7 +74,7 @@ Place = tuple[int, int]
 class RedisInboxes:
     """``Inboxes`` on one or several Redis servers. Takes over ``servers``."""
 
-    def __init__(self, servers: InboxServers, topology: str, bounds: Bounds | None = None) -> None:
+    def __init__(self, servers: RedisServers, topology: str, bounds: Bounds | None = None) -> None:
         self._servers = servers
         self._bounds = bounds or Bounds()
         self._name = quote(topology, safe="")
@@ -189,7 +189,7 @@ class RedisInboxes:
         """Return the part of the line that each of its tasks takes from."""
         found = self._lines.get(line)
         if found is None:
-            lowest: dict[InboxServer, int] = {}
+            lowest: dict[RedisServer, int] = {}
             found = self._lines[line] = {
                 task: part_of_line(lowest.setdefault(self._of(task).server, task))
                 for task in tasks_of(line)
@@ -235,14 +235,7 @@ class RedisInboxes:
 
         Returns the replies in order.
         """
-        by_server: dict[InboxServer, dict[Place, Effect[T]]] = {}
-        for place in places:
-            box = self._at(place)
-            by_server.setdefault(box.server, {})[place] = prepare(box, place)
-        replies: dict[Place, T] = {}
-        for server, effects in by_server.items():
-            replies.update(zip(effects, server.perform(list(effects.values())), strict=True))
-        return [replies[place] for place in places]
+        return perform_all([prepare(self._at(place), place) for place in places])
 
     def _places(self) -> list[Place]:
         """Return where inboxes are, also those of tasks that the topology no longer has."""
@@ -295,7 +288,7 @@ class RedisInbox:
         while True:
             # A stale attempt's finish does nothing, and its take raises.
             taking = self._box.take(*self._attempt, self._after, (tuples, size, claims), line)
-            entries: list[Entry] = self._box.server.perform([*first, taking])[-1]
+            entries: list[Entry] = perform_all([*first, taking])[-1]
             first = []
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():

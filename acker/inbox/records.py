@@ -45,7 +45,7 @@ class Sender:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
     """The tuples that one sender appends to one inbox in one call: encoded chunks, see
-    ``queues.inbox.chunk``.
+    ``acker.inbox.chunk``.
     """
 
     # Task id of the inbox, or the id of a line.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.values.python_values import TEXTS
+from tiercel.acker.errors import BadChunkError
 
+# Texts by name.
+TEXTS = pa.map_(pa.string(), pa.string())
 _PAIR = pa.struct([TEXTS.key_field, TEXTS.item_field])
 _PAIRS = pa.list_(pa.field("entries", _PAIR, nullable=False))
 

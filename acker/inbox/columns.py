@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tiercel.queues.errors import BadChunkError
+from tiercel.acker.errors import BadChunkError
 
 _LIST = pa.list_(pa.uint64())
 # The types of ``queues.values.schema``, beside decimals and lists: each value has bytes of its own.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
-from importlib import resources
 from typing import Any, TypeVar
 
-from tiercel.queues.inbox.contract import Effect
-from tiercel.queues.inbox.covered import decode, encode
-from tiercel.queues.inbox.records import (
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import RedisScript, RedisServer
+from tiercel.acker.effects import Effect
+from tiercel.acker.inbox.covered import decode, encode
+from tiercel.acker.inbox.records import (
     Appended,
     Bounds,
     Covered,
@@ -22,7 +22,7 @@ from tiercel.queues.inbox.records import (
     Rest,
     Sender,
 )
-from tiercel.queues.inbox.rules import (
+from tiercel.acker.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
     name_of,
@@ -31,11 +31,11 @@ from tiercel.queues.inbox.rules import (
     unfinished,
     unsealed,
 )
-from tiercel.queues.inbox.server import InboxServer, Script
 
 T = TypeVar("T")
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
 _SEALED = b"sealed"
+_PACKAGE = "tiercel.acker.inbox"
 
 
 class InboxScripts:
@@ -44,7 +44,7 @@ class InboxScripts:
     "Or raise" below is: StaleAttemptError if the caller is not the one.
     """
 
-    def __init__(self, server: InboxServer, prefix: str, task: int) -> None:
+    def __init__(self, server: RedisServer, prefix: str, task: int) -> None:
         """``prefix`` holds a hash tag that the task's line has too."""
         self.server = server
         self.task = task
@@ -54,7 +54,7 @@ class InboxScripts:
         self._progress = f"{prefix}progress"
         self._wake = f"{prefix}wake"
         self._snapshots = f"{prefix}snapshots"
-        self._prepared: dict[str, Script] = {}
+        self._prepared: dict[str, RedisScript] = {}
 
     def adopt(self, run: str, *, known: bool) -> Effect[bool]:
         """Adopt the inbox; forget it (False) if it is empty and its task unknown; or raise."""
@@ -223,7 +223,7 @@ class InboxScripts:
     ) -> Effect[T]:
         script = self._prepared.get(name)
         if script is None:
-            script = self._prepared[name] = self.server.script(_source(name))
+            script = self._prepared[name] = self.server.script(script_source(name, _PACKAGE))
         return script(keys, args, read, self._verb(verb))
 
     def _verb(self, verb: str) -> str:
@@ -294,11 +294,6 @@ def _read_figures(reply: Any) -> InboxFigures:
     )
 
 
-def draw_sender(server: InboxServer, last: str) -> Effect[int]:
+def draw_sender(server: RedisServer, last: str) -> Effect[int]:
     """Draw a number of a sender; ``last`` is the key of the last one."""
-    return server.script(_source("draw_sender"))([last], [], int, "draw a sender")
-
-
-@cache
-def _source(name: str) -> str:
-    return resources.files("tiercel.queues.inbox").joinpath("lua", f"{name}.lua").read_text()
+    return server.script(script_source("draw_sender", _PACKAGE))([last], [], int, "draw a sender")

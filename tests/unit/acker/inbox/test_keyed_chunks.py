@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import KEY_LANES, Chunk, Lineage, Route, decode, encode
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import KEY_LANES, Chunk, Lineage, Route, decode, encode
 
 ROUTE = Route(component="a", stream="default", source_task=1, target_task=2)
 

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Sequence
 from functools import cache
 
-from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.contract import LARGEST
+from tiercel.acker.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
 
 # An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
 # Inboxes have a line once per server, as ``part_of_line``, and beside each what came back to it.

@@ -27,9 +27,9 @@ from tests.support.inboxes import (
     take,
 )
 from tiercel.acker.connection.server import RedisServers
-from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import (
+from tiercel.acker.inbox.contract import LARGEST
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import (
     Appended,
     Bounds,
     Covered,
@@ -37,7 +37,7 @@ from tiercel.queues.inbox.records import (
     Sender,
     StaleAttemptError,
 )
-from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=10, bytes=1000, senders=8)
 DONE, REPEATED, DIFFERENT, FULL, STALE = Appended

@@ -32,8 +32,8 @@ from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import perform_all
-from tiercel.queues.inbox.records import Appended, Bounds, StaleAttemptError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.records import Appended, Bounds, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 
