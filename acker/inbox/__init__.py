@@ -1,15 +1,9 @@
-"""Inboxes of the bolt tasks: what they are sent.
+"""Inboxes of the bolt tasks: the tuples that wait for each of them.
 
 contract       appending, taking, sealing and finishing
-records        what travels through them
-chunk          the tuples of a record, as one Arrow record batch
-columns        the types of its columns
-maps           maps of texts in it
-rules          what both backends check alike
+records        parcels, entries, seals and figures
+chunk          tuples as one Arrow record batch, and how it is checked
+rules          ids of lines, and checks of both backends
 memory         within one process
-memory_inbox   one of them, as one attempt at its task has it
-memory_box     what is in it
 redis_streams  one stream per bolt task, in Redis
-scripts        its Lua scripts as typed functions, in lua/
-covered        a seal as text
 """

@@ -18,8 +18,7 @@ from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Chunk, decode
 from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.memory_inbox import MemoryInbox
+from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
 from tiercel.acker.inbox.records import Appended, Bounds, Parcel, Sender
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger

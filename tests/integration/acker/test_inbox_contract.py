@@ -413,7 +413,7 @@ def number_of_senders(inboxes):
     if isinstance(inboxes, MemoryInboxes):
         return len(inboxes._boxes[ONE].senders)
     box = inboxes._of(ONE)
-    return box.server.command("HLEN", box._senders, read=int, verb="count senders").perform()
+    return box.server.command("HLEN", box.senders, read=int, verb="count senders").perform()
 
 
 def test_attempts_go_on_over_runs_and_senders_and_steps_begin_anew(inboxes):

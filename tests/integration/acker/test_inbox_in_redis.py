@@ -136,8 +136,9 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(
         wait_until(lambda: client.info("clients")["blocked_clients"] == count, 10, "a wait")
 
     stolen = []
+    box = older._box
     thief = threading.Thread(
-        target=lambda: stolen.append(older._box.wait(timedelta(seconds=4), None))
+        target=lambda: stolen.append(box.server.wait([box.wake], timedelta(seconds=4), "wait"))
     )
     take(newer)
     thief.start()
