@@ -12,6 +12,7 @@ redis_feed    its outcome feed
 outcomes      several reads, or replies, joined
 effects       calls of several stores that leave together
 connection    clients of Redis, and their errors as ours
+inbox         tuples that wait for each bolt task
 metrics       the counters
 limits        how many tuples a bolt may begin per time
 errors        what is raised

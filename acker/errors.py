@@ -4,7 +4,8 @@ AckerError
 ├── RedisUnavailableError    Redis did not answer or takes no writes now: nothing may be
                              assumed, try again
 ├── RedisRefusedError        Redis answered "no" (login, permissions): a person must act
-└── RedisVersionError        the server is too old
+├── RedisVersionError        the server is too old
+└── BadChunkError            an entry of an inbox is no chunk of tuples
 
 Expected outcomes (a late root, a repeated token, a collision) are values in the replies,
 never exceptions.
@@ -28,3 +29,7 @@ class RedisRefusedError(AckerError):
 
 class RedisVersionError(AckerError):
     """Redis is too old for the scripts."""
+
+
+class BadChunkError(AckerError, ValueError):
+    """Bytes in Redis are no chunk of tuples, or are damaged; nothing of them may be used."""

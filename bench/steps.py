@@ -21,9 +21,9 @@ from tiercel import BasicBolt, BasicCollector, Spout, StatefulBolt, Topology, To
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.records import Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.inbox.records import Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

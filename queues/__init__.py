@@ -1,4 +1,4 @@
-"""Steps 1 and 6: a message comes in, and is settled; and the inboxes of the bolt tasks.
+"""Steps 1 and 6: a message comes in, and is settled.
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
@@ -9,7 +9,6 @@ message       what a message has beside its body
 retry         what to do with a message that failed
 values        from the body of a message to the values of a tuple, and back; typed columns
 nouns         a long, an int, 1 message: in messages to people
-inbox         what waits for each bolt task
 publishing    messages into a queue; dead letters
 peek          the first messages of a queue, looked at and left there
 broker        connecting to RabbitMQ, and what it says of its queues

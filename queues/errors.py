@@ -14,7 +14,6 @@ QueuesError
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
-├── BadChunkError            bytes that are no chunk of tuples
 └── MessageTooLargeError     above the size limit
 """
 
@@ -73,7 +72,3 @@ class ServerTooOldError(BrokerRefusedError):
 
 class MessageTooLargeError(QueuesError):
     """A message is larger than 16 MiB, the most that tiercel carries."""
-
-
-class BadChunkError(QueuesError, ValueError):
-    """Bytes in Redis are no chunk of tuples, or are damaged; nothing of them may be used."""

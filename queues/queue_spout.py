@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.bindings import Binding
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.consumer import Consumer
-from tiercel.queues.consuming.consumer_settings import ConsumerSettings
-from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Later
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns

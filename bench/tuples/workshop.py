@@ -10,10 +10,10 @@ from typing import cast
 
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds, Sender
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds, Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

@@ -16,7 +16,7 @@ from tiercel.frames.reading.slices import Slice, cut, rows_of
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
 from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.retry import BrokerLimit, delivered_before
 
 

@@ -20,7 +20,7 @@ from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, 
 from tiercel.frames.reading.slices import cut
 from tiercel.frames.reading.taker import Taker
 from tiercel.frames.telling.post import Post
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.intake import Delivery
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from tiercel.frames.reading.batches import MessageKey, Settlement
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
 from tiercel.queues.broker.depths import depths
-from tiercel.queues.consuming.consumer import Consumer
-from tiercel.queues.consuming.consumer_settings import ConsumerSettings
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
+from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES
 

@@ -1,28 +1,33 @@
-"""One channel from its opening to its end: its subscription, and what came on it."""
+"""One channel from its opening to its end: its consumer at the broker, and its deliveries.
+
+The consumer is begun, ended, and followed by another one when the prefetch changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from tiercel.queues.consuming.broker_consumer import BrokerConsumer
-from tiercel.queues.consuming.channel_settings import EpochSettings
-from tiercel.queues.consuming.hand_out import Delivery, HandOut
-from tiercel.queues.consuming.open_messages import OpenMessages
+from tiercel.queues.consuming.intake import Delivery, HandOut
+from tiercel.queues.consuming.messages import EpochSettings, OpenMessages
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from tiercel.queues.retry import delivered_before
 
+# A broker that has a message and may send it does so in milliseconds.
+_QUIET_S = 0.25
+_WITHHOLD_S = 0.05
 # Releases after which a message comes again by the broker: a driver that is restarted releases it
 # once.
 RELEASES = 2
 
 
 class Epoch:
-    """Everything of one channel. All of it runs on the I/O thread, except ``take``.
+    """One channel. All of it runs on the I/O thread, except ``hand_out.take``.
 
-    Once the channel begins to close nothing can be said on it any more; the messages that are open
-    then stay so until ``void``.
+    Once the channel begins to close nothing can be sent on it any more; messages that are open then
+    stay open until ``void``.
     """
 
     def __init__(self, number: int, channel: Any, settings: EpochSettings) -> None:
@@ -40,7 +45,7 @@ class Epoch:
         )
         self.counts = self.messages.counts
         self._book = self.messages.acks.book
-        self._hand_out = HandOut()
+        self.hand_out = HandOut()
         self._taking = False
         self._at_end: Callable[[], None] | None = None
         self.broker_consumer = BrokerConsumer(
@@ -55,14 +60,10 @@ class Epoch:
 
     @property
     def is_open(self) -> bool:
-        """Messages can be settled."""
+        """True while messages can be settled."""
         return bool(self._channel.is_open)
 
     # -- taking messages ---------------------------------------------------------------------------
-
-    def take(self, limit: int) -> list[Delivery]:
-        """The next messages, ``limit`` at most. On any thread."""
-        return self._hand_out.take(limit)
 
     def adjust(self, *, at_once: bool = False) -> None:
         """Begin, end or change the broker's consumer.
@@ -91,19 +92,19 @@ class Epoch:
             self.messages.acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
-        """Take messages, as many as the intake wants.
-
-        Or take none, and give back what was not handed out.
+        """Take as many messages as the intake wants; or none, and give back all that are not handed
+        out yet.
         """
         self._taking = taking
-        # First: what is given back to a consumer that is still there comes again at once, to be
-        # given back once more.
+        # First: a message that is given back while the consumer is still there comes again at once,
+        # to be given back once more.
         self.adjust()
         if not taking:
-            self._give_back_all(self._hand_out.first_while(lambda _: True))
+            self._give_back_all(self.hand_out.first_while(lambda _: True))
 
     def check(self) -> None:
-        """Begin anew if the broker's consumer is gone without notice, and look after what waits.
+        """Begin anew if the broker's consumer is gone without notice; give back messages that have
+        waited here for too long, and reject those whose back-off is over.
 
         Call it now and then.
         """
@@ -112,9 +113,9 @@ class Epoch:
                 BrokerUnavailableError(f"the consumer of queue {self._settings.queue!r} is gone")
             )
             return
-        # They would be too old for the consumer timeout before they are processed; the next
-        # delivery is a young one.
-        old = list(self._hand_out.first_while(self._is_old))
+        # They would be too old for the consumer timeout before they are processed; their next
+        # delivery is young.
+        old = list(self.hand_out.first_while(self._is_old))
         self._give_back_all(old)
         # With too large a prefetch they would come straight back.
         self.adjust(at_once=bool(old))
@@ -130,9 +131,9 @@ class Epoch:
             then()
 
     def void(self) -> None:
-        """The channel is gone, the broker requeues what was open on it."""
+        """Forget everything: the channel is gone, and the broker requeues its open messages."""
         self.messages.void()
-        self._hand_out.clear()
+        self.hand_out.clear()
 
     def _give_back_all(self, deliveries: Iterable[Delivery]) -> None:
         if self.is_open:
@@ -189,33 +190,33 @@ class Epoch:
             )
         else:
             self.messages.add(delivery)
-            if self._hand_out.add(delivery):
+            if self.hand_out.add(delivery):
                 self._settings.wake()
         self.adjust()
 
     # -- settling them -----------------------------------------------------------------------------
 
     def release(self, delivery: Delivery) -> None:
-        """Hand it out once more, from here, without blame. It costs the message nothing.
+        """Hand a message out once more, from here, without blame. It costs the message nothing.
 
-        One that is old is given back instead: it shall not be too old for the consumer timeout
-        when it is done. So is one that the broker delivers not for the first time, and one that is
-        released again and again: what waits for another message (``ordered_by``), which the broker
-        may not have delivered yet, must not fill the prefetch.
+        An old message is given back instead: it would be too old for the consumer timeout when it
+        is done. So is a message that was delivered before, and one that is released again and
+        again: messages that wait for another one (``ordered_by``), which the broker may not have
+        delivered yet, must not fill the prefetch.
         """
         often = bool(delivery.delivery_count) or delivery.releases >= RELEASES
         goes_back = often and self._limit.returns_are_free
         if self._taking and not goes_back and not self._is_old(delivery):
             again = delivery._replace(releases=delivery.releases + 1)
             self.messages.add(again)
-            self._hand_out.add_again(again)
+            self.hand_out.add_again(again)
             self._settings.wake()
         else:
             self.messages.give_back(delivery)
 
     def flush(self) -> None:
-        """Send the acks that are due, unless they wait for a change of the prefetch: then a later
-        call sends them.
+        """Send the acks that are due, unless they are withheld for a change of the prefetch: then a
+        later call sends them.
         """
         if self.is_open:
             if self.messages.due:
@@ -225,10 +226,155 @@ class Epoch:
                 self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:
-        """The broker sends no more: settle everything, then close."""
+        """Settle everything, then close: the broker sends no more."""
         self._at_end = None
         self.messages.end_back_offs()
         self.flush()
         self.messages.acks.send(everything=True)
         self.messages.give_back_all()
         then()
+
+
+class BrokerConsumer:
+    """The consumer that a channel has at the broker, or none.
+
+    All of it runs on the I/O thread; times are monotonic seconds.
+
+    A quorum queue changes the prefetch only with a new consumer. So the next one subscribes, and
+    the one before it is cancelled after that: a queue always has one, and is not taken for unused
+    (auto-delete, ``expires``). Meanwhile both are sent messages, each up to its own prefetch.
+    Messages that came over a consumer that ended stay open on the channel. Messages on their way to
+    a cancelled consumer are taken back by the quorum queue, which counts that as a return. So the
+    cancel waits until none is on its way (``is_clear``). Where the prefetch grows, and the broker
+    has sent half of the old one, acks are withheld for a moment, so that it soon has sent all of
+    it. Where few messages come, withheld acks would only be late: the cancel comes when the
+    prefetch is reached.
+    """
+
+    def __init__(  # noqa: PLR0913 - one consumer's settings and callbacks
+        self,
+        channel: Any,
+        queue: str,
+        tag: str,
+        *,
+        on_message: Callable[[Any, Any, Any, bytes], None],
+        on_change: Callable[[], None],
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Consumer tags begin with ``tag``; ``arguments`` go to ``basic.consume``.
+
+        ``on_change`` is called when the broker has answered; after ``end`` it sends no messages
+        from then on.
+        """
+        self._channel = channel
+        self._queue = queue
+        self._tag = tag
+        self._on_message = on_message
+        self._on_change = on_change
+        self._arguments = arguments
+        self._begun = 0
+        self.consumer_tag: str | None = None
+        # The consumer to cancel when no message is on its way to it, and its prefetch.
+        self._before: str | None = None
+        self._before_prefetch = 0
+        self._cancelling: set[str] = set()
+        self._stirred_s = 0.0
+        # When the next one was subscribed.
+        self._change_since: float | None = None
+        self._is_busy = False
+        # The newest consumer's; 0: there is none.
+        self.prefetch = 0
+        # Messages may still come, and another one cannot begin yet.
+        self.ending = False
+
+    @property
+    def changing(self) -> bool:
+        """True while there is another consumer beside the newest."""
+        return self._before is not None or bool(self._cancelling)
+
+    @property
+    def lost(self) -> bool:
+        """True if a consumer is gone without notice."""
+        tags = {self.consumer_tag, self._before} - {None}
+        return not tags.issubset(self._channel.consumer_tags)
+
+    def stirred(self, now: float) -> None:
+        """Note that a message came, or that the broker was told of a settled one and may send the
+        next.
+        """
+        self._stirred_s = now
+
+    def is_clear(self, unsettled: int, now: float) -> bool:
+        """Return True if no message is on its way to the consumer before the newest.
+
+        ``unsettled`` is the number of its messages that the broker takes for not settled. Either
+        it may send no more, or it could have sent more and has not for a while, so the queue is
+        empty.
+        """
+        if self._before is None or self._change_since is None:
+            return False
+        self._is_busy = 2 * unsettled >= self._before_prefetch
+        return unsettled >= self._before_prefetch or now - self._stirred_s >= _QUIET_S
+
+    def withholds_acks(self, now: float) -> bool:
+        """Return True while acks wait, since each lets the broker send one more.
+
+        Once per change, and briefly.
+        """
+        since = self._change_since
+        grows = self.prefetch > self._before_prefetch
+        return grows and self._is_busy and since is not None and now - since < _WITHHOLD_S
+
+    def begin(self, prefetch: int, now: float) -> None:
+        """Subscribe, beside the present consumer if there is one."""
+        self._before, self._before_prefetch = self.consumer_tag, self.prefetch
+        self.prefetch = prefetch
+        self._stirred_s = now
+        self._begun += 1
+        self.consumer_tag = f"{self._tag}.{self._begun}"
+        self._channel.basic_qos(prefetch_count=prefetch)
+        self._channel.basic_consume(
+            self._queue,
+            self._on_message,
+            consumer_tag=self.consumer_tag,
+            arguments=dict(self._arguments),
+            callback=lambda _frame: self._subscribed(),
+        )
+
+    def retire(self) -> None:
+        """Cancel the consumer before the newest."""
+        self._cancel(self._before)
+        self._before = self._change_since = None
+        self._is_busy = False
+
+    def end(self) -> None:
+        """Cancel all consumers."""
+        self.ending = True
+        self.retire()
+        self._cancel(self.consumer_tag)
+        self.consumer_tag = None
+
+    def _subscribed(self) -> None:
+        if self._before is not None:
+            self._change_since = self._stirred_s
+            self._on_change()
+
+    def _cancel(self, tag: str | None) -> None:
+        if tag is None:
+            return
+        self._cancelling.add(tag)
+        # pika calls it for each cancel-ok, of any consumer.
+        self._channel.basic_cancel(tag, callback=self._cancelled)
+        # By itself pika would reject, with requeue, messages that still come before the
+        # cancel-ok, which counts as a failed delivery of messages that no bolt has seen.
+        # This way they come to on_message.
+        self._channel._cancelled.discard(tag)  # noqa: SLF001
+
+    def _cancelled(self, frame: Any) -> None:
+        self._cancelling.discard(frame.method.consumer_tag)
+        if self._cancelling:
+            return
+        if self.ending:
+            self.ending = False
+            self.prefetch = 0
+        self._on_change()

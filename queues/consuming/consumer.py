@@ -1,7 +1,7 @@
 """Consuming from one queue on an I/O thread of its own, with acknowledgements by hand.
 
-Every new channel is a new *epoch*: delivery tags begin at 1 again, and whatever is said about an
-older epoch is dropped.
+Every new channel is a new *epoch*: delivery tags begin at 1 again, and calls about messages of an
+older epoch are dropped.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import Declared, declare_work_queue, losses
+from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue, losses
 from tiercel.queues.broker.delays import delay_ms, ends_too_early
 from tiercel.queues.broker.link import Link
 from tiercel.queues.broker.management import Policies, read_policies
 from tiercel.queues.consuming.channel import Epoch
-from tiercel.queues.consuming.channel_settings import EpochSettings
-from tiercel.queues.consuming.consumer_settings import ConsumerSettings
-from tiercel.queues.consuming.copies import Copies, CopyFate
 from tiercel.queues.consuming.failures import FailureBook
-from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.consuming.intake import Intake
-from tiercel.queues.consuming.verbs import How, Later, Verb
+from tiercel.queues.consuming.intake import Delivery, Intake
+from tiercel.queues.consuming.messages import Copies, CopyFate, EpochSettings, How, Later, Verb
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.limits import HELD_LATER_S
+from tiercel.queues.limits import BYTES_HELD, HELD_LATER_S, PREFETCH
 from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
 from tiercel.queues.publishing.delay_copy import DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
@@ -37,8 +34,28 @@ from tiercel.queues.retry import NO_WAIT, BrokerLimit
 log = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-# A thread that is connecting just now hears nothing for longer.
+# A thread that is connecting takes no calls for longer.
 _SAID_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings:
+    """Settings of a consumer: its queue, and how its reader is woken."""
+
+    queue: WorkQueue
+    # Called on the I/O thread when there is something to ``get``, or an error.
+    wake: Callable[[], None]
+    # Adds to a named counter; called on the I/O thread.
+    count: Callable[[str, int], None]
+    # Shown in RabbitMQ's lists of connections and consumers.
+    name: str = "tiercel"
+    # Number of consumers that share the queue, each in a process of its own.
+    tasks: int = 1
+    prefetch: int = PREFETCH
+    bytes_held: int = BYTES_HELD
+    clock: Callable[[], float] = time.monotonic
+    # RabbitMQ's HTTP API, if there is one: the policies are read from it.
+    management_url: str | None = None
 
 
 class Consumer:
@@ -83,17 +100,19 @@ class Consumer:
         self._link.start()
 
     def get(self, limit: int) -> list[Delivery]:
-        """The next messages, as many as there are just now and ``limit`` at most."""
+        """Return the next messages: as many as are here now, ``limit`` at most."""
         epoch = self._epoch
-        return [] if epoch is None else epoch.take(limit)
+        return [] if epoch is None else epoch.hand_out.take(limit)
 
     @property
     def waiting(self) -> int:
-        """Failed messages that are held for their back-off."""
+        """Number of failed messages that are held for their back-off."""
         return self._intake.waiting
 
     def error(self) -> QueuesError | None:
-        """Return why it has ended by itself: a refusal that an operator must act on."""
+        """Return the refusal that ended it, which an operator must act on; None while there is
+        none.
+        """
         return self._error
 
     def ack(self, epoch: int, *tags: int) -> None:
@@ -107,10 +126,10 @@ class Consumer:
         self._settle(epoch, [tag], Verb.FAIL, reason)
 
     def retry_later(self, epoch: int, tag: int, later: Later) -> None:
-        """Have a message that failed delivered again after a time, and not before.
+        """Have a failed message delivered again after a time, and not before.
 
-        It lies in a delay queue meanwhile, and nothing of it is held here. Where that cannot be, it
-        is as for ``fail``.
+        It lies in a delay queue meanwhile, and is not held here. Where no delay queue can take it,
+        it is held as for ``fail``.
         """
         self._settle(epoch, [tag], later)
 
@@ -127,7 +146,7 @@ class Consumer:
     def pause(self) -> None:
         """Take no more messages, and give back those that ``get`` has not handed out.
 
-        What is open can still be settled.
+        Open messages can still be settled.
         """
         self._link.call(lambda: self._set_paused(paused=True))
 
@@ -142,15 +161,14 @@ class Consumer:
         self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:
-        """Settle what was acked or failed, give back the rest, close.
+        """Settle the messages that were acked or failed, give back the rest, close; True if that
+        was done within ``grace``.
 
-        True if that was done within ``grace``.
-
-        If it was not, the broker requeues everything when the connection breaks. Idempotent.
+        Otherwise the broker requeues everything when the connection breaks. Idempotent.
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
-        # What was said before is done before: copies that it asks for are waited for, too.
+        # Earlier calls come first: copies that they ask for are waited for, too.
         said = threading.Event()
         self._link.call(said.set)
         said.wait(min(_SAID_S, grace.total_seconds() / 4))
@@ -167,7 +185,7 @@ class Consumer:
     # -- on the I/O thread -------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """``LinkUser.prepare``: the queue may have been deleted while we were away."""
+        """Implement ``LinkUser.prepare``: the queue may have been deleted while we were away."""
         management_url = self._settings.management_url
         with connected(self._address, "tiercel declare") as connection:
             declared = declare_work_queue(
@@ -181,7 +199,7 @@ class Consumer:
             self._warn(declared, self._policies)
 
     def _warn(self, declared: Declared, policies: Policies) -> None:
-        """Say once how RabbitMQ may delete messages, and that it takes them back too early."""
+        """Warn once if RabbitMQ may delete messages, or takes them back too early."""
         queue = self._settings.queue
         for name, arguments in ((queue.name, declared.arguments or {}), (queue.dead, {})):
             if lost := losses(name, arguments, policies):
@@ -205,7 +223,7 @@ class Consumer:
             )
 
     def opened(self, channel: Any) -> None:
-        """``LinkUser.opened``: a new epoch."""
+        """Implement ``LinkUser.opened``: a new epoch."""
         self._number += 1
         self._counts["channels"] += 1
         queue = self._settings.queue
@@ -228,7 +246,7 @@ class Consumer:
         self._take_or_not()
 
     def lost(self, error: QueuesError) -> None:  # noqa: ARG002 - the link logs it
-        """``LinkUser.lost``: the broker requeues what was open."""
+        """Implement ``LinkUser.lost``: the broker requeues the open messages."""
         epoch = self._epoch
         self._epoch = None
         if epoch is not None:
@@ -238,19 +256,19 @@ class Consumer:
             self._finished()
 
     def failed(self, error: QueuesError) -> None:
-        """``LinkUser.failed``."""
+        """Implement ``LinkUser.failed``."""
         self._error = error
         self._settings.wake()
 
     def _flush(self) -> None:
         # Cleared first: a thread that appends from here on either sees it cleared and asks again,
-        # or is seen by this loop.
+        # or its settlement is taken by this loop.
         self._asked = False
         epoch = self._epoch
         settlements = self._settlements
         while settlements:
             number, tags, how, reason = settlements.popleft()
-            # A channel that is closing takes nothing any more: its messages come again on the next.
+            # A closing channel takes no more settlements: its messages come again on the next.
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
             elif how is Verb.ACK:
@@ -288,7 +306,7 @@ class Consumer:
             self._epoch.set_taking(taking=self._expecting and not self._paused)
 
     def _report(self) -> None:
-        """Pass the counters on, and look after the broker's consumer."""
+        """Pass the counters on, and check the broker's consumer."""
         self._link.later(_REPORT_S, self._report)
         if self._epoch is not None:
             self._epoch.check()

@@ -1,9 +1,9 @@
-"""Failures of each message, as one worker saw them: those that are the message's own.
+"""The failures that are a message's own, as one worker saw them.
 
 RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer
-timeout that ends around a message. It can be too high and never too low. What is counted here can
-be too low, for a worker forgets when it ends and does not know of the others, and is too high only
-where several tasks are reckoned with. A message is dead-lettered when both say so.
+timeout that ends around a message. It can be too high and never too low. The count here can be too
+low, since a worker forgets when it ends and does not know of the others, and is too high only where
+several tasks read the queue. A message is dead-lettered when both counts reach the limit.
 
 A worker that sees a message fail for the first time, and not at its first delivery, takes
 RabbitMQ's count for the failures that workers before it saw: without the returns that may have been
@@ -20,16 +20,16 @@ from typing import Any
 
 from tiercel.queues.retry import DELIVERY_LIMIT
 
-# A message that fails again and again is retried within minutes: older entries are of messages that
-# other workers settled.
+# A message that fails again and again is retried within minutes: older entries belong to messages
+# that other workers settled.
 _MOST = 100_000
 
 
 class FailureBook:
-    """Counts failures by what a message says, for RabbitMQ gives it no identity. Not thread-safe.
+    """Counts failures by body and properties, since RabbitMQ gives messages no identity. Not
+    thread-safe.
 
-    Messages that are equal in body and identity share an entry; their failures are divided by their
-    number.
+    Equal messages share an entry; their failures are divided by their number.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FailureBook:
         self._tasks = tasks
         self._most = most
         self._most_before = delivery_limit * 3 // 4
-        # Of each: copies, failures here, and failures that workers before this one saw.
+        # Per entry: copies, failures here, and failures that workers before this one saw.
         self._entries: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -53,10 +53,10 @@ class FailureBook:
     ) -> int:
         """Note a failure, and return how often this message failed before.
 
-        ``returns``: the deliveries that ends of workers and channels may explain, as far as known.
-        ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the queue does not
-        count. Then each worker counts for itself, and a message has at most as many failures as it
-        is allowed, times the number of tasks.
+        ``returns`` is the number of deliveries that ends of workers and channels may explain, as
+        far as known. ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the
+        queue does not count. Then each worker counts for itself, and a message may fail up to the
+        limit times the number of tasks.
         """
         key = _key(body, properties)
         entry = self._entries.get(key)
@@ -74,7 +74,7 @@ class FailureBook:
     def so_far(self, body: bytes, properties: Any, delivery_count: int | None) -> int:
         """Return how often this message failed, as ``failed`` would, without noting a failure.
 
-        One that no failure is known of had none: it may have come back for other reasons alone.
+        A message without an entry had none: it may have come back for other reasons alone.
         """
         return self._count(self._entries.get(_key(body, properties), [1, 0, 0]), delivery_count)
 

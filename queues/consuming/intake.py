@@ -1,31 +1,145 @@
-"""The prefetch: bounds the messages to ask for, in number and in bytes."""
+"""Messages between the broker and the reader: lines of those that are not handed out yet, and the
+prefetch, which bounds the messages to ask for, in number and in bytes.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
 from tiercel.queues.limits import BACK_OFFS_HELD, BYTES_HELD, MAX_BODY_BYTES, PREFETCH
+
+
+class Delivery(NamedTuple):
+    """One opened message."""
+
+    epoch: int
+    tag: int
+    body: bytes
+    # Number of earlier deliveries, as the broker counts: 0 the first time, None if it does not
+    # count.
+    delivery_count: int | None
+    # As pika's ``BasicProperties``.
+    properties: Any
+    # Time of delivery, in monotonic seconds.
+    arrived_s: float = 0.0
+    # As the broker gives them; text that is not UTF-8 is bytes.
+    exchange: str | bytes = ""
+    routing_key: str | bytes = ""
+    redelivered: bool = False
+    # Times that it was released since.
+    releases: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message: its body, its headers and its other properties."""
+        return len(self.body) + getattr(self.properties, "size", 0)
+
+
+class HandOut:
+    """Lines of messages that are not handed out: those delivered once more and, in turn with them,
+    those released here; behind both the new ones, with a line per priority, the highest in front.
+
+    A message may wait for any other that came before it (``ordered_by``), and comes once more if it
+    has waited for long: so no line holds up a message of another for good.
+
+    A queue with priorities delivers an urgent message as soon as it may deliver any; here it passes
+    new messages that came before it and wait. They wait no longer than they would in the queue: the
+    more of them are held, the fewer urgent ones can come.
+
+    One thread puts messages in and may take them out again; another one takes them. A deque's ends
+    are thread-safe, but asking for its length first is not.
+    """
+
+    def __init__(self) -> None:
+        self._came_back: deque[Delivery] = deque()
+        self._released: deque[Delivery] = deque()
+        self._fresh: deque[Delivery] = deque()
+        # By priority; messages without one are in ``_fresh``.
+        self._urgent: dict[int, deque[Delivery]] = {}
+        # Lines of new messages, in order; replaced and never changed, since both threads read it.
+        self._new: tuple[deque[Delivery], ...] = (self._fresh,)
+        self._released_next = False
+
+    def add(self, delivery: Delivery) -> bool:
+        """Put a message at the end of its line; True if the line was empty."""
+        line = self._came_back if delivery.delivery_count else self._line_of(delivery)
+        line.append(delivery)
+        return len(line) == 1
+
+    def add_again(self, delivery: Delivery) -> None:
+        """Put a released message before the new ones."""
+        self._released.append(delivery)
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Take the next messages, ``limit`` at most."""
+        found: list[Delivery] = []
+        first = (self._came_back, self._released)
+        while len(found) < limit and (first[0] or first[1]):
+            line = first[self._released_next] or first[not self._released_next]
+            self._released_next = not self._released_next
+            with suppress(IndexError):  # taken out meanwhile
+                found.append(line.popleft())
+        for line in self._new:
+            with suppress(IndexError):
+                while len(found) < limit:
+                    found.append(line.popleft())
+        return found
+
+    def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
+        """Take messages out of the head of each line, as long as ``which`` is true of them."""
+        for line in self._lines:
+            try:
+                while which(line[0]):
+                    yield line.popleft()  # or the next one: the first may have been taken meanwhile
+            except IndexError:
+                continue
+
+    def clear(self) -> None:
+        for line in self._lines:
+            line.clear()
+
+    @property
+    def _lines(self) -> tuple[deque[Delivery], ...]:
+        return (self._came_back, self._released, *self._new)
+
+    def _line_of(self, delivery: Delivery) -> deque[Delivery]:
+        """Return the line of a new message."""
+        priority = delivery.properties.priority
+        if not priority:
+            return self._fresh
+        line = self._urgent.get(priority)
+        if line is None:
+            line = self._urgent[priority] = deque()
+            urgent = [self._urgent[each] for each in sorted(self._urgent, reverse=True)]
+            self._new = (*urgent, self._fresh)
+        return line
+
 
 # Decay of the memory of a large message, per message.
 _FADE = 15 / 16
-# Messages held for each tuple that may be in flight: one that is, and one to follow it.
+# Messages held for each tuple that may be in flight: its own, and one to follow it.
 _PER_TUPLE = 2
-# Of the prefetch, the part of messages that failed and come again.
+# The part of the prefetch for messages that failed and come again.
 _AGAIN_PART = 4
-# Room for messages that may fail next, for each that has failed and waits.
+# Room for messages that may fail next, per message that has failed and waits.
 _PER_WAITING = 2
 
 
 class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
-    It is small at first, because what waits in the queue may be large; it grows when messages turn
-    out to be small. It is 1 while too many bytes are held, or more messages than are expected: one
-    more is all that is asked for then, and the queue keeps its consumer. It is 0 (no consumer) only
-    where nothing is expected. What is held when it shrinks is held on. It outlives the channel:
-    what was held on one that is gone must be let go here too.
+    It is small at first, because the messages in the queue may be large; it grows when they turn
+    out to be small. It is 1 while too many bytes are held, or more messages than are expected: then
+    only one more is asked for, and the queue keeps its consumer. It is 0 (no consumer) only where
+    nothing is expected. Messages that are held when it shrinks stay held. It outlives the channel:
+    messages of a channel that is gone must be let go here too.
 
     Messages that wait for their back-off are unacked at the broker, and take room of the consumer
-    over which they came. They are counted apart, and the prefetch is larger by them: a message that
-    always fails holds up no other.
+    over which they came. They are counted apart, and the prefetch is larger by their number: a
+    message that always fails holds up no other.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -33,9 +147,9 @@ class Intake:
         # The largest prefetch now.
         self._limit = prefetch
         self._bound = bytes_held
-        # So large may all messages be of which ``prefetch`` are held.
+        # With all messages of this size, ``prefetch`` of them can be held.
         self._small = bytes_held / prefetch
-        # The size to reckon with: the largest of the last messages.
+        # The size to plan for: the largest of the last messages.
         self._size = float(MAX_BODY_BYTES)
         self._seen = False
         self._held = 0
@@ -44,30 +158,30 @@ class Intake:
 
     @property
     def held(self) -> int:
-        """Bytes held."""
+        """Number of bytes held."""
         return self._held
 
     @property
     def count(self) -> int:
-        """Messages held, without those that wait for their back-off."""
+        """Number of messages held, without those that wait for their back-off."""
         return self._count
 
     @property
     def waiting(self) -> int:
-        """Messages held for their back-off. On any thread."""
+        """Number of messages held for their back-off. On any thread."""
         return self._waiting
 
     @property
     def again(self) -> int:
-        """Messages at most that failed and are delivered once more at one time: others have the
-        rest of the room.
+        """Bound on failed messages that are delivered once more at one time: the rest of the room
+        is for others.
         """
         return max(1, self._limit // _AGAIN_PART)
 
     def expect(self, tuples: int) -> None:
-        """So many tuples are in flight at most, and a small multiple of that is held.
+        """Set the number of tuples that may be in flight; a small multiple of it is held.
 
-        0: nothing is to be taken.
+        0: take nothing.
         """
         self._limit = min(self._most, _PER_TUPLE * tuples)
 
@@ -75,33 +189,33 @@ class Intake:
         self._held += size
         self._count += 1
         if self._seen and self._size <= self._small >= size:
-            return  # all messages are small; how small makes no difference
+            return  # all messages are small, so the prefetch is at its limit
         self._size = max(size, self._size * _FADE) if self._seen else float(size)
         self._seen = True
 
     def let_go(self, size: int, count: int = 1) -> None:
-        """``count`` messages of ``size`` bytes together are held no longer."""
+        """Note that ``count`` messages of ``size`` bytes together are held no longer."""
         self._held -= size
         self._count -= count
 
     def waits(self, size: int) -> None:
-        """A message begins to wait for its back-off, and ``size`` bytes of it are let go."""
+        """Note that a message begins to wait for its back-off, and let ``size`` bytes of it go."""
         self._held -= size
         self._count -= 1
         self._waiting += 1
 
     def waited(self) -> None:
-        """One waits no longer, and is held as before until it is let go."""
+        """Note that a message waits no longer; it is held as before until it is let go."""
         self._count += 1
         self._waiting -= 1
 
     def wanted(self, current: int, waiting: int = 0) -> int:
-        """The prefetch to have, given the one there is (0: no consumer), which has ``waiting``
-        messages that wait for their back-off.
+        """Return the prefetch to have, given the current one (0: no consumer), over which
+        ``waiting`` messages came that wait for their back-off.
 
-        A change costs a round trip, so it grows only where that doubles the room that these leave,
-        and shrinks only where that halves it. With a new consumer RabbitMQ counts from zero,
-        whatever is still held: so it gets 1 before what it may ask for fits.
+        A change costs a round trip, so it grows only where that doubles the room beside those that
+        wait, and shrinks only where that halves it. With a new consumer RabbitMQ counts from zero,
+        no matter how much is still held: so it gets 1 until its prefetch fits.
         """
         limit = self._limit
         if limit == 0:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.keys import KEY_BYTES, lanes_of
-from tiercel.queues.inbox.chunk import Chunk
 from tiercel.queues.values.python_values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tiercel.queues.inbox.chunk import Rows
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.spark_jobs.errors import BadAnchorsError
 from tiercel.spark_jobs.reasons import one_line
 

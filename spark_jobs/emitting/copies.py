@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
-from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.emitting.outputs import TaskOutput
 
 

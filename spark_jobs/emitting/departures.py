@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.inbox.chunk import Lineage, Rows
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, select
 from tiercel.spark_jobs.emitting.outputs import TaskOutput
 from tiercel.spark_jobs.emitting.record import Record

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import edge, edges, seed, seed_array
+from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
-from tiercel.queues.inbox.chunk import Lineage, Rows
 
 # Stands for the root of a spout tuple that is not tracked.
 UNTRACKED = 0

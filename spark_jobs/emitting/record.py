@@ -12,9 +12,9 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any, Protocol
 
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
-from tiercel.queues.inbox.chunk import Rows
 from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import RateLimits
-from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.emitting.outputs import Outputs

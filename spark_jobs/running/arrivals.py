@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import Chunk, Route, decode
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.rules import belongs_to
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import Chunk, Route, decode
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.rules import belongs_to
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS
 from tiercel.spark_jobs.topology.graph import Topology

@@ -12,8 +12,8 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.acker.ledger import Ids
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN

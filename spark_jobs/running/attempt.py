@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Chunk
+from tiercel.acker.inbox.contract import Inbox
+from tiercel.acker.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure, Ledger
-from tiercel.queues.inbox.chunk import Chunk
-from tiercel.queues.inbox.contract import Inbox
-from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival

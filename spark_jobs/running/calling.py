@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from tiercel.queues.inbox.chunk import Chunk
-from tiercel.queues.inbox.records import Covered
+from tiercel.acker.inbox.chunk import Chunk
+from tiercel.acker.inbox.records import Covered
 from tiercel.spark_jobs.bolts.tuples import tuples_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.around import Around

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tiercel.queues.inbox.chunk import Lineage
+from tiercel.acker.inbox.chunk import Lineage
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.emitting.record import Record

@@ -29,11 +29,8 @@ from typing import Any
 import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all, perform_in_turn
-from tiercel.acker.ledger import Applied, Ledger, Reply, Token
-from tiercel.acker.outcomes import total
-from tiercel.acker.work import conflict_of
-from tiercel.queues.inbox.contract import Inbox, Inboxes
-from tiercel.queues.inbox.records import (
+from tiercel.acker.inbox.contract import Inbox, Inboxes
+from tiercel.acker.inbox.records import (
     Appended,
     Covered,
     Parcel,
@@ -42,6 +39,9 @@ from tiercel.queues.inbox.records import (
     next_parcels,
     parcels_left,
 )
+from tiercel.acker.ledger import Applied, Ledger, Reply, Token
+from tiercel.acker.outcomes import total
+from tiercel.acker.work import conflict_of
 from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done

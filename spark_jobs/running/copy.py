@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from tiercel.queues.inbox.chunk import Lineage
+from tiercel.acker.inbox.chunk import Lineage
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.answers import Answers

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.ledger import Reply
-from tiercel.queues.inbox.chunk import Chunk
 from tiercel.spark_jobs.emitting.record import Record
 
 # The counters of a bolt that is to be once.

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from tiercel.acker.errors import RedisUnavailableError
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.inbox.contract import Inbox
-from tiercel.queues.inbox.records import Covered, Sender, StaleAttemptError
+from tiercel.acker.errors import BadChunkError, RedisUnavailableError
+from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.contract import Inbox
+from tiercel.acker.inbox.records import Covered, Sender, StaleAttemptError
 from tiercel.spark_jobs.running.around import Around
 
 log = logging.getLogger(__name__)

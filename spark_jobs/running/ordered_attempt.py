@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tiercel.queues.inbox.chunk import Chunk
-from tiercel.queues.inbox.contract import Inbox
-from tiercel.queues.inbox.records import Covered, StaleAttemptError
+from tiercel.acker.inbox.chunk import Chunk
+from tiercel.acker.inbox.contract import Inbox
+from tiercel.acker.inbox.records import Covered, StaleAttemptError
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import Backlog, Share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from tiercel.queues.inbox.records import Entry
+from tiercel.acker.inbox.records import Entry
 from tiercel.spark_jobs.running.backlog import Backlog, Reader, Share, first_of
 from tiercel.spark_jobs.running.task_order import TaskOrder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiercel.queues.inbox.chunk import Chunk
+from tiercel.acker.inbox.chunk import Chunk
 from tiercel.spark_jobs.running.backlog import Share
 from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.spark_jobs.running.calls.call import Call

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from tiercel.queues.inbox.contract import Effect, Inbox
-from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest
+from tiercel.acker.effects import Effect
+from tiercel.acker.inbox.contract import Inbox
+from tiercel.acker.inbox.records import Covered, Entry, Opened, Rest
 from tiercel.spark_jobs.running.task_order import TaskOrder
 from tiercel.spark_jobs.snapshots.packing import joined, parted
 

@@ -16,9 +16,9 @@ from typing import cast
 import numpy as np
 
 from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode_parts
+from tiercel.acker.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.acker.ledger import Failure, Updates
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode_parts
-from tiercel.queues.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt

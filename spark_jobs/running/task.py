@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.logs.speaking import speak_as
 from tiercel.spark_jobs.running.around import Around

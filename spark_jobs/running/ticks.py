@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
 
 

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.ledger import Ids
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.spark_jobs.bolts.kinds import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import join_lineages, select

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from tiercel.acker.connection.client import connect_topology
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits.contract import LimitSpec, Rate
 from tiercel.acker.limits.redis_limits import open_limits
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 
 
 def open_inboxes(spec: LedgerSpec) -> Inboxes:

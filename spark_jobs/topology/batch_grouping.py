@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
-from tiercel.queues.inbox.chunk import Rows
 from tiercel.queues.values.python_values import python_values
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.hashing import key_hash

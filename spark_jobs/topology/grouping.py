@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tiercel.acker.ids import mix
-from tiercel.queues.inbox.rules import line_of
+from tiercel.acker.inbox.rules import line_of
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.context import TopologyContext

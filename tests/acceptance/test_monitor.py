@@ -26,11 +26,11 @@ from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Bolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.compose.install import find_system_program, install_missing
 from tiercel.compose.ports import free_port
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry

@@ -14,8 +14,7 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server
-from tiercel.queues.consuming.consumer import Consumer
-from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tiercel import Schema
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, encode
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode
 
 
 def chunk(*roots):

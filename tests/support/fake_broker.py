@@ -18,8 +18,7 @@ from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.consumer import Consumer
-from tiercel.queues.consuming.consumer_settings import ConsumerSettings
+from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
 

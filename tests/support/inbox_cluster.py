@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds, Sender
 from tiercel.acker.ledger import LedgerSpec, Outcomes
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds, Sender
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tiercel.queues.inbox.records import Covered, Parcel, Sender
+from tiercel.acker.inbox.records import Covered, Parcel, Sender
 
 NOW = timedelta(0)
 SOON = timedelta(seconds=30)

@@ -16,14 +16,13 @@ import pytest
 
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.chunk import Chunk, decode
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
+from tiercel.acker.inbox.records import Appended, Bounds, Parcel, Sender
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.queues.inbox.chunk import Chunk, decode
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.memory_inbox import MemoryInbox
-from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter

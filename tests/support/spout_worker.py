@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Ledger, LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology

@@ -12,15 +12,13 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("acker", "compose", "frames", "queues", "spark_jobs", "tiercel", "workers")
 
 # Classes of one name, and the reason.
-SHARED = {
-    "Effect": "the same protocol, for queues and acker may not import each other",
-}
+SHARED = {}
 
 # A word, and the folders where identifiers may have it: there it means what the glossary says.
 AT_HOME = {
     "settle": ("frames/", "queues/"),
     "epoch": ("frames/", "queues/"),
-    "seal": ("queues/inbox/", "spark_jobs/running/"),
+    "seal": ("acker/inbox/", "spark_jobs/running/"),
     "outlet": ("queues/publishing/",),
 }
 

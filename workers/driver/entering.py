@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.ledger import Ledger
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.inbox.contract import Inboxes
-from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, parted
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.topology.graph import Topology

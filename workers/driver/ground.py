@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tiercel.queues.inbox.contract import Inboxes
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tiercel.queues.inbox.records import InboxFigures
+from tiercel.acker.inbox.records import InboxFigures
 from tiercel.workers.control.presence import UNATTENDED_S
 
 # For the Spark tasks of a run, until each bolt task has been seen.

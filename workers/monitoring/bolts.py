@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.rules import line_of
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.windows import total_of
-from tiercel.queues.inbox.records import InboxFigures
-from tiercel.queues.inbox.rules import line_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.graph import Component
 from tiercel.workers.control.presence import UNATTENDED_S

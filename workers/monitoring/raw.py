@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tiercel.acker.inbox.records import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Counted, Counts
-from tiercel.queues.inbox.records import InboxFigures
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Graph

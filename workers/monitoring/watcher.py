@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
@@ -23,7 +24,6 @@ from tiercel.acker.metrics.windows import Counts, Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.lease import Lease

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiercel.queues.inbox.records import PARCEL_BYTES
+from tiercel.acker.inbox.records import PARCEL_BYTES
 from tiercel.queues.spout import overrides_last
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission

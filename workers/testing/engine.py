@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Metrics
 from tiercel.acker.metrics.traces import KnownError
-from tiercel.queues.inbox.contract import Inboxes
 from tiercel.spark_jobs.state.store import StateStore
 
 

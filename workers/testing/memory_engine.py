@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import KnownError
-from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.attempts import attempt_at

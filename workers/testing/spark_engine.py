@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks

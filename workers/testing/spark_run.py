@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tiercel.queues.inbox.contract import Inboxes
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.workers.testing.capture import CopyingInboxes
 from tiercel.workers.testing.imports import Imports

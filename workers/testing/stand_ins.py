@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.message.identity import identity_reader
 from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.writing import write_properties

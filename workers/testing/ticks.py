@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tiercel.acker.effects import perform_all
-from tiercel.queues.inbox.chunk import encode
-from tiercel.queues.inbox.records import Parcel, Sender
+from tiercel.acker.inbox.chunk import encode
+from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
 from tiercel.spark_jobs.running.ticks import tick_for
 from tiercel.spark_jobs.topology.graph import Topology

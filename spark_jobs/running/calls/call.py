@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiercel.queues.inbox.chunk import Chunk, Lineage
+from tiercel.acker.inbox.chunk import Chunk, Lineage
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import row_seeds
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tiercel.queues.inbox.records import PARCEL_BYTES
+from tiercel.acker.inbox.records import PARCEL_BYTES
 from tiercel.spark_jobs.running.calls.call import Call
 from tiercel.spark_jobs.running.calls.caller import Caller, Execute
 from tiercel.spark_jobs.running.calls.gates import FlightGate

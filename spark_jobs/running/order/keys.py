@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from tiercel.queues.inbox.chunk import Chunk
+from tiercel.acker.inbox.chunk import Chunk
 from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM

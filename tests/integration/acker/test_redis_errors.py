@@ -28,6 +28,8 @@ from tiercel import AckerError, RedisRefusedError, RedisUnavailableError
 from tiercel.acker.connection.client import connect, connect_topology
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_all, perform_in_turn
+from tiercel.acker.inbox.records import Parcel, Sender
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec, Token, Updates
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
@@ -36,8 +38,6 @@ from tiercel.acker.redis_feed import FeedServer, ShardFeed
 from tiercel.acker.redis_ledger import RedisLedger
 from tiercel.acker.scripts import Noted
 from tiercel.examples.word_count import topology as demo_topology
-from tiercel.queues.inbox.records import Parcel, Sender
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.state.redis_shard import Turn
 from tiercel.spark_jobs.state.redis_store import (
     RedisStateStore,

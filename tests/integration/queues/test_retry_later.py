@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.delays import delay_queue
 from tiercel.queues.broker.depths import depths
-from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.consuming.messages import Later
 from tiercel.queues.retry import NO_WAIT
 
 COUNT = 10_000

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.inboxes import FIRST, ONE, RUN, TWO, covering, opened, parcel, put, take
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.inbox.records import Sender, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import Updates
-from tiercel.queues.inbox.records import Sender, StaleAttemptError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.running.commit import Committer
 
 

@@ -25,12 +25,12 @@ from tiercel import (
     declare_queue,
 )
 from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.metrics.windows import Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import BrokerUnavailableError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.redis_presence import RedisPresences
 from tiercel.workers.control.registry import Registry

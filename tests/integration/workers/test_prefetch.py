@@ -17,10 +17,10 @@ from tests.support.proxy import Proxy
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Publisher, QueueSpout, TopologyBuilder
+from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.inbox.chunk import decode
 from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
 from tiercel.spark_jobs.topology.placement import inboxes_of, line_at
 from tiercel.workers.spout.admission import Admission

@@ -20,10 +20,10 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_in_turn
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
-from tiercel.queues.inbox.redis_streams import RedisInboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.cli.app import app

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from bench import inbox, steps
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.memory import MemoryLedger
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 
 URL = "redis://127.0.0.1:1/0"

@@ -10,9 +10,9 @@ from bench import rig
 from bench.probe import ProcessSample
 from bench.rig import BenchError, Running
 from bench.topologies.words import basic
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Parcel, Sender
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.lease import Holder, Lease

@@ -12,10 +12,10 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after, killed_in
 from tiercel import RedisUnavailableError, StatefulBolt, Topology, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
+from tiercel.acker.inbox.memory import MemoryInbox
+from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
-from tiercel.queues.inbox.memory_inbox import MemoryInbox
-from tiercel.queues.inbox.records import StaleAttemptError
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 

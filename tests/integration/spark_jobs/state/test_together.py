@@ -17,9 +17,9 @@ from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, RedisUnavailableError, StatefulBolt, TopologyBuilder
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
+from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_broker import QUEUE, ConsumerBench
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.consuming.messages import Later
 from tiercel.queues.limits import BACK_OFFS_HELD
 from tiercel.queues.retry import BrokerLimit, RetryPolicy
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.consuming.delivery_tags import Ack, AckBook
+from tiercel.queues.consuming.acks import Ack, AckBook
 
 
 class Wire:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pika import BasicProperties
 
-from tiercel.queues.consuming.hand_out import Delivery, HandOut
+from tiercel.queues.consuming.intake import Delivery, HandOut
 
 
 def delivery(tag: int, priority: int | None = None, *, count: int | None = 0) -> Delivery:

@@ -11,7 +11,7 @@ from pika import BasicProperties
 
 from tiercel.queues.broker.frames import Properties, read_properties
 from tiercel.queues.broker.headers import Headers
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.message.header_text import header_texts
 from tiercel.queues.message.properties import PROPERTIES, PropertyColumns

@@ -6,7 +6,7 @@ from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.consuming.hand_out import Delivery
+from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.message.header_text import header_texts, published_headers, published_with
 from tiercel.queues.publishing.delay_copy import DelayWriter, delay_properties
 from tiercel.queues.retry import failed_before

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, Topology, TopologyBuilder
 from tiercel.acker.ids import mix
-from tiercel.queues.inbox.chunk import Chunk
+from tiercel.acker.inbox.chunk import Chunk
 
 
 class ExplodeTuple(BasicBolt):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiercel.acker.ids import edge, seed
-from tiercel.queues.inbox.chunk import Lineage
+from tiercel.acker.inbox.chunk import Lineage
 from tiercel.spark_jobs.emitting.fold import (
     Anchors,
     child_lineage,

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.queues.inbox.records import Entry
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
+from tiercel.acker.inbox.records import Entry
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.running.backlog import Backlog, Share, part_of, rows_in, rows_left

@@ -11,7 +11,7 @@ from tests.support.inbox_cluster import InboxCluster, at_work
 from tests.support.pump import Pump, Source
 from tests.support.waiting import wait_until
 from tiercel import BatchBolt, Topology, TopologyBuilder
-from tiercel.queues.inbox.memory_inbox import MemoryInbox
+from tiercel.acker.inbox.memory import MemoryInbox
 from tiercel.spark_jobs.running.batch_slices import BatchSlices
 from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.topology.batching import Batching

@@ -18,7 +18,7 @@ from tests.support.pump import Source, killed_after
 from tests.support.reasons import unplaced
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Topology, TopologyBuilder
-from tiercel.queues.inbox.chunk import decode
+from tiercel.acker.inbox.chunk import decode
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.calling import CallingAttempt

@@ -178,7 +178,7 @@ def test_a_server_that_is_away_keeps_no_task_from_being_told_to_end(
     def away(*_: object) -> None:
         raise RedisUnavailableError("away")
 
-    monkeypatch.setattr("tiercel.queues.inbox.memory_inbox.MemoryInbox.wake", away)
+    monkeypatch.setattr("tiercel.acker.inbox.memory.MemoryInbox.wake", away)
     assert process.end() is None
     assert not any(thread.is_alive() for thread in process.host._threads)
 

@@ -24,8 +24,8 @@ from tiercel import (
     StatefulBolt,
     TopologyBuilder,
 )
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import PARCEL_BYTES, Bounds
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import PARCEL_BYTES, Bounds
 from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.workers.testing.clock import SimulatedClock
 

@@ -34,7 +34,7 @@ from tiercel import (
     TopologyBuilder,
 )
 from tiercel.queues.consuming.channel import RELEASES
-from tiercel.queues.consuming.hand_out import Delivery, HandOut
+from tiercel.queues.consuming.intake import Delivery, HandOut
 from tiercel.spark_jobs.running.calling import CallingAttempt
 from tiercel.workers.testing.clock import SimulatedClock
 

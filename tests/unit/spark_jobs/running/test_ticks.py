@@ -7,7 +7,7 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after
 from tests.support.reasons import unplaced
 from tiercel import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
-from tiercel.queues.inbox.chunk import decode
+from tiercel.acker.inbox.chunk import decode
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.workers.testing.ticks import Ticks
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Appended, Bounds, Parcel
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Appended, Bounds, Parcel
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder, Lease

@@ -13,10 +13,10 @@ from tests.support.chunks import chunk
 from tests.support.inboxes import commit, covering, opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.spark_jobs.suspects.case import Case, Suspect
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.workers.driver.entering import enter
@@ -109,7 +109,7 @@ def test_where_nothing_was_left_nothing_is_released(left):
 
 
 def test_more_than_one_look_shows_is_released_too(left, monkeypatch):
-    monkeypatch.setattr("tiercel.queues.inbox.memory.DRAINED_TUPLES", 1)
+    monkeypatch.setattr("tiercel.acker.inbox.memory.DRAINED_TUPLES", 1)
     left.register(*range(10, 30))
     left.wait_in(2, *(chunk(root) for root in range(10, 30)))
     assert left.enter(SECOND) == 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.queues.inbox.records import InboxFigures
+from tiercel.acker.inbox.records import InboxFigures
 from tiercel.workers.driver.watch import (
     START_S,
     SURE_LOOKS,

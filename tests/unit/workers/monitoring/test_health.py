@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
+from tiercel.acker.inbox.records import InboxFigures
 from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.queues.inbox.records import InboxFigures
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.health import Grade, health_of

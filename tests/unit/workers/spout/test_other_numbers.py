@@ -14,12 +14,12 @@ import pytest
 from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Spout, TopologyBuilder
+from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds
+from tiercel.acker.inbox.rules import belongs_to, task_of
 from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds
-from tiercel.queues.inbox.rules import belongs_to, task_of
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder, Lease

@@ -14,11 +14,11 @@ from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
+from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.queues.inbox.chunk import decode
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.spout.admission import Admission

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.chunks import chunk
+from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.limits.contract import Grant, Rate
 from tiercel.acker.limits.memory import MemoryLimits
-from tiercel.queues.inbox.chunk import decode
 from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiercel import BasicBolt, QueueSpout, Topology, TopologyBuilder
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.tuples import tuples_of
 from tiercel.spark_jobs.running.order.keys import TupleKeys

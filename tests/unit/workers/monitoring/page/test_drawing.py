@@ -1,7 +1,7 @@
 """The graph of the page, laid out from left to right."""
 
 from tests.support.overviews import bolt_counts, edge, overview
-from tiercel.queues.inbox.records import InboxFigures
+from tiercel.acker.inbox.records import InboxFigures
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.page.drawing import GAP_Y, NODE_HEIGHT, NODE_WIDTH, graph_of, layers
 

@@ -27,9 +27,9 @@ from tests.support.inboxes import (
     take,
 )
 from tiercel.acker.connection.server import RedisServers
-from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import (
+from tiercel.acker.inbox.contract import LARGEST
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import (
     Appended,
     Bounds,
     Covered,
@@ -37,7 +37,7 @@ from tiercel.queues.inbox.records import (
     Sender,
     StaleAttemptError,
 )
-from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=10, bytes=1000, senders=8)
 DONE, REPEATED, DIFFERENT, FULL, STALE = Appended
@@ -413,7 +413,7 @@ def number_of_senders(inboxes):
     if isinstance(inboxes, MemoryInboxes):
         return len(inboxes._boxes[ONE].senders)
     box = inboxes._of(ONE)
-    return box.server.command("HLEN", box._senders, read=int, verb="count senders").perform()
+    return box.server.command("HLEN", box.senders, read=int, verb="count senders").perform()
 
 
 def test_attempts_go_on_over_runs_and_senders_and_steps_begin_anew(inboxes):

@@ -1,4 +1,4 @@
-"""Rules that both kinds of inboxes keep in the same way. Pure."""
+"""Ids of lines, and the checks and errors that both backends share. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import secrets
 from collections.abc import Sequence
 from functools import cache
 
-from tiercel.queues.inbox.contract import LARGEST
-from tiercel.queues.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.contract import LARGEST
+from tiercel.acker.inbox.records import Parcel, Sender, StaleAttemptError, StepOrderError
 
 # An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
-# Inboxes have a line once per server, as ``part_of_line``, and beside each what came back to it.
+# Each server has a part of a line (``part_of_line``), and beside it the tuples that were returned.
 _BITS = 24
 _TASK = (1 << _BITS) - 1
 _LINE = 1 << 2 * _BITS
 _RETURNED = _LINE << 1
-# Bounds on what one look of ``drain`` brings of one inbox: tuples, and bytes of payload.
+# Bounds on the entries of one inbox that one ``drain`` returns: tuples, and bytes of payload.
 DRAINED_TUPLES = 10_000
 DRAINED_BYTES = 4 * 1024 * 1024
 
@@ -34,10 +34,10 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
 
 
 def drawn_sender(number: int) -> Sender:
-    """Return the sender with a number that was drawn, of at most 31 bits.
+    """Make a sender of a drawn number of at most 31 bits.
 
-    With some random bits, should a failover of Redis lose the last draw: two processes that are one
-    sender would take each other's appends for repeats.
+    It gets random bits too, in case a failover of Redis loses the last draw: inboxes would take the
+    appends of two processes with one number for repeats.
     """
     return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
@@ -64,7 +64,7 @@ def part_of_line(lowest: int) -> int:
 
 
 def returned_to(part: int) -> int:
-    """Return the id of what came back to a part of a line: it goes before the rest of it."""
+    """Return the id of the inbox that holds tuples returned to a part: it goes before the part."""
     return part ^ _LINE ^ _RETURNED
 
 
@@ -74,7 +74,7 @@ def task_of(target: int) -> int:
 
 
 def belongs_to(target: int, line: int) -> bool:
-    """Return True for a part of this line, and for what came back to it."""
+    """Return True for a part of this line, and for the tuples returned to it."""
     return is_line(target) and task_of(target) in tasks_of(line)
 
 
@@ -106,10 +106,10 @@ def superseded(run: str) -> StaleAttemptError:
 
 
 def unfinished(step: int) -> StepOrderError:
-    """Return the error for a seal that would forget another one."""
+    """Return the error for a seal that would overwrite another one."""
     return StepOrderError(f"cannot seal step {step}: another step is sealed and not finished")
 
 
 def unsealed(step: int) -> StepOrderError:
-    """Return the error for a finish of nothing."""
+    """Return the error for finishing a step that is not sealed."""
     return StepOrderError(f"cannot finish step {step}: it was never sealed")

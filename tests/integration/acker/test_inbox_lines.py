@@ -26,10 +26,10 @@ from tests.support.inboxes import (
 )
 from tests.support.waiting import wait_until
 from tiercel.acker.connection.server import RedisServers
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Appended, Bounds, Rest, StaleAttemptError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
-from tiercel.queues.inbox.rules import belongs_to, is_line, line_of, name_of, tasks_of
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Appended, Bounds, Rest, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.rules import belongs_to, is_line, line_of, name_of, tasks_of
 
 BOUNDS = Bounds(tuples=10, bytes=1000)
 LINE = line_of(FOUR)

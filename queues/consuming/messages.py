@@ -1,37 +1,102 @@
-"""The open messages of one channel, and how each is settled: a failed one is rejected here."""
+"""The open messages of one channel, and how each is settled: acked, rejected after its back-off, or
+moved to another queue by copy.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from tiercel.queues.broker.delays import delay_ms, ends_too_early
 from tiercel.queues.broker.link import Link
-from tiercel.queues.consuming.channel_settings import EpochSettings
-from tiercel.queues.consuming.copies import CopyFate
-from tiercel.queues.consuming.delivery_tags import AckBook
-from tiercel.queues.consuming.hand_out import Delivery
-from tiercel.queues.consuming.verbs import Later
+from tiercel.queues.broker.management import Policies
+from tiercel.queues.consuming.acks import Acks
+from tiercel.queues.consuming.failures import FailureBook
+from tiercel.queues.consuming.intake import Delivery, Intake
+from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
 from tiercel.queues.limits import HELD_LATER_S
-from tiercel.queues.retry import GiveUp, failed_before, next_action
+from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
+from tiercel.queues.publishing.delay_copy import DelayWriter
+from tiercel.queues.publishing.publication import Done
+from tiercel.queues.retry import BrokerLimit, GiveUp, RetryPolicy, failed_before, next_action
 
-# Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
-# are part of a contiguous prefix some milliseconds later, which is one ack.
-_FEW = 16
-_PATIENCE_S = 0.1
-# One whose back-off is over waits no longer than this for others that came again before it: these
-# may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
+log = logging.getLogger(__name__)
+
+# A message whose back-off is over waits no longer than this for others that came again before it:
+# they may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
 _LONGEST_DUE_S = 10.0
 
 
+class Verb(Enum):
+    """Outcome of a message, as its reader says."""
+
+    ACK = auto()
+    FAIL = auto()
+    RELEASE = auto()
+    DEAD_LETTER = auto()
+
+
+class Later(NamedTuple):
+    """A bolt's wish to have a failed message again after some seconds."""
+
+    seconds: float
+    reason: str
+    blame: bool
+
+
+class CopyFate(Enum):
+    """Result of copying a message; the values are names of counters."""
+
+    DEAD_LETTERED = "dead_lettered"
+    DELAYED = "delayed"
+    # The other queue did not take it.
+    REFUSED = "copies_refused"
+    # No delay queue can take it: its headers leave no room.
+    NO_ROOM = "no_room"
+
+
+# An end of an open message: as its reader says, or by a copy of it.
+How = Verb | Later | CopyFate
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSettings:
+    """Settings that all channels of a consumer share."""
+
+    queue: str
+    # The consumer tag's beginning.
+    tag: str
+    link: Link
+    # Counts the open messages of all channels.
+    intake: Intake
+    # Back-off for which a failed message is held before it is rejected.
+    retry: RetryPolicy
+    # A message that failed this often before and fails again is dead-lettered.
+    delivery_limit: int
+    broker_limit: BrokerLimit
+    failures: FailureBook
+    # Called when a message comes and none was there to hand out.
+    wake: Callable[[], None]
+    # Copies messages to other queues; ``copied`` is called for each, some time later.
+    copies: Copies
+    clock: Callable[[], float]
+    # The policies that may spoil a delay queue.
+    policies: Policies
+    # Arguments of ``basic.consume``.
+    consumer_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OpenMessages:
-    """Everything that came on one channel and is not settled. All of it runs on the I/O thread.
+    """The messages that came on one channel and are not settled. All of it runs on the I/O thread.
 
     A message is open until it is settled. While it is being copied to another queue it is busy, and
-    while it is held for its back-off it waits: only the end of that settles it. Of one that waits
-    no more than the delivery tag is kept, and it takes no room of those that do not wait. Once the
-    channel begins to close what is held is held until ``void``.
+    while it is held for its back-off it waits: only the end of the copy or the back-off settles it.
+    Only the delivery tag of a waiting message is kept, and it takes no room of the others. Once the
+    channel begins to close all messages are held until ``void``.
     """
 
     def __init__(
@@ -42,8 +107,8 @@ class OpenMessages:
         stirred: Callable[[], None],
         adjust: Callable[[], None],
     ) -> None:
-        """``stirred`` is called when something was said to the broker, ``adjust`` when what was
-        held has left.
+        """``stirred`` is called when a message was settled at the broker, ``adjust`` when one that
+        was held has left.
         """
         self.counts: Counter[str] = Counter()
         self.acks = Acks(channel, settings.link, stirred)
@@ -57,35 +122,34 @@ class OpenMessages:
         self._adjust = adjust
         self._open: dict[int, Delivery] = {}
         self._busy: dict[int, Delivery] = {}
-        # Those that wait for their back-off, without bodies; the timers of those whose back-off is
-        # not over; of the others since when it is, and the tag.
+        # Messages that wait for their back-off, without bodies; their timers until it is over; and
+        # then the time at which it was over, with the tag.
         self._waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
         self.due: deque[tuple[float, int]] = deque()
-        # Of those that wait, the ones that came over the broker's consumer of now.
+        # Number of waiting messages that came over the broker's current consumer.
         self.waiting_here = 0
-        # Open messages that were delivered before, and those that were returned for that just now.
+        # Open messages that were delivered before, and those just returned to be delivered again.
         self._again = 0
         self._returning = 0
-        # Of those that are being copied to a delay queue.
+        # Wishes for the messages that are being copied to a delay queue.
         self._wishes: dict[int, Later] = {}
 
     def add(self, delivery: Delivery) -> None:
-        """It is open: for the first time, or once more."""
+        """Note an open message: for the first time, or once more."""
         self._open[delivery.tag] = delivery
         if delivery.redelivered:
             self._again += 1
             self._returning = max(0, self._returning - 1)
 
     def mark(self) -> None:
-        """A new consumer of the broker's begins, whose prefetch counts from zero."""
+        """Note that a new consumer begins at the broker, whose prefetch counts from zero."""
         self._book.mark()
         self.waiting_here = 0
 
     def claim(self, tag: int) -> Delivery | None:
-        """Take an open message out, to settle it by one of the calls below.
-
-        None if it is settled or busy.
+        """Take an open message out, to settle it by one of the calls below; None if it is settled
+        or busy.
         """
         delivery = self._open.pop(tag, None)
         if delivery is not None:
@@ -93,10 +157,7 @@ class OpenMessages:
         return delivery
 
     def finish_all(self, tags: Iterable[int]) -> int:
-        """Take open messages out and ack them with the next ``flush``.
-
-        Returns how many of these were open.
-        """
+        """Ack open messages with the next ``flush``; returns how many were open."""
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
@@ -118,10 +179,10 @@ class OpenMessages:
             self._hold(delivery, action.after_s)
 
     def retry_later(self, delivery: Delivery, later: Later) -> None:
-        """Have a message that failed come again after a time: a copy of it waits in a delay queue.
+        """Have a failed message come again after a time: a copy of it waits in a delay queue.
 
-        It is held here where a policy would end that queue too early. Without blame the number of
-        its failures stays as it is.
+        It is held here where a policy would delete that queue too early. Without blame it counts as
+        no failure.
         """
         if later.blame:
             failures = self._failed(delivery)
@@ -157,17 +218,17 @@ class OpenMessages:
         self._settings.copies.dead_letter(delivery, reason)
 
     def dead_letter_last(self, delivery: Delivery) -> None:
-        """Dead-letter a message that the broker would delete in place of its next delivery."""
+        """Dead-letter a message that the broker would delete instead of delivering it again."""
         count = delivery.delivery_count
         self.dead_letter(
             delivery, f"came back {count} times: the next time its queue would delete it"
         )
 
     def copied(self, tag: int, fate: CopyFate) -> None:
-        """Another queue has the copy: now the original may go.
+        """Ack the original, once another queue has the copy.
 
-        Where that did not take it, keep it in its own queue, and try again after the time that was
-        wanted, or after the longest wait.
+        If the other queue did not take it, keep it in its own queue, and try again after the wanted
+        time, or after the longest wait.
         """
         later = self._wishes.pop(tag, None)
         if (delivery := self._busy.pop(tag, None)) is None:
@@ -178,7 +239,7 @@ class OpenMessages:
         self._book.finish(tag)
         self._intake.let_go(delivery.size)
         if fate is CopyFate.DELAYED:
-            # The copy's header knows them, also those that were noted at the first delivery.
+            # The copy's header counts them, also failures noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
         else:
             self._forget_failures(delivery)
@@ -198,16 +259,16 @@ class OpenMessages:
             self._hold(delivery, max(1.0, min(later.seconds, HELD_LATER_S)))
 
     def end_back_offs(self) -> None:
-        """Reject now what is held for its back-off."""
+        """Reject now all messages that are held for their back-off."""
         self._forget_timers()
         for tag in list(self._waiting):
             self._reject_held(tag)
 
     def let_return(self, *, anew: bool = False) -> None:
-        """Reject those whose back-off is over, so that they come again: as many as there is room
+        """Reject messages whose back-off is over, so that they come again: as many as there is room
         for, since the broker delivers them before all others.
 
-        ``anew``: those that were returned before and did not come are another worker's by now.
+        ``anew``: messages that were returned before and did not come are another worker's by now.
         """
         if anew:
             self._returning = 0
@@ -220,7 +281,7 @@ class OpenMessages:
             self._reject_held(self.due.popleft()[1])
 
     def void(self) -> None:
-        """The channel is gone."""
+        """Forget all messages: the channel is gone."""
         self._forget_timers()
         self.acks.void()
         for _ in self._waiting:
@@ -243,8 +304,8 @@ class OpenMessages:
         self._timers.clear()
 
     def _failed(self, delivery: Delivery) -> int:
-        """Note a failure; returns how often the message had failed before, also as the message
-        that it was before it lay in a delay queue.
+        """Note a failure; returns how often the message had failed before, including failures
+        before it lay in a delay queue.
         """
         count = delivery.delivery_count
         # Each channel of this worker may have ended around it, and the worker before this one.
@@ -273,7 +334,7 @@ class OpenMessages:
             self._settings.failures.forget(delivery.body, delivery.properties)
 
     def _hold(self, delivery: Delivery, wait_s: float) -> None:
-        """Reject it after its back-off."""
+        """Reject a message after its back-off."""
         if wait_s <= 0:
             self._reject(delivery)
             return
@@ -293,7 +354,7 @@ class OpenMessages:
 
     def _reject_held(self, tag: int) -> None:
         if not self._channel.is_open:
-            return  # it waits on, so that void settles it
+            return  # it goes on waiting, so that void settles it
         if (delivery := self._waiting.pop(tag, None)) is None:
             return
         self.waiting_here -= self._book.is_of_newest(tag)
@@ -317,40 +378,63 @@ class OpenMessages:
         self.counts[counter] += 1
 
 
-class Acks:
-    """Sends what ``book`` says is finished. All of it runs on the I/O thread."""
+class Copies:
+    """Copies messages to the dead-letter queue or a delay queue. The original is settled only when
+    the fate of its copy is known.
+    """
 
-    def __init__(self, channel: Any, link: Link, sent: Callable[[], None]) -> None:
-        """``sent`` is called when acks have left."""
-        self.book = AckBook()
-        self._channel = channel
-        self._link = link
-        self._sent = sent
-        self._later: object | None = None
+    def __init__(
+        self,
+        dead_letter_writer: DeadLetterWriter,
+        delay_writer: DelayWriter,
+        told: Callable[[Delivery, CopyFate], None],
+    ) -> None:
+        """``told`` is called once per message, on any thread."""
+        self._dead_letter_writer = dead_letter_writer
+        self._delay_writer = delay_writer
+        self._told = told
 
-    def send(self, *, everything: bool = False) -> None:
-        """Send what is finished; much that is not contiguous waits for a moment,
-        unless ``everything``.
-        """
-        few = everything or self.book.finished <= _FEW
-        self._take(singles=few)
-        if self.book.finished and self._later is None:
-            self._later = self._link.later(_PATIENCE_S, self._now)
+    def dead_letter(self, delivery: Delivery, reason: str) -> None:
+        """Publish a copy to the dead-letter queue."""
+        self._copy(
+            delivery,
+            CopyFate.DEAD_LETTERED,
+            "a message stays in its queue for now",
+            lambda done: self._dead_letter_writer.copy(delivery, reason, done),
+        )
 
-    def void(self) -> None:
-        """The channel is gone."""
-        if self._later is not None:
-            self._link.forget(self._later)
-            self._later = None
+    def delay(self, delivery: Delivery, seconds: float, failures: int) -> None:
+        """Publish a copy to a delay queue, with the number of failures so far."""
+        self._copy(
+            delivery,
+            CopyFate.DELAYED,
+            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
+            lambda done: self._delay_writer.copy(delivery, seconds, failures, done),
+        )
 
-    def _now(self) -> None:
-        self._later = None
-        if self._channel.is_open:
-            self._take(singles=True)
+    def close(self, timeout_s: float) -> None:
+        """Wait for copies that are on their way, at most this long, then end."""
+        self._dead_letter_writer.close(timeout_s / 2)
+        self._delay_writer.close(timeout_s / 2)
 
-    def _take(self, *, singles: bool) -> None:
-        acks = self.book.take(singles=singles)
-        for ack in acks:
-            self._channel.basic_ack(ack.tag, multiple=ack.multiple)
-        if acks:
-            self._sent()
+    def _copy(
+        self, delivery: Delivery, fate: CopyFate, refused: str, copy: Callable[[Done], None]
+    ) -> None:
+        def done(error: QueuesError | None) -> None:
+            if isinstance(error, MessageTooLargeError):
+                self._told(delivery, CopyFate.NO_ROOM)
+                return
+            if error is not None:
+                dead = fate is CopyFate.DEAD_LETTERED
+                log.warning(
+                    "%s: %s",
+                    refused,
+                    error,
+                    extra={"event": "dead_letter_refused" if dead else "delay_refused"},
+                )
+            self._told(delivery, CopyFate.REFUSED if error is not None else fate)
+
+        try:
+            copy(done)
+        except Exception as error:  # noqa: BLE001 - no error of one message may harm its neighbours
+            done(PublishRefusedError(f"it cannot be copied: {error!r}"))

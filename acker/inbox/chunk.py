@@ -14,39 +14,68 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.columns import TIMES, check_times, is_plain, leaf_of
-from tiercel.queues.inbox.maps import as_map, maps_of, with_pairs
-from tiercel.queues.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
-from tiercel.queues.inbox.rules import is_line
-from tiercel.queues.values.python_values import TEXTS
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
+from tiercel.acker.inbox.rules import is_line
+from tiercel.acker.keys import LANES
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
 
+# The columns behind those of the stream, and the route in the metadata.
 _KEYS = "__keys"
 _ROOTS = "__roots"
 _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _IDS = pa.list_(pa.uint64())
-# Numbers of 64 bits that a key is made of, see ``acker.keys``.
-KEY_LANES = 5
-_KEY = pa.binary(8 * KEY_LANES)
-_FRAME = struct.Struct("<Ii")
-_CONTINUES = 0xFFFFFFFF
+_KEY = pa.binary(8 * LANES)
+
 # Bounds on one chunk in a line.
 _SHARED_TUPLES = 1_000
 _SHARED_BYTES = 64 * 1024
+
+# The types of ``queues.values.schema``, beside decimals, lists and maps of texts: each value has
+# bytes of its own.
+_FLAT = {
+    pa.string(),
+    pa.binary(),
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+}
+_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
+_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+_TIMES = {
+    pa.date32(): _DAYS,
+    pa.timestamp("us"): _MICROSECONDS,
+    pa.timestamp("us", tz="UTC"): _MICROSECONDS,
+}
+_LEAST_SCALE = -38  # the least that pyarrow makes Python decimals of
+# Arrow ends the process where it meets a map with a key that is null, before it can be asked if
+# there is one. In a message a map has the buffers of a list of pairs, so it is read as one, and
+# checked, before it becomes a map.
+_TEXTS = pa.map_(pa.string(), pa.string())
+_PAIR = pa.struct([_TEXTS.key_field, _TEXTS.item_field])
+_PAIRS = pa.list_(pa.field("entries", _PAIR, nullable=False))
+
+# Arrow's framing of messages, and numbers in a FlatBuffer.
+_FRAME = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
 _END = _FRAME.pack(_CONTINUES, 0)
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 # Longer headings, of streams with thousands of columns, are read each time.
-_KEPT_BYTES = 16 * 1024
-# All that pyarrow, numpy and the look into the head raise for bytes that are damaged; ValueError is
-# UnicodeDecodeError too.
+_CACHED_BYTES = 16 * 1024
+# Everything that pyarrow, numpy and ``_is_compressed`` raise for damaged bytes; UnicodeDecodeError
+# is a ValueError.
 _DAMAGED = (
     pa.ArrowException,
     OSError,
@@ -84,7 +113,7 @@ class Lineage:
     offsets: NDArray[np.int32]
     roots: NDArray[np.uint64]
     edges: NDArray[np.uint64]
-    # Shape (n, KEY_LANES): zeros for a tuple without a key. None: no tuple has one.
+    # Shape (n, LANES): zeros for a tuple without a key. None: no tuple has one.
     keys: NDArray[np.uint64] | None = None
 
     @property
@@ -94,7 +123,7 @@ class Lineage:
         return self.offsets[1:] - self.offsets[:-1]
 
     def slice(self, first: int, end: int) -> Lineage:
-        """The lineage of the tuples from ``first`` to before ``end``."""
+        """Return the lineage of the tuples from ``first`` to before ``end``."""
         start, stop = self.offsets[first], self.offsets[end]
         return Lineage(
             offsets=self.offsets[first : end + 1] - start,
@@ -115,7 +144,7 @@ class Chunk:
 
 
 def encode(chunk: Chunk) -> bytes:
-    """The chunk as an Arrow IPC stream."""
+    """Write a chunk as an Arrow IPC stream."""
     lineage = chunk.lineage
     keys = lineage.keys
     schema, beginning = _written_heading(chunk.route, chunk.values.schema, keyed=keys is not None)
@@ -132,8 +161,8 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
-    """Encode a chunk, by halves where it is larger than a parcel may be, or than what goes to a
-    line should be: each task that claims some of its tuples copies all of them.
+    """Encode a chunk, by halves where it is larger than a parcel may be, or than one in a line
+    should be: each task that claims some of its tuples copies all of them.
 
     Returns each payload with its number of tuples. The same chunk is always cut in the same way.
     """
@@ -159,8 +188,8 @@ def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
 
 @lru_cache(maxsize=1024)
 def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[pa.Schema, bytes]:
-    """The schema of all chunks on one route, and its message: to write it anew is half of a
-    small chunk's price.
+    """Return the schema of all chunks on one route, and its message; cached, since writing it is
+    half the cost of a small chunk.
     """
     names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
     ids = [pa.field(_KEYS, _KEY)] if keyed else []
@@ -170,11 +199,9 @@ def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[p
 
 
 def decode(payload: bytes) -> Chunk:
-    """The chunk in an Arrow IPC stream written by ``encode``.
+    """Read a chunk that ``encode`` wrote; raises BadChunkError for anything else.
 
-    Raises BadChunkError for anything else.
-
-    Safe with a payload from any writer: what this returns is safe to read. Arrow itself believes
+    Safe with a payload from any writer, and the chunk is safe to read. Arrow itself believes
     offsets and lengths as they come, and would read beyond a buffer later; here all of them are
     checked. Compressed bodies are refused, and so are types that stand for more values than they
     have bytes, so that reading takes memory in proportion to the payload.
@@ -184,9 +211,9 @@ def decode(payload: bytes) -> Chunk:
         batch = _batch(payload, at, heading.schema)
         columns = batch.columns
         for column in heading.maps:
-            columns[column] = as_map(columns[column])
+            columns[column] = _as_map(columns[column])
         for column, type_ in heading.times:
-            check_times(columns[column], type_)
+            _check_times(columns[column], type_)
         width = len(heading.values)
         return Chunk(
             route=heading.route,
@@ -202,7 +229,7 @@ def decode(payload: bytes) -> Chunk:
 class _Heading:
     """The first message of a payload."""
 
-    # To read the batch by.
+    # For reading the batch.
     schema: pa.Schema
     # Without the ids.
     values: pa.Schema
@@ -213,27 +240,27 @@ class _Heading:
 
 
 def _heading_of(payload: bytes) -> tuple[_Heading, int]:
-    """The heading, and where it ends."""
+    """Read the heading; returns it and its end."""
     mark, length = _FRAME.unpack_from(payload)
     end = _FRAME.size + length
     if mark != _CONTINUES or not 0 < length <= len(payload) - _FRAME.size:
         raise BadChunkError("it does not begin like one")
     head = payload[:end]
-    return (_heading(head) if length <= _KEPT_BYTES else _heading.__wrapped__(head)), end
+    return (_heading(head) if length <= _CACHED_BYTES else _heading.__wrapped__(head)), end
 
 
 @lru_cache(maxsize=1024)
 def _heading(head: bytes) -> _Heading:
-    """All chunks on one route begin with the same bytes."""
+    """Read a schema message; cached, as all chunks on one route begin with the same bytes."""
     schema = pa.ipc.read_schema(pa.py_buffer(head))
     fields = list(schema)
     keyed = len(fields) > 2 and fields[-3].name == _KEYS
     if keyed and fields[-3].type != _KEY:
         raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
     values = fields[: -3 if keyed else -2]
-    leaves = [leaf_of(field.type) for field in values]
+    leaves = [_leaf_of(field.type) for field in values]
     for field, leaf in zip(values, leaves, strict=True):
-        if not is_plain(leaf) and field.type != TEXTS:
+        if not _is_plain(leaf) and field.type != _TEXTS:
             raise BadChunkError(
                 f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
             )
@@ -245,13 +272,39 @@ def _heading(head: bytes) -> _Heading:
     route = Route(
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
-    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in TIMES]
-    maps = maps_of(schema)
-    return _Heading(with_pairs(schema, maps), pa.schema(values), maps, times, route)
+    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    maps = _maps_of(schema)
+    return _Heading(_with_pairs(schema, maps), pa.schema(values), maps, times, route)
+
+
+def _leaf_of(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a list, through all levels; else the type itself."""
+    while type_.id == _IDS.id:
+        type_ = type_.value_type
+    return type_
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    """Return True for a type whose values have bytes of their own."""
+    if pa.types.is_decimal128(type_):
+        return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
+    return type_ in _FLAT or type_ in _TIMES
+
+
+def _maps_of(schema: pa.Schema) -> list[int]:
+    """Return the positions of the columns that are maps of texts."""
+    return [column for column, field in enumerate(schema) if field.type == _TEXTS]
+
+
+def _with_pairs(schema: pa.Schema, maps: list[int]) -> pa.Schema:
+    """Return the schema with these maps as lists of pairs, to read a message by."""
+    for column in maps:
+        schema = schema.set(column, schema.field(column).with_type(_PAIRS))
+    return schema
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The record batch, checked through and through."""
+    """Read the record batch and check all of it."""
     message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
     if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
         raise BadChunkError(
@@ -263,6 +316,50 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     return batch
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Find out from the message's head: pyarrow would unpack the body, however large it becomes.
+
+    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the
+    table's length, its own and then the places of its fields, 0 for one that is not there. The
+    third field of a message is the head of its batch, whose fourth is the compression.
+    """
+    head = memoryview(metadata)
+    (message,) = _U32.unpack_from(head)
+    place = _place(head, message, 2)
+    (distance,) = _U32.unpack_from(head, place)
+    return _place(head, place + distance, 3) != 0
+
+
+def _place(head: memoryview, table: int, field: int) -> int:
+    """Return the offset of a field in a table; 0 if it is not there."""
+    (distance,) = _I32.unpack_from(head, table)
+    directory = table - distance
+    (length,) = _U16.unpack_from(head, directory)
+    at = 4 + 2 * field
+    if at >= length:
+        return 0
+    (offset,) = _U16.unpack_from(head, directory + at)
+    return table + offset if offset else 0
+
+
+def _as_map(pairs: pa.Array) -> pa.Array:
+    """Make a map of validated pairs; raises BadChunkError."""
+    entries = pairs.values
+    if entries.null_count or entries.field(0).null_count:
+        raise BadChunkError("a map in it has a key that is null")
+    return pa.Array.from_buffers(_TEXTS, len(pairs), pairs.buffers()[:2], children=[entries])
+
+
+def _check_times(column: pa.Array, type_: pa.DataType) -> None:
+    """Raise BadChunkError for a year that Python lacks: no tuple could be made of it."""
+    while column.type.id == _IDS.id:
+        column = column.flatten()
+    first, last = _TIMES[type_]
+    ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
+    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
+        raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
 
 
 def _lineage(*columns: pa.Array) -> Lineage:
@@ -290,31 +387,4 @@ def _keys(column: pa.Array) -> NDArray[np.uint64]:
     if column.null_count:
         raise BadChunkError("a key of its tuples is missing")
     values = column.buffers()[1] if len(column) else b""
-    return np.frombuffer(values, "<u8", KEY_LANES * len(column)).reshape(-1, KEY_LANES)
-
-
-def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Look into the message's head: pyarrow unpacks a body without asking, however
-    large it becomes.
-
-    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the
-    table's length, its own and then the places of its fields, 0 for one that is not there. The
-    third field of a message is the head of its batch, whose fourth is the compression.
-    """
-    head = memoryview(metadata)
-    (message,) = _U32.unpack_from(head)
-    place = _place(head, message, 2)
-    (distance,) = _U32.unpack_from(head, place)
-    return _place(head, place + distance, 3) != 0
-
-
-def _place(head: memoryview, table: int, field: int) -> int:
-    """Return the offset of a field in a table; 0 if it is not there."""
-    (distance,) = _I32.unpack_from(head, table)
-    directory = table - distance
-    (length,) = _U16.unpack_from(head, directory)
-    at = 4 + 2 * field
-    if at >= length:
-        return 0
-    (offset,) = _U16.unpack_from(head, directory + at)
-    return table + offset if offset else 0
+    return np.frombuffer(values, "<u8", LANES * len(column)).reshape(-1, LANES)

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 
 from tests.support.inboxes import ONE, TWO, parcel, take
 from tiercel.acker.connection.server import RedisServers
-from tiercel.queues.inbox.memory import MemoryInboxes
-from tiercel.queues.inbox.records import Bounds, Covered, Sender, StaleAttemptError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.memory import MemoryInboxes
+from tiercel.acker.inbox.records import Bounds, Covered, Sender, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=8, bytes=60)
 TASKS = [ONE, TWO]

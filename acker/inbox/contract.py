@@ -12,23 +12,23 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
   lost, and a repeated step appends nothing twice, also where it ended between two parts. A sender
   appends to one inbox in the order of its numbers and parts: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
-  (``open``). Whatever another run or an older attempt writes or takes is refused where it is
-  written, and so is an append of a sender that a newer attempt of the same task has fenced off.
+  (``open``). A call of another run or an older attempt is refused by the server, and so is an
+  append of a sender that a newer attempt of the same task has fenced off.
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large. Large
   output comes in parts (``parcels_of``), so that each waits for room by itself.
-* **Lines.** What is for any task of a bolt is appended to the bolt's line (``rules.line_of``), and
-  a task *claims* from its head what it can execute now: in the same call these tuples move into
-  the task's own inbox, and from then on they are the task's. An entry of more tuples than one task
-  claims is shared by rows. What a task has claimed and not begun it may give back to the head of
-  the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a part of
-  the line; a parcel goes to one part, chosen by its sender and number. Adopting, draining, fencing,
-  looking at and appending to a line are as for an inbox, with the line's id.
-* **Every call may be repeated** as it is, at any time after: a repeat has no effect of its own.
-  But ``draw`` draws another number.
+* **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``rules.line_of``), and
+  a task *claims* as many from its head as it can execute now: in the same call they move into the
+  task's own inbox, and from then on they are the task's. An entry of more tuples than one task
+  claims is shared by rows. Tuples that a task has claimed and not begun it may give back to the
+  head of the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a
+  part of the line; a parcel goes to one part, chosen by its sender and number. Adopting, draining,
+  fencing, looking at and appending to a line are as for an inbox, with the line's id.
+* **Every call may be repeated** as it is, at any later time: a repeat has no effect of its own.
+  Only ``draw`` draws another number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
-* Errors of the server are raised as the server's owner raises them: RedisUnavailableError (the
-  call may have taken effect; repeat it) and RedisRefusedError (an operator must act).
+* A server raises RedisUnavailableError (the call may have taken effect; repeat it) or
+  RedisRefusedError (an operator must act).
 
 Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After
 a server came back empty its inboxes belong to no run, and every call of the old run finds that out:
@@ -42,17 +42,17 @@ a server came back empty its inboxes belong to no run, and every call of the old
     beat                returns the tasks
     figures             an inbox with ``adopted`` False, by which the driver notices
 
-The driver begins a new run: ``adopt`` makes the inboxes anew, and drains what other
-servers still hold.
+The driver begins a new run: it adopts the inboxes anew, and drains the other servers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from tiercel.queues.inbox.records import (
+from tiercel.acker.effects import Effect
+from tiercel.acker.inbox.records import (
     NO_CALLS,
     Appended,
     Covered,
@@ -64,18 +64,8 @@ from tiercel.queues.inbox.records import (
     Sender,
 )
 
-T_co = TypeVar("T_co", covariant=True)
-
 # Lua counts in floating point: larger integers would be rounded.
 LARGEST = 2**53 - 1
-
-
-class Effect(Protocol[T_co]):
-    """One prepared call: ``acker.effects.Effect``, of which nothing can be imported here."""
-
-    def perform(self) -> T_co:
-        """Make the call and return its reply."""
-        ...
 
 
 class Inbox(Protocol):
@@ -86,7 +76,7 @@ class Inbox(Protocol):
 
     @property
     def opened(self) -> Opened:
-        """State that the attempt found."""
+        """Return the state that the attempt found."""
         ...
 
     def take(
@@ -99,8 +89,8 @@ class Inbox(Protocol):
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
-        Where these have fewer tuples than ``claims``, and no others are in the inbox, claims the
-        rest from the line, and returns that behind them. One entry that comes to a line wakes one
+        Where these have fewer tuples than ``claims``, and the inbox has no others, claims the
+        rest from the line, and returns it behind them. One entry that comes to a line wakes one
         task; a task that leaves something there wakes another.
 
         Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
@@ -109,29 +99,30 @@ class Inbox(Protocol):
         ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not.
         The position of the last one is kept on the server before this returns (see
         ``Opened.taken``). Finish a step that was found sealed first, else its entries come too;
-        those that it leaves done in part do come, after ``read`` as well. Raises StaleAttemptError.
+        entries that it leaves done in part do come, also after ``read``. Raises StaleAttemptError.
         """
         ...
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
-        """Return the entries at these positions, without those that are gone, in the order given.
+        """Return the entries at these positions that are still there, in the order given.
 
         For a sealed step that must be repeated. Raises StaleAttemptError.
         """
         ...
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        """Note what a step covers, before its first effect leaves. False: the attempt is stale.
+        """Note the tuples that a step covers, before its first effect leaves. False: the attempt is
+        stale.
 
-        ``snapshot`` is what the bolt is after the step; it counts when the step is finished, and
-        None leaves the one before. A repeat changes nothing but the snapshot, which the last seal
+        ``snapshot`` is the bolt after the step; it counts when the step is finished, and None
+        leaves the one before. A repeat changes nothing but the snapshot, which the last seal
         gives; nor does a step that is finished. Raises StepOrderError where an earlier step is
         sealed and not finished.
         """
         ...
 
     def finish(self, step: int) -> Effect[bool]:
-        """Forget what the sealed step covers.
+        """Forget the tuples that the sealed step covers.
 
         False: the attempt is stale. A repeat changes nothing.
 
@@ -147,14 +138,14 @@ class Inbox(Protocol):
         ...
 
     def wake(self) -> None:
-        """Make the ``take`` that waits, or else the next one that would, return soon. Thread-safe.
+        """End the ``take`` that waits, or else the next one that would, soon. Thread-safe.
 
         Should the server be away, ``take`` ends within some seconds by itself.
         """
         ...
 
     def close(self) -> None:
-        """Release what ``take`` waits with. Idempotent."""
+        """Release the connection that ``take`` waits with. Idempotent."""
         ...
 
 
@@ -167,8 +158,8 @@ class Inboxes(Protocol):
         """Give the inboxes of ``tasks`` to a run: from now on every call of another run is refused.
 
         Inboxes of tasks that the topology no longer has are adopted too, so that they can be
-        drained; what was there stays until it is drained. Senders and steps begin anew, attempts go
-        on. Adopting again for the same run changes nothing, but for tasks that it did not have yet.
+        drained; entries stay until then. Senders and steps begin anew, the numbers of attempts go
+        on. Adopting again for the same run changes nothing, except for tasks that are new to it.
         An empty inbox of a task that the topology no longer has is forgotten.
 
         The name of a run begins with its number (``Lease.draw``); one without counts as 0. Raises
@@ -181,8 +172,9 @@ class Inboxes(Protocol):
         """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
 
         Changes nothing; empty when nothing is left. Release the roots of the entries, discard them,
-        and drain again. A driver that dies in between leaves the rest, and what it did not discard,
-        to the next one. Drain before anything is appended in the new run. Raises StaleAttemptError.
+        and drain again. A driver that dies in between leaves the rest, and the entries that it did
+        not discard, to the next one. Drain before anything is appended in the new run. Raises
+        StaleAttemptError.
         """
         ...
 
@@ -195,13 +187,13 @@ class Inboxes(Protocol):
         ...
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
-        """Return the newest snapshot of each inbox that has one, (task, snapshot): of earlier runs,
+        """Return the newest snapshot that earlier runs left in each inbox, as (task, snapshot),
         until ``forget_snapshot``. Changes nothing.
         """
         ...
 
     def forget_snapshot(self, run: str, task: int) -> None:
-        """Delete the snapshot, once the roots of what the bolt held were released."""
+        """Delete the snapshot, once the roots of the tuples that the bolt held were released."""
         ...
 
     # -- a process that runs bolt tasks ----------------------------------------------------------
@@ -211,7 +203,7 @@ class Inboxes(Protocol):
         ...
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        """Refuse from now on what older attempts of the sender append to these inboxes.
+        """Refuse from now on appends of older attempts of the sender to these inboxes.
 
         Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at
         any of them; the others are fenced nevertheless. An append does the same for its own inbox.
@@ -233,10 +225,11 @@ class Inboxes(Protocol):
         doing_s: Mapping[int, float] = NO_CALLS,
         place: str = "",
     ) -> list[int]:
-        """Say that the process lives and attends these tasks, {task: attempt}, and which of them
-        have been in one call of their bolt for how long. ``place`` is a word for monitors.
+        """Say that the process lives and attends these tasks, {task: attempt}. ``doing_s`` has the
+        seconds for which tasks have been in one call of their bolt; ``place`` says for monitors
+        where the process runs.
 
-        Returns those that belong to another attempt or run by now.
+        Returns the tasks that belong to another attempt or run by now.
         """
         ...
 
@@ -246,8 +239,8 @@ class Inboxes(Protocol):
         """Draw a sender of a process that is no bolt task; its numbers begin at 1.
 
         An inbox knows a bounded number of drawn senders (``Bounds.senders``) and then forgets
-        those that were drawn first. One that it forgot is STALE there from then on, because its
-        append might be a repeat: draw another one, and emit anew what the call had.
+        the oldest. A forgotten sender is STALE there from then on, because its append might be a
+        repeat: draw another one, and emit the tuples of the call anew.
         """
         ...
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import Chunk, Lineage, Route, decode, encode
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import tuples_of
 

@@ -36,7 +36,7 @@ class Sender:
     has a number of its own: see ``Inboxes.draw_sender``.
     """
 
-    # Of one that was drawn: below -1, and below all that were drawn before.
+    # Below -1 for a drawn sender, and below all that were drawn before.
     task: int
     # Grows from attempt to attempt at one task.
     attempt: int
@@ -45,7 +45,7 @@ class Sender:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
     """The tuples that one sender appends to one inbox in one call: encoded chunks, see
-    ``queues.inbox.chunk``.
+    ``acker.inbox.chunk``.
     """
 
     # Task id of the inbox, or the id of a line.
@@ -58,7 +58,7 @@ class Parcel:
     bounded: bool = True
     # Place among the parcels of one number for the inbox, from 0 on.
     part: int = 0
-    # 16 hexadecimal digits of its content, by which a repeat is compared.
+    # 16 hexadecimal digits: the digest by which a repeat is compared.
     digest: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,8 +106,8 @@ def _parcel(
 
 
 def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
-    """Return the parcels to append first, at most one per inbox and of a bounded size together:
-    a part that is refused as FULL must be in before the next one of its inbox.
+    """Return the parcels to append first, at most one per inbox and of a bounded total size: a part
+    that is refused as FULL must be in before the next one of its inbox.
     """
     found: dict[int, Parcel] = {}
     size = 0
@@ -123,7 +123,7 @@ def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
 def parcels_left(
     parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
 ) -> Sequence[Parcel]:
-    """Return the parcels that no inbox has taken yet; those for a full inbox last, so that others
+    """Return the parcels that no inbox has taken yet, parcels for a full inbox last, so that others
     need not wait for it.
     """
     full = {
@@ -142,7 +142,7 @@ class Bounds:
 
     tuples: int = 20_000
     bytes: int = 64 * 1024 * 1024
-    # Senders that were drawn, and are known. More than twice as many as there are spout tasks.
+    # Drawn senders that an inbox remembers. More than twice as many as there are spout tasks.
     senders: int = 1_000
 
 
@@ -154,8 +154,8 @@ class Entry:
     position: str
     tuples: int
     payload: bytes
-    # The row of the chunk with which its tuples begin, if it was claimed from a line, maybe in
-    # part; None: the sender named this inbox.
+    # The row of the chunk at which its tuples begin, if the entry or a part of it was claimed from
+    # a line; None: the sender named this inbox.
     first: int | None = None
 
 
@@ -164,10 +164,10 @@ class Rest:
     """The tuples of a claimed entry that nothing has begun."""
 
     position: str
-    # Number of the entry's first tuple among them: they are all from there to its end.
+    # Number of the first of them in the entry: they go from there to its end.
     first: int
-    # As ``Covered.part``: what is done of the entry, and this rest. Empty if nothing else of the
-    # entry stays in the inbox.
+    # As ``Covered.part``: the rows of the entry that are done, and this rest. Empty if nothing else
+    # of the entry stays in the inbox.
     done: bytes = b""
 
 
@@ -177,16 +177,16 @@ class Covered:
 
     # Grows from step to step of one task within a run.
     step: int
-    # Positions of entries that are done with when the step is finished.
+    # Positions of entries that the step completes.
     whole: Sequence[str] = ()
-    # Position of each entry that is done with in part: a bitmap of *all* of its rows that are done
-    # when the step is finished, those of earlier steps too; bit i % 8 of byte i // 8 is row i. At
-    # least one byte long.
+    # By the position of each entry that stays in part: a bitmap of *all* its rows that are done
+    # when the step is finished, in earlier steps too; bit i % 8 of byte i // 8 is row i. At least
+    # one byte long.
     part: Mapping[str, bytes] = field(default_factory=dict)
-    # Number of ticks that the task has executed so far, with those of this step.
+    # Number of ticks that the task has executed so far, including this step.
     ticks: int = 0
-    # Number of tuples that ``whole`` frees room for, with ``bytes`` of their chunks: the sums over
-    # these entries. An inbox that holds nothing has all its room, whatever was given here.
+    # Room that ``whole`` frees: the tuples and the bytes of these entries. An inbox that holds
+    # nothing has all its room, whatever is given here.
     tuples: int = 0
     bytes: int = 0
     # Hexadecimal digest of all effects of the step, by which a repeat is compared; empty: unknown.
@@ -201,14 +201,14 @@ class Opened:
     step: int
     # A step that an earlier attempt sealed and did not finish: repeat exactly this one first.
     sealed: Covered | None
-    # Bitmaps of the entries that are done with in part.
+    # Bitmaps of the entries that are done in part.
     done: Mapping[str, bytes]
-    # Position up to which the last attempt that took anything in this run had taken. Entries up to
-    # there that are still in the inbox may be what ended its process.
+    # Position up to which the last attempt that took anything in this run had taken. One of the
+    # entries up to there that are still in the inbox may have ended its process.
     taken: str | None
     # Ticks that finished steps have covered.
     ticks: int
-    # The newest one that came with a finished step; None if none did.
+    # The newest snapshot of a finished step; None if there is none.
     snapshot: bytes | None
 
 
@@ -226,14 +226,14 @@ class InboxFigures:
     attempts: int
     # Seconds since the task's process said that it lives; None: never in this run.
     seen_s: float | None
-    # Seconds for which the process has been in one call of the bolt; None: it said of none.
+    # Seconds for which the process has been in one call of the bolt; None: it reported no call.
     doing_s: float | None = None
-    # Word that the process said of where it runs; empty: it said none.
+    # Where the process runs, as it reported; empty: it did not.
     place: str = ""
 
 
 def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
-    """Return the figures of a line, of which these are the parts."""
+    """Return the figures of a line from those of its parts."""
     first = parts[0]
     return replace(
         first,
@@ -253,7 +253,7 @@ class StaleAttemptError(Exception):
 
 
 class StepOrderError(ValueError):
-    """A step cannot be sealed or finished after what the inbox knows of others.
+    """A step cannot be sealed or finished after the steps that the inbox knows.
 
-    Its server has lost what it was told last, or the caller has broken the contract.
+    Its server has lost its last writes, or the caller has broken the contract.
     """

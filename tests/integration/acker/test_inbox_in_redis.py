@@ -32,8 +32,8 @@ from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import perform_all
-from tiercel.queues.inbox.records import Appended, Bounds, StaleAttemptError
-from tiercel.queues.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.records import Appended, Bounds, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import RedisInboxes
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 
@@ -136,8 +136,9 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(
         wait_until(lambda: client.info("clients")["blocked_clients"] == count, 10, "a wait")
 
     stolen = []
+    box = older._box
     thief = threading.Thread(
-        target=lambda: stolen.append(older._box.wait(timedelta(seconds=4), None))
+        target=lambda: stolen.append(box.server.wait([box.wake], timedelta(seconds=4), "wait"))
     )
     take(newer)
     thief.start()

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.errors import BadChunkError
-from tiercel.queues.inbox.chunk import KEY_LANES, Chunk, Lineage, Route, decode, encode
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
+from tiercel.acker.keys import LANES
 
 ROUTE = Route(component="a", stream="default", source_task=1, target_task=2)
 
 
 def chunk_of(count: int, *, keyed: bool = True) -> Chunk:
     ids = np.arange(1, count + 1, dtype=np.uint64)
-    keys = np.arange(count * KEY_LANES, dtype=np.uint64).reshape(-1, KEY_LANES) << np.uint64(40)
+    keys = np.arange(count * LANES, dtype=np.uint64).reshape(-1, LANES) << np.uint64(40)
     return Chunk(
         route=ROUTE,
         values=pa.RecordBatch.from_pydict(
@@ -88,5 +89,5 @@ def test_damaged_keys_are_refused_or_are_keys(data) -> None:
         with suppress(BadChunkError):
             found = decode(damaged)
             keys = found.lineage.keys
-            assert keys is None or keys.shape == (found.values.num_rows, KEY_LANES)
+            assert keys is None or keys.shape == (found.values.num_rows, LANES)
             assert encode(replace(found, route=ROUTE))

@@ -1,0 +1,568 @@
+"""Inboxes in Redis: one stream per bolt task, spread by task over all servers.
+
+Keys of one inbox, ``tiercel:{topology:inbox:TAG}:TASK:…``, share their hash tag with those of
+neighbours, and of their part of the line:
+
+    meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
+                        last taken, seen
+    entries    stream   one entry per chunk: field = its tuples, value = its payload
+    senders    hash     sender's task: its attempt, last number, part and digest of the last parcel;
+                        "forgotten": the highest drawn sender that was forgotten
+    progress   hash     position: bitmap in hex of the rows of an entry that are done, or in a line
+                        the number of tuples that were claimed; "sealed": see ``encode``
+    snapshots  hash     "kept" of the last finished step, "sealed", and those left by earlier runs
+    wake       list     holds something while entries came that were not looked for
+
+Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so
+that the inboxes of an earlier shape of the topology, or of an earlier list of servers, are
+found and drained. The first one has ``{topology}:sender``: the last number that was drawn.
+
+Each script is in lua/, and is called from one place here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import quote
+from zlib import crc32
+
+from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import RedisScript, RedisServer, RedisServers
+from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.inbox.records import (
+    NO_CALLS,
+    Appended,
+    Bounds,
+    Covered,
+    Entry,
+    InboxFigures,
+    Opened,
+    Parcel,
+    Rest,
+    Sender,
+    joined_figures,
+)
+from tiercel.acker.inbox.rules import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
+    check_append,
+    drawn_sender,
+    is_line,
+    name_of,
+    part_of_line,
+    returned_to,
+    stale,
+    superseded,
+    task_of,
+    tasks_of,
+    unfinished,
+    unsealed,
+)
+
+# Separates the number of a server from a position, where an inbox lies on a server that is not
+# its own any more.
+_ELSEWHERE = "@"
+_DRAINED_AT_ONCE = 16
+# Tasks in a row whose inboxes are on one server, or in a cluster have one of this many hash tags:
+# to share a part of a line.
+_NEIGHBOURS = 4
+_TAGS = 64
+_PACKAGE = "tiercel.acker.inbox"
+_APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
+_SEALED = b"sealed"
+# Stands for an unknown digest in the text of a seal.
+_UNKNOWN = "0"
+T = TypeVar("T")
+
+# Number of a server, and a task.
+Place = tuple[int, int]
+
+
+class RedisInboxes:
+    """``Inboxes`` on one or several Redis servers. Takes over ``servers``."""
+
+    def __init__(self, servers: RedisServers, topology: str, bounds: Bounds | None = None) -> None:
+        self._servers = servers
+        self._bounds = bounds or Bounds()
+        self._name = quote(topology, safe="")
+        self._boxes: dict[Place, _Box] = {}
+        # The part of each line that each of its tasks takes from.
+        self._lines: dict[int, dict[int, int]] = {}
+
+    # -- the driver -------------------------------------------------------------------------------
+
+    def adopt(self, run: str, tasks: Sequence[int]) -> None:
+        def is_kept(reply: int) -> bool:
+            if reply == 2:
+                raise superseded(run)
+            return bool(reply)
+
+        wanted = {(self._home(one), one) for task in tasks for one in self._parts(task)}
+        found = set(self._places())
+        # Named first: an inbox that the set lacks would never be drained.
+        for number, task in sorted(wanted - found):
+            self._index(number, "SADD", task)
+        places = sorted(wanted | found)
+        kept = self._each(
+            places,
+            lambda box, place: box.call(
+                "adopt", box.all_keys, (run, int(place in wanted)), is_kept, "adopt"
+            ),
+        )
+        for (number, task), stays in zip(places, kept, strict=True):
+            if not stays:
+                self._index(number, "SREM", task)
+
+    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
+        places = self._places()
+        drained = []
+        size = 0
+        # Some at once, and no more than memory bears.
+        while places and size < DRAINED_BYTES:
+            group = places[:_DRAINED_AT_ONCE]
+            del places[:_DRAINED_AT_ONCE]
+            for place, entries in zip(group, self._each(group, self._draining(run)), strict=True):
+                if entries:
+                    drained.append((place[1], self._marked(place, entries)))
+                    size += sum(len(entry.payload) for entry in entries)
+        return drained
+
+    def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
+        there: dict[Place, list[str]] = {}
+        for position in positions:
+            number, _, own = position.rpartition(_ELSEWHERE)
+            there.setdefault((int(number) if number else self._home(task), task), []).append(own)
+        self._each(
+            list(there),
+            lambda box, place: box.call(
+                "discard",
+                (box.meta, box.entries, box.progress),
+                (run, *there[place]),
+                box.check,
+                "discard entries of",
+            ),
+        )
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        places = self._places()
+        found = self._each(
+            places,
+            lambda box, _: box.call(
+                "snapshots",
+                (box.meta, box.snapshots),
+                (run,),
+                box.found,
+                "look for snapshots in",
+            ),
+        )
+        return [(place[1], one) for place, ones in zip(places, found, strict=True) for one in ones]
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        self._each(
+            [place for place in self._places() if place[1] == task],
+            lambda box, _: box.call(
+                "forget", (box.meta, box.snapshots), (run,), box.check, "forget snapshots in"
+            ),
+        )
+
+    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
+        parts = {task: self._parts(task) for task in tasks}
+        homes = self._homes(part for each in parts.values() for part in each)
+        replies = self._each(
+            homes,
+            lambda box, _: box.call("figures", (box.meta, box.entries), (), _figures, "look at"),
+        )
+        found = dict(zip(homes, replies, strict=True))
+        return {
+            task: joined_figures([found[home] for home in self._homes(each)])
+            for task, each in parts.items()
+        }
+
+    # -- a process that runs bolt tasks -----------------------------------------------------------
+
+    def draw(self, run: str, task: int) -> int:
+        box = self._of(task)
+        return int(box.call("draw", (box.meta,), (run,), box.found, "draw a number at").perform())
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        args = (run, sender.task, sender.attempt)
+        fenced = self._each(
+            self._homes(part for target in targets for part in self._parts(target)),
+            lambda box, _: box.call(
+                "fence", (box.meta, box.senders), args, bool, "fence a sender at"
+            ),
+        )
+        if not all(fenced):
+            raise stale(sender.task)
+
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> RedisInbox:
+        if line is None:
+            return RedisInbox(self._of(task), run, attempt, None)
+        part = self._shared(line)[task]
+        found = _Line(part=self._of(part), returned=self._of(returned_to(part)))
+        return RedisInbox(self._of(task), run, attempt, found)
+
+    def beat(
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
+    ) -> list[int]:
+        def beating(box: _Box, home: Place) -> Effect[bool]:
+            task = home[1]
+            doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
+            args = (run, attempts[task], doing_ms, place)
+            return box.call("beat", (box.meta,), args, bool, "say that a process attends")
+
+        kept = self._each(self._homes(attempts), beating)
+        return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
+
+    # -- senders ----------------------------------------------------------------------------------
+
+    def draw_sender(self) -> Sender:
+        key = f"tiercel:{{{self._name}}}:sender"
+        script = self._servers.at(0, key).script(script_source("draw_sender", _PACKAGE))
+        return drawn_sender(script([key], [], int, "draw a sender").perform())
+
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
+        check_append(number, parcels)
+        return [self._appending(run, sender, number, parcel) for parcel in parcels]
+
+    def close(self) -> None:
+        self._servers.close()
+
+    # -- calls of more than one place -------------------------------------------------------------
+
+    def _draining(self, run: str) -> Callable[[_Box, Place], Effect[list[Entry]]]:
+        args = (run, DRAINED_TUPLES, DRAINED_BYTES)
+        return lambda box, _: box.call(
+            "drain", (box.meta, box.entries), args, box.entries_in, "drain"
+        )
+
+    def _appending(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[Appended]:
+        bounds = self._bounds
+        most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
+        named = (number, parcel.part, parcel.digest)
+        args: list[Any] = [run, sender.task, sender.attempt, *named, *most, bounds.senders]
+        for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
+            args += (tuples, chunk)
+        box = self._of(self._receiver(parcel.target, sender, number))
+        keys = (box.meta, box.entries, box.senders, box.wake)
+        return box.call("append", keys, args, _APPENDED.__getitem__, "append to")
+
+    def _each(
+        self, places: Sequence[Place], prepare: Callable[[_Box, Place], Effect[T]]
+    ) -> list[T]:
+        """Make one call per inbox, one round trip per server; returns the replies in order."""
+        return perform_all([prepare(self._at(place), place) for place in places])
+
+    # -- where inboxes are ------------------------------------------------------------------------
+
+    def _home(self, task: int) -> int:
+        return task_of(task) // _NEIGHBOURS % len(self._servers)
+
+    def _homes(self, tasks: Iterable[int]) -> list[Place]:
+        return [(self._home(task), task) for task in tasks]
+
+    def _of(self, task: int) -> _Box:
+        return self._at((self._home(task), task))
+
+    def _at(self, place: Place) -> _Box:
+        box = self._boxes.get(place)
+        if box is None:
+            number, task = place
+            tag = task_of(task) // _NEIGHBOURS % _TAGS
+            prefix = f"tiercel:{{{self._name}:inbox:{tag}}}:{task}:"
+            box = self._boxes.setdefault(
+                place, _Box(self._servers.at(number, prefix), prefix, task)
+            )
+        return box
+
+    def _shared(self, line: int) -> dict[int, int]:
+        """Return the part of the line that each of its tasks takes from."""
+        found = self._lines.get(line)
+        if found is None:
+            lowest: dict[RedisServer, int] = {}
+            found = self._lines[line] = {
+                task: part_of_line(lowest.setdefault(self._of(task).server, task))
+                for task in tasks_of(line)
+            }
+        return found
+
+    def _parts(self, target: int) -> list[int]:
+        """Return the inboxes that make a line, in their order; of a task, its own."""
+        if not is_line(target):
+            return [target]
+        parts = dict.fromkeys(self._shared(target).values())
+        return [one for part in parts for one in (part, returned_to(part))]
+
+    def _receiver(self, target: int, sender: Sender, number: int) -> int:
+        """Return the inbox that a parcel goes to; of a line, the part that its number chooses."""
+        if not is_line(target):
+            return target
+        shared = self._shared(target)
+        turn = crc32(b"%d %d" % (sender.task, number)) % len(shared)
+        return shared[task_of(target) + turn]
+
+    def _places(self) -> list[Place]:
+        """Return where inboxes are, also those of tasks that the topology no longer has."""
+        found = (self._index(number, "SMEMBERS") for number in range(len(self._servers)))
+        return sorted((number, int(task)) for number, tasks in enumerate(found) for task in tasks)
+
+    def _index(self, number: int, command: str, *tasks: int) -> Any:
+        key = f"tiercel:{{{self._name}}}:inboxes"
+        server = self._servers.at(number, key)
+        return server.command(
+            command, key, *tasks, read=_unchanged, verb="look for inboxes"
+        ).perform()
+
+    def _marked(self, place: Place, entries: list[Entry]) -> list[Entry]:
+        number, task = place
+        if number == self._home(task):
+            return entries
+        return [
+            replace(entry, position=f"{number}{_ELSEWHERE}{entry.position}") for entry in entries
+        ]
+
+
+class RedisInbox:
+    """``Inbox`` in a Redis stream."""
+
+    def __init__(self, box: _Box, run: str, attempt: int, line: _Line | None) -> None:
+        """Opens the inbox, and raises StaleAttemptError."""
+        self._box = box
+        self._line = line
+        self._attempt = (run, attempt)
+        keys = (box.meta, box.progress, box.wake, box.snapshots)
+        self._opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
+        self._after = "0-0"
+        self._woken = threading.Event()
+
+    @property
+    def opened(self) -> Opened:
+        return self._opened
+
+    def take(
+        self,
+        tuples: int,
+        size: int,
+        wait: timedelta,
+        finishing: int | None = None,
+        claims: int = 0,
+    ) -> list[Entry]:
+        box = self._box
+        line = self._line if claims > 0 else None
+        keys: tuple[str, ...] = (box.meta, box.entries, box.wake)
+        wakes = [box.wake]
+        if line is not None:
+            keys += (line.part.wake, *line.returned.claimed, *line.part.claimed)
+            wakes.append(line.part.wake)
+        first = [] if finishing is None else [self.finish(finishing)]
+        until = time.monotonic() + wait.total_seconds()
+        while True:
+            # A stale attempt's finish does nothing, and its take raises.
+            args = (*self._attempt, self._after, tuples, size, claims)
+            taking = box.call("take", keys, args, box.entries_in, "take from")
+            entries: list[Entry] = perform_all([*first, taking])[-1]
+            first = []
+            left_s = until - time.monotonic() if wait else 0.0
+            if entries or left_s <= 0 or self._woken.is_set():
+                # Anything that wakes the caller came before it looks, also if it came
+                # after these entries.
+                self._woken.clear()
+                self._after = entries[-1].position if entries else self._after
+                return entries
+            box.server.wait(wakes, timedelta(seconds=left_s), box.verb("wait at"))
+
+    def read(self, positions: Sequence[str]) -> list[Entry]:
+        box = self._box
+        args = (*self._attempt, *positions)
+        return box.call("read", (box.meta, box.entries), args, box.entries_in, "read").perform()
+
+    def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise unfinished(covered.step)
+            return bool(reply)
+
+        box = self._box
+        args: list[Any] = [*self._attempt, covered.step, encode(covered)]
+        if snapshot is not None:
+            args.append(snapshot)
+        keys = (box.meta, box.progress, box.snapshots)
+        return box.call("seal", keys, args, read, "seal a step of")
+
+    def finish(self, step: int) -> Effect[bool]:
+        def read(reply: int) -> bool:
+            if reply == 2:
+                raise unsealed(step)
+            return bool(reply)
+
+        box = self._box
+        keys = (box.meta, box.entries, box.progress, box.snapshots)
+        return box.call("finish", keys, (*self._attempt, step), read, "finish a step of")
+
+    def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
+        box, line = self._box, self._line
+        if line is None:
+            raise ValueError("nothing was claimed: there is no line")
+        args: list[Any] = [*self._attempt]
+        for rest in rests:
+            args += (rest.position, rest.first, rest.done.hex())
+        returned = (line.returned.meta, line.returned.entries)
+        keys = (box.meta, box.entries, box.progress, line.part.wake, *returned)
+        return box.call("give_back", keys, args, bool, "give back from")
+
+    def wake(self) -> None:
+        self._woken.set()
+        box = self._box
+        box.server.command("RPUSH", box.wake, "", read=_unchanged, verb=box.verb("wake")).perform()
+
+    def close(self) -> None:
+        pass
+
+
+class _Box:
+    """One inbox on one server, or a part of a line: its keys, scripts, and how replies are read."""
+
+    def __init__(self, server: RedisServer, prefix: str, task: int) -> None:
+        """``prefix`` holds a hash tag that the task's line has too."""
+        self.server = server
+        self.meta = f"{prefix}meta"
+        self.entries = f"{prefix}entries"
+        self.senders = f"{prefix}senders"
+        self.progress = f"{prefix}progress"
+        self.wake = f"{prefix}wake"
+        self.snapshots = f"{prefix}snapshots"
+        # Keys of a line that a claim changes.
+        self.claimed = (self.meta, self.entries, self.progress)
+        self.all_keys = (*self.claimed[:2], self.senders, self.progress, self.wake, self.snapshots)
+        self._task = task
+        self._scripts: dict[str, RedisScript] = {}
+
+    def call(
+        self,
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Callable[[Any], T],
+        verb: str,
+    ) -> Effect[T]:
+        """Prepare a call of the script lua/NAME.lua."""
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self.server.script(script_source(name, _PACKAGE))
+        return script(keys, args, read, self.verb(verb))
+
+    def verb(self, verb: str) -> str:
+        """Return the verb with its object, for messages."""
+        return f"{verb} the inbox of {name_of(self._task)}"
+
+    def check(self, reply: Any) -> None:
+        """Raise StaleAttemptError where the script refused the caller."""
+        if not reply:
+            raise stale(self._task)
+
+    def found(self, reply: Any) -> Any:
+        """Return the reply; raise StaleAttemptError for none."""
+        self.check(reply is not None)
+        return reply
+
+    def entries_in(self, reply: Any) -> list[Entry]:
+        """Read entries; raises StaleAttemptError."""
+        return [_entry(position, *fields) for position, fields in self.found(reply)]
+
+    def opened(self, reply: Any) -> Opened:
+        """Read the state of an inbox that was opened; raises StaleAttemptError."""
+        self.check(reply)
+        step, ticks, taken, progress, snapshot = reply
+        done = dict(zip(progress[::2], progress[1::2], strict=True))
+        sealed = done.pop(_SEALED, None)
+        return Opened(
+            step=int(step),
+            sealed=None if sealed is None else decode(sealed.decode()),
+            done={
+                position.decode(): bytes.fromhex(rows.decode()) for position, rows in done.items()
+            },
+            taken=None if taken is None else taken.decode(),
+            ticks=int(ticks),
+            snapshot=snapshot,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The part of a task's line that lies on the server of its inbox."""
+
+    part: _Box
+    # Holds the tuples that tasks gave back; it goes before the part.
+    returned: _Box
+
+
+def encode(covered: Covered) -> str:
+    """Return a seal as text, which lua/finish.lua reads.
+
+    STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
+    """
+    numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
+    work = covered.work or _UNKNOWN
+    part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
+    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}"
+
+
+def decode(text: str) -> Covered:
+    r"""Decode the text of a seal.
+
+    >>> decode("3 0 12 900 d1ce|1-0 2-0|5-1=0f") == Covered(
+    ...     step=3, whole=("1-0", "2-0"), part={"5-1": b"\x0f"}, tuples=12, bytes=900, work="d1ce"
+    ... )
+    True
+    """
+    numbers, whole, part = text.split("|")
+    *counts, work = numbers.split()
+    step, ticks, tuples, size = map(int, counts)
+    pairs = (pair.split("=") for pair in part.split())
+    return Covered(
+        step=step,
+        whole=tuple(whole.split()),
+        part={position: bytes.fromhex(rows) for position, rows in pairs},
+        ticks=ticks,
+        tuples=tuples,
+        bytes=size,
+        work="" if work == _UNKNOWN else work,
+    )
+
+
+def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:
+    """Make an entry; one that a stranger wrote has no tuples, and cannot be decoded."""
+    try:
+        count, first = int(tuples), int(more[1]) if len(more) > 1 else None
+    except ValueError:
+        count, first = 0, None
+    return Entry(position=position.decode(), tuples=count, payload=payload, first=first)
+
+
+def _figures(reply: Any) -> InboxFigures:
+    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place = reply
+    return InboxFigures(
+        tuples=tuples,
+        bytes=size,
+        adopted=run is not None,
+        oldest_s=(oldest_ms or 0) / 1000,
+        attempts=attempts,
+        seen_s=None if seen_ms is None else seen_ms / 1000,
+        doing_s=None if doing_ms is None else doing_ms / 1000,
+        place=(place or b"").decode(errors="replace"),
+    )
+
+
+def _unchanged(reply: Any) -> Any:
+    return reply
