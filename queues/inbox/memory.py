@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, Known, figures_of
-from tiercel.queues.inbox.memory_inbox import MemoryEffect, MemoryInbox
+from tiercel.queues.inbox.memory_inbox import MemoryEffect, MemoryInbox, MemoryLine
 from tiercel.queues.inbox.records import (
     NO_CALLS,
     Appended,
@@ -33,6 +33,7 @@ from tiercel.queues.inbox.rules import (
     stale,
     superseded,
     task_of,
+    tasks_of,
 )
 
 
@@ -137,7 +138,8 @@ class MemoryInboxes:
         attended = partial(self._attended, run, task, attempt)
         if line is None:
             return MemoryInbox(attended, self._changed, task, opened)
-        return MemoryInbox(attended, self._changed, task, opened, partial(self._line, run, line))
+        shared = MemoryLine(partial(self._line, run, line), len(tasks_of(line)))
+        return MemoryInbox(attended, self._changed, task, opened, shared)
 
     def beat(
         self,

@@ -10,7 +10,15 @@ from typing import Generic, TypeVar
 
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.memory_box import Box, number_of
-from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest, StaleAttemptError
+from tiercel.queues.inbox.records import (
+    NO_CLAIMS,
+    Claims,
+    Covered,
+    Entry,
+    Opened,
+    Rest,
+    StaleAttemptError,
+)
 from tiercel.queues.inbox.rules import stale, unfinished, unsealed
 
 T = TypeVar("T")
@@ -26,6 +34,20 @@ class MemoryEffect(Generic[T]):
         return self.call()
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """The line of a task."""
+
+    # Gives what came back to it, and the line, in the run of the inbox; under the lock.
+    boxes: Callable[[], Sequence[Box]] = tuple
+    # Number of tasks that share it.
+    tasks: int = 1
+
+    def waiting(self) -> int:
+        """Return the number of its tuples, without those that came back."""
+        return sum(box.tuples for box in self.boxes()[1:])
+
+
 class MemoryInbox:
     """``Inbox`` within one process."""
 
@@ -35,18 +57,16 @@ class MemoryInbox:
         changed: threading.Condition,
         task: int,
         opened: Opened,
-        line: Callable[[], Sequence[Box]] = tuple,
+        line: MemoryLine | None = None,
     ) -> None:
-        """``attended`` gives the inbox while it belongs to this attempt, ``line`` what came back to
-        its line and the line, in the same run.
-
-        They are called under the lock of ``changed``.
+        """``attended`` gives the inbox while it belongs to this attempt, under the lock of
+        ``changed``.
         """
         self._attended = attended
         self._changed = changed
         self._task = task
         self._opened = opened
-        self._line = line
+        self._line = line or MemoryLine()
         self._after = 0
         self._woken = False
 
@@ -60,7 +80,7 @@ class MemoryInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         if finishing is not None:
             self._finish(finishing)
@@ -70,14 +90,16 @@ class MemoryInbox:
                     lambda: (
                         self._woken
                         or self._box().last > self._after
-                        or (claims and any(box.entries for box in self._line()))
+                        or (any(claims) and any(box.entries for box in self._line.boxes()))
                     ),
                     wait.total_seconds(),
                 )
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            most = claims - sum(entry.tuples for entry in entries)
+            most = claims.tuples - sum(entry.tuples for entry in entries)
+            share = self._line.waiting() // self._line.tasks if claims.more else 0
+            most = max(most, min(most + claims.more, share))
             if most > 0 and (not entries or number_of(entries[-1].position) == max(box.entries)):
                 entries += self._claim(box, most)
             if entries:
@@ -110,7 +132,7 @@ class MemoryInbox:
 
     def _claim(self, box: Box, most: int) -> list[Entry]:
         claimed = []
-        for line in self._line():
+        for line in self._line.boxes():
             while most > 0 and line.entries:
                 appended, _ = next(iter(line.entries.values()))
                 payload, count, first = line.claim(most)
@@ -124,7 +146,7 @@ class MemoryInbox:
                 box = self._box()
             except StaleAttemptError:
                 return False
-            returned = self._line()[0]
+            returned = self._line.boxes()[0]
             for rest in rests:
                 appended, entry = box.entries.get(number_of(rest.position), (0.0, None))
                 if entry is None or (rest.done and box.done.get(rest.position) == rest.done):

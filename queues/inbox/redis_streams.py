@@ -32,8 +32,10 @@ from zlib import crc32
 from tiercel.queues.inbox.contract import Effect
 from tiercel.queues.inbox.records import (
     NO_CALLS,
+    NO_CLAIMS,
     Appended,
     Bounds,
+    Claims,
     Covered,
     Entry,
     InboxFigures,
@@ -147,8 +149,13 @@ class RedisInboxes:
     def open(self, run: str, task: int, attempt: int, line: int | None = None) -> RedisInbox:
         if line is None:
             return RedisInbox(self._of(task), run, attempt, None)
-        part = self._shared(line)[task]
-        found = Line(part=self._of(part), returned=self._of(returned_to(part)))
+        shared = self._shared(line)
+        part = shared[task]
+        found = Line(
+            part=self._of(part),
+            returned=self._of(returned_to(part)),
+            tasks=list(shared.values()).count(part),
+        )
         return RedisInbox(self._of(task), run, attempt, found)
 
     def beat(
@@ -287,14 +294,14 @@ class RedisInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         until = time.monotonic() + wait.total_seconds()
         first = [] if finishing is None else [self.finish(finishing)]
-        line = self._line if claims > 0 else None
+        line = self._line if any(claims) else None
         while True:
             # A stale attempt's finish does nothing, and its take raises.
-            taking = self._box.take(*self._attempt, self._after, (tuples, size, claims), line)
+            taking = self._box.take(*self._attempt, self._after, (tuples, size, *claims), line)
             entries: list[Entry] = self._box.server.perform([*first, taking])[-1]
             first = []
             left_s = until - time.monotonic() if wait else 0.0

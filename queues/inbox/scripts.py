@@ -141,16 +141,22 @@ class InboxScripts:
         return self._call("append", keys, args, _APPENDED.__getitem__, "append to")
 
     def take(
-        self, run: str, attempt: int, after: str, most: tuple[int, int, int], line: Line | None
+        self, run: str, attempt: int, after: str, most: tuple[int, int, int, int], line: Line | None
     ) -> Effect[list[Entry]]:
-        """Read entries beyond a position and note it, or raise; ``most`` are tuples, bytes, and
-        tuples up to which to claim.
+        """Read entries beyond a position and note it, or raise; ``most`` are tuples, bytes, tuples
+        up to which to claim, and tuples beyond these out of the task's share.
         """
         keys: tuple[str, ...] = (self._meta, self._entries, self._wake)
+        tasks = 1
         if line is not None:
+            tasks = line.tasks
             keys += (line.part.waking, *line.returned.claimed, *line.part.claimed)
         return self._call(
-            "take", keys, (run, attempt, after, *most), self._read_entries, "take from"
+            "take",
+            keys,
+            (run, attempt, after, *most, tasks),
+            self._read_entries,
+            "take from",
         )
 
     def give_back(self, run: str, attempt: int, rests: Sequence[Rest], line: Line) -> Effect[bool]:
@@ -265,6 +271,8 @@ class Line:
     part: InboxScripts
     # What came back to it.
     returned: InboxScripts
+    # Number of tasks that share it.
+    tasks: int
 
 
 def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tiercel.queues.inbox.contract import Effect, Inbox
-from tiercel.queues.inbox.records import Covered, Entry, Opened, Rest
+from tiercel.queues.inbox.records import NO_CLAIMS, Claims, Covered, Entry, Opened, Rest
 from tiercel.spark_jobs.running.task_order import TaskOrder
 from tiercel.spark_jobs.snapshots.packing import joined, parted
 
@@ -38,7 +38,7 @@ class OrderedInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         return self._inbox.take(tuples, size, wait, finishing, claims)
 

@@ -23,7 +23,7 @@ from tiercel.queues.inbox.chunk import Chunk, decode
 from tiercel.queues.inbox.contract import Inboxes
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.memory_inbox import MemoryInbox
-from tiercel.queues.inbox.records import Appended, Bounds, Parcel, Sender
+from tiercel.queues.inbox.records import NO_CLAIMS, Appended, Bounds, Claims, Parcel, Sender
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
@@ -79,7 +79,7 @@ def killed_after(effects: int) -> Iterator[None]:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Any]:
         if finishing is not None:
             spend()

@@ -21,6 +21,7 @@ from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.inbox.chunk import decode
+from tiercel.queues.inbox.records import Claims
 from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
 from tiercel.spark_jobs.topology.placement import inboxes_of, line_at
 from tiercel.workers.spout.admission import Admission
@@ -182,7 +183,7 @@ class Stack:
         inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task), line)
         steps = deque(range(1, 1_000_000))
         while not self.ended.is_set():
-            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05), claims=1):
+            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05), claims=Claims(1)):
                 chunk = decode(entry.payload)
                 mine = slice(entry.first, entry.first + entry.tuples)
                 bodies = chunk.values.column(0).to_pylist()[mine]
