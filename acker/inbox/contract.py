@@ -54,7 +54,9 @@ from typing import Protocol
 from tiercel.acker.effects import Effect
 from tiercel.acker.inbox.records import (
     NO_CALLS,
+    NO_CLAIMS,
     Appended,
+    Claims,
     Covered,
     Entry,
     InboxFigures,
@@ -85,13 +87,13 @@ class Inbox(Protocol):
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
-        Where these have fewer tuples than ``claims``, and the inbox has no others, claims the
-        rest from the line, and returns it behind them. One entry that comes to a line wakes one
-        task; a task that leaves something there wakes another.
+        Where these have fewer tuples than ``claims`` says, and no others are in the inbox, claims
+        the rest from the line, and returns it behind them. One entry that comes to a line wakes
+        one task; a task that leaves something there wakes another.
 
         Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
 

@@ -12,8 +12,10 @@ from functools import cache, partial
 from tiercel.acker.effects import Effect, LocalEffect
 from tiercel.acker.inbox.records import (
     NO_CALLS,
+    NO_CLAIMS,
     Appended,
     Bounds,
+    Claims,
     Covered,
     Entry,
     InboxFigures,
@@ -36,6 +38,7 @@ from tiercel.acker.inbox.rules import (
     stale,
     superseded,
     task_of,
+    tasks_of,
     unfinished,
     unsealed,
 )
@@ -142,7 +145,8 @@ class MemoryInboxes:
         attended = partial(self._attended, run, task, attempt)
         if line is None:
             return MemoryInbox(attended, self._changed, task, opened)
-        return MemoryInbox(attended, self._changed, task, opened, partial(self._line, run, line))
+        shared = MemoryLine(partial(self._line, run, line), len(tasks_of(line)))
+        return MemoryInbox(attended, self._changed, task, opened, shared)
 
     def beat(
         self,
@@ -245,6 +249,21 @@ def _places_of(target: int) -> tuple[int, ...]:
     return part, returned_to(part)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """The line of a task."""
+
+    # Returns the tuples that came back to it, and the line, in the run of the inbox; under the
+    # lock.
+    boxes: Callable[[], Sequence[Box]] = tuple
+    # Number of tasks that share it.
+    tasks: int = 1
+
+    def waiting(self) -> int:
+        """Return the number of its tuples, without the ones that came back."""
+        return sum(box.tuples for box in self.boxes()[1:])
+
+
 class MemoryInbox:
     """``Inbox`` within one process."""
 
@@ -254,16 +273,16 @@ class MemoryInbox:
         changed: threading.Condition,
         task: int,
         opened: Opened,
-        line: Callable[[], Sequence[Box]] = tuple,
+        line: MemoryLine | None = None,
     ) -> None:
-        """``attended`` returns the inbox while it belongs to this attempt, ``line`` the boxes of
-        its line in the same run. Both are called under the lock of ``changed``.
+        """``attended`` returns the inbox while it belongs to this attempt, under the lock of
+        ``changed``.
         """
         self._attended = attended
         self._changed = changed
         self._task = task
         self._opened = opened
-        self._line = line
+        self._line = line or MemoryLine()
         self._after = 0
         self._woken = False
 
@@ -277,7 +296,7 @@ class MemoryInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         if finishing is not None:
             self._finish(finishing)
@@ -287,14 +306,16 @@ class MemoryInbox:
                     lambda: (
                         self._woken
                         or self._box().last > self._after
-                        or (claims and any(box.entries for box in self._line()))
+                        or (any(claims) and any(box.entries for box in self._line.boxes()))
                     ),
                     wait.total_seconds(),
                 )
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            most = claims - sum(entry.tuples for entry in entries)
+            most = claims.tuples - sum(entry.tuples for entry in entries)
+            share = self._line.waiting() // self._line.tasks if claims.more else 0
+            most = max(most, min(most + claims.more, share))
             if most > 0 and (not entries or number_of(entries[-1].position) == max(box.entries)):
                 entries += self._claim(box, most)
             if entries:
@@ -327,7 +348,7 @@ class MemoryInbox:
 
     def _claim(self, box: Box, most: int) -> list[Entry]:
         claimed = []
-        for line in self._line():
+        for line in self._line.boxes():
             while most > 0 and line.entries:
                 appended, _ = next(iter(line.entries.values()))
                 payload, count, first = line.claim(most)
@@ -341,7 +362,7 @@ class MemoryInbox:
                 box = self._box()
             except StaleAttemptError:
                 return False
-            returned = self._line()[0]
+            returned = self._line.boxes()[0]
             for rest in rests:
                 appended, entry = box.entries.get(number_of(rest.position), (0.0, None))
                 if entry is None or (rest.done and box.done.get(rest.position) == rest.done):

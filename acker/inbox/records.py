@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import NamedTuple
 
 # A parcel ends at this size: no call is large, and an inbox has room for several.
 PARCEL_BYTES = 4 * 1024 * 1024
@@ -159,6 +160,15 @@ class Entry:
     first: int | None = None
 
 
+class Claims(NamedTuple):
+    """Bounds on what one look claims from a line."""
+
+    # Tuples in all, with those that are in the task's own inbox.
+    tuples: int
+    # Tuples beyond these: in all no more than the task's share of the line.
+    more: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
     """The tuples of a claimed entry that nothing has begun."""
@@ -243,6 +253,8 @@ def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
         oldest_s=max(part.oldest_s for part in parts),
     )
 
+
+NO_CLAIMS = Claims(0)
 
 # No task is in a call that lasts.
 NO_CALLS: Mapping[int, float] = MappingProxyType({})

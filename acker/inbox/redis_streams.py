@@ -36,8 +36,10 @@ from tiercel.acker.connection.server import RedisScript, RedisServer, RedisServe
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.records import (
     NO_CALLS,
+    NO_CLAIMS,
     Appended,
     Bounds,
+    Claims,
     Covered,
     Entry,
     InboxFigures,
@@ -203,8 +205,13 @@ class RedisInboxes:
     def open(self, run: str, task: int, attempt: int, line: int | None = None) -> RedisInbox:
         if line is None:
             return RedisInbox(self._of(task), run, attempt, None)
-        part = self._shared(line)[task]
-        found = _Line(part=self._of(part), returned=self._of(returned_to(part)))
+        shared = self._shared(line)
+        part = shared[task]
+        found = _Line(
+            part=self._of(part),
+            returned=self._of(returned_to(part)),
+            tasks=list(shared.values()).count(part),
+        )
         return RedisInbox(self._of(task), run, attempt, found)
 
     def beat(
@@ -356,20 +363,22 @@ class RedisInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         box = self._box
-        line = self._line if claims > 0 else None
+        line = self._line if any(claims) else None
         keys: tuple[str, ...] = (box.meta, box.entries, box.wake)
         wakes = [box.wake]
+        tasks = 1
         if line is not None:
+            tasks = line.tasks
             keys += (line.part.wake, *line.returned.claimed, *line.part.claimed)
             wakes.append(line.part.wake)
         first = [] if finishing is None else [self.finish(finishing)]
         until = time.monotonic() + wait.total_seconds()
         while True:
             # A stale attempt's finish does nothing, and its take raises.
-            args = (*self._attempt, self._after, tuples, size, claims)
+            args = (*self._attempt, self._after, tuples, size, *claims, tasks)
             taking = box.call("take", keys, args, box.entries_in, "take from")
             entries: list[Entry] = perform_all([*first, taking])[-1]
             first = []
@@ -505,6 +514,8 @@ class _Line:
     part: _Box
     # Holds the tuples that tasks gave back; it goes before the part.
     returned: _Box
+    # Number of tasks that share it.
+    tasks: int
 
 
 def encode(covered: Covered) -> str:

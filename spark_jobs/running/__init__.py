@@ -24,7 +24,6 @@ arrivals         what it may take, and what it passes over
 backlog          what it has taken and not committed
 slices           how much one step takes
 batch_slices     how much a step of a BatchBolt takes, and how long that waits for company
-spacing          how long a worker waits for company
 ticks            when it has a tick
 copy             its copy of the bolt, and the snapshot that outlives the process
 calling_copy     the copy that calls are using

@@ -19,7 +19,7 @@ from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.contract import Inbox
-from tiercel.acker.inbox.records import Covered, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.records import Claims, Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure, Ledger
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
@@ -200,13 +200,15 @@ class Attempt:
             wait_s = 0.0
         elif wait_s:
             self._stop.wait(self._slices.rest_s())
-        self._fetch(wanted, wait_s, max(0, self._slices.claimable - self._backlog.tuples))
+        claims = self._slices.claimable - self._backlog.tuples
+        more = self._slices.worthwhile + min(0, claims)
+        self._fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
 
     def _most(self) -> int:
         """Return how many of the tuples that wait the next step may take; 0: none yet."""
         return self._slices.size
 
-    def _fetch(self, wanted: int, wait_s: float, claims: int) -> None:
+    def _fetch(self, wanted: int, wait_s: float, claims: Claims) -> None:
         # Release what the last step covered, now at the latest: nothing else may follow soon.
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
@@ -306,7 +308,7 @@ class Attempt:
         if self._asked_back:
             with self._between:
                 pass
-        goes_on = not self._gave_back and self._slices.may()
+        goes_on = self._slices.may() and not self._gave_back
         if not goes_on and begun > 1:
             self._begun = begun - 1
         return goes_on

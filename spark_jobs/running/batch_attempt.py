@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from tiercel.acker.inbox.records import Claims
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.batch_slices import BatchSlices
@@ -27,7 +28,7 @@ class BatchAttempt(Attempt):
             return
         if self._batches.patience_s(waiting, wait_s):
             self._stop.wait(self._batches.rest_s())
-        self._fetch(wanted, self._batches.patience_s(waiting, wait_s), wanted)
+        self._fetch(wanted, self._batches.patience_s(waiting, wait_s), Claims(wanted))
 
     def _most(self) -> int:
         return self._batches.allowed(self._backlog.tuples)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.inbox.records import Covered
+from tiercel.acker.inbox.records import Claims, Covered
 from tiercel.spark_jobs.bolts.tuples import tuples_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.around import Around
@@ -107,7 +107,7 @@ class CallingAttempt(Attempt):
         wanted = 2 * self._places - self._crowd
         # What waits for a permit waits here; all else that is claimed begins at once.
         free = self._places - self._flight.under_way - self._crowd
-        claims = wanted if self._line.limited else max(0, free)
+        claims = Claims(wanted if self._line.limited else max(0, free))
         if self._waits_for_more:
             if wait_s:
                 self._stop.wait(self._until(self._slices.rest_s()))

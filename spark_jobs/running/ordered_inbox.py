@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from tiercel.acker.effects import Effect
 from tiercel.acker.inbox.contract import Inbox
-from tiercel.acker.inbox.records import Covered, Entry, Opened, Rest
+from tiercel.acker.inbox.records import NO_CLAIMS, Claims, Covered, Entry, Opened, Rest
 from tiercel.spark_jobs.running.task_order import TaskOrder
 from tiercel.spark_jobs.snapshots.packing import joined, parted
 
@@ -39,7 +39,7 @@ class OrderedInbox:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Entry]:
         return self._inbox.take(tuples, size, wait, finishing, claims)
 

@@ -210,6 +210,7 @@ class Step:
                 self._leave_out(at)
                 return
             yield item
+        may()
 
     def _leave_out(self, first: int) -> None:
         """Take the input from its ``first``-th tuple on out of this step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tiercel.acker.inbox.records import Covered, Parcel, Sender
+from tiercel.acker.inbox.records import Claims, Covered, Parcel, Sender
 
 NOW = timedelta(0)
 SOON = timedelta(seconds=30)
@@ -41,8 +41,8 @@ def opened(inboxes, task=ONE, run=RUN, line=None):
     return inboxes.open(run, task, inboxes.draw(run, task), line)
 
 
-def take(inbox, tuples=1000, size=2**30, wait=NOW, claims=0):
-    return inbox.take(tuples, size, wait, None, claims)
+def take(inbox, tuples=1000, size=2**30, wait=NOW, claims=0, more=0):
+    return inbox.take(tuples, size, wait, None, Claims(claims, more))
 
 
 def claimed(entries):

@@ -19,7 +19,7 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Chunk, decode
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
-from tiercel.acker.inbox.records import Appended, Bounds, Parcel, Sender
+from tiercel.acker.inbox.records import NO_CLAIMS, Appended, Bounds, Claims, Parcel, Sender
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
@@ -78,7 +78,7 @@ def killed_after(effects: int) -> Iterator[None]:
         size: int,
         wait: timedelta,
         finishing: int | None = None,
-        claims: int = 0,
+        claims: Claims = NO_CLAIMS,
     ) -> list[Any]:
         if finishing is not None:
             spend()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercel.spark_jobs.running.spacing import Spacing
+from tiercel.spark_jobs.running.slices import Spacing
 
 # Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
 # times the price.

@@ -5,6 +5,7 @@
 -- KEYS   1 meta   2 entries   3 wake; with a line also   4 its wake
 --        5 meta, 6 entries, 7 progress of what came back to the line   8, 9, 10 of the line
 -- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes   6 claim up to
+--        7 claim more, out of the task's share   8 number of tasks that share the line
 -- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale
 --
 -- Must never return an entry without noting how far it went: the entry may end the process.
@@ -28,22 +29,21 @@ repeat
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1], after = entry, entry[1]
 until tuples <= 0 or size <= 0
-local claims = entry and 0 or ARGV[6] - (ARGV[4] - tuples)
+local waiting = ARGV[7] ~= '0' and KEYS[8] and redis.call('HGET', KEYS[8], 'tuples') or 0
+local claims = ARGV[6] - (ARGV[4] - tuples)
+claims = math.max(claims, math.min(claims + ARGV[7], math.floor(waiting / ARGV[8])))
 for meta = 5, #KEYS, 3 do
   local entries, progress = KEYS[meta + 1], KEYS[meta + 2]
   local can = redis.call('HGET', KEYS[meta], 'run') == run
-  while can and claims > 0 and (size > 0 or #found == 0) do
+  while can and not entry and claims > 0 and (size > 0 or #found == 0) do
     local head = redis.call('XRANGE', entries, '-', '+', 'COUNT', 1)[1]
     if not head then break end
     local all, payload, first = tonumber(head[2][1]:match('^%d+$') or 0), head[2][2], head[2][4]
     local before = tonumber(redis.call('HGET', progress, head[1]) or 0)
     local count = math.min(claims, all - before)
-    local left = before + count == all and #payload or 0
+    local whole = before + count == all
     redis.call('HSET', progress, head[1], before + count)
-    if before + count == all then
-      redis.call('XDEL', entries, head[1])
-      redis.call('HDEL', progress, head[1])
-    end
+    if whole then redis.call('XDEL', entries, head[1]) redis.call('HDEL', progress, head[1]) end
     first = string.format('%d', (tonumber(first) or 0) + before)
     after = redis.call('XADD', KEYS[2], '*', count, payload, 'first', first)
     found[#found + 1] = {after, {count, payload, 'first', first}}
@@ -51,7 +51,7 @@ for meta = 5, #KEYS, 3 do
     redis.call('HINCRBY', KEYS[1], 'tuples', count)
     redis.call('HINCRBY', KEYS[1], 'bytes', #payload)
     redis.call('HINCRBY', KEYS[meta], 'tuples', 0 - count)
-    redis.call('HINCRBY', KEYS[meta], 'bytes', 0 - left)
+    redis.call('HINCRBY', KEYS[meta], 'bytes', whole and 0 - #payload or 0)
   end
   if redis.call('XLEN', entries) > 0 then wake(KEYS[4]) end
 end

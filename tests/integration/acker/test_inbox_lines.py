@@ -91,6 +91,17 @@ def test_an_entry_of_many_tuples_is_shared_by_rows_and_gone_with_the_last(inboxe
     assert [figures[task].tuples for task in FOUR] == [3, 1, 3, 0]
 
 
+def test_more_is_claimed_of_a_line_that_has_as_many_for_each_task_and_no_more_than_the_share(
+    inboxes, tasks
+):
+    put(inboxes, 1, at_line(b"chunk", tuples=[9]), parcel(b"mine", target=FOUR[3]))
+    assert claimed(take(tasks[0], claims=1, more=7)) == [(b"chunk", 0, 2)]
+    assert claimed(take(tasks[1], claims=3, more=7)) == [(b"chunk", 2, 3)]
+    assert claimed(take(tasks[2], claims=0, more=7)) == [(b"chunk", 5, 1)]
+    assert claimed(take(tasks[3], claims=1, more=7)) == [(b"mine", None, 1)]
+    assert take(tasks[2], claims=0, more=7) == [], "three for four tasks"
+
+
 def test_what_names_the_task_comes_first_and_counts(inboxes, tasks):
     put(inboxes, 1, at_line(b"any", b"more"), parcel(b"mine", target=FOUR[0]))
     assert claimed(take(tasks[0], claims=2)) == [(b"mine", None, 1), (b"any", 0, 1)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+
+import numpy as np
 import pytest
 
+from bench.slow.uneven import KINDS, Kind, arrivals, ideal_s
 from tiercel.spark_jobs.running.slices import Slices
 
 
@@ -124,37 +129,167 @@ def test_chunks_that_come_in_company_share_a_step_and_one_that_comes_alone_waits
     assert one.rest_s() == 0.0
 
 
+def calls(one: Slices, clock: Clock, offered: int, each_s: float, flush_s: float = 0.0) -> int:
+    """A step of a bolt that is called for each tuple; returns how many it executed."""
+    one.begin()
+    executed = 0
+    while executed < offered and (one.may() or not executed):
+        clock.now += each_s
+        executed += 1
+    if executed == offered:
+        one.may()
+    clock.now += flush_s
+    one.ended(executed, offered)
+    return executed
+
+
 def test_of_unknown_work_one_tuple_is_claimed_and_of_quick_work_soon_a_slice() -> None:
     one, clock = slices()
     claims = []
     for _ in range(12):
         claims.append(one.claimable)
-        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
+        calls(one, clock, one.claimable, 0.0001)
     assert claims[:6] == [1, 2, 4, 8, 16, 32]
-    assert 190 <= claims[-1] <= 200, "as many as fit into twenty milliseconds"
+    assert 190 <= claims[-1] <= 201, "as many as fit into twenty milliseconds"
     assert one.size >= claims[-1], "and one step executes them"
+    assert one.worthwhile == 0, "steps cost nothing of their own"
 
 
 def test_slow_work_is_claimed_tuple_by_tuple_though_some_of_it_is_quick() -> None:
     one, clock = slices()
     for took_s in (0.2, 0.001, 0.002, 0.3, 0.001, 0.001, 0.001, 0.001):
-        step(one, clock, 1, 1, took_s)
-        assert one.claimable == 1
+        calls(one, clock, 1, took_s, flush_s=0.001)
+        assert (one.claimable, one.worthwhile) == (1, 0)
 
 
 def test_one_slow_tuple_among_quick_ones_counts_at_once_and_is_forgotten_in_time() -> None:
     one, clock = slices()
     for _ in range(10):
-        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
-    step(one, clock, 1, one.claimable, 2.0)
+        calls(one, clock, one.claimable, 0.0001)
+    calls(one, clock, 1, 2.0)
     assert one.claimable == 1
     for _ in range(60):
-        step(one, clock, one.claimable, one.claimable, 0.0001 * one.claimable)
+        calls(one, clock, one.claimable, 0.0001)
     assert one.claimable > 100
 
 
 def test_a_task_that_finds_little_does_not_claim_more() -> None:
     one, clock = slices()
     for _ in range(10):
-        step(one, clock, 1, 1, 0.0001)
+        calls(one, clock, 1, 0.0001)
     assert one.claimable == 2
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_where_a_step_costs_much_itself_more_is_claimed_out_of_the_share(arrow: bool) -> None:
+    one, clock = slices(arrow=arrow)
+    for _ in range(60):
+        offered = one.claimable + one.worthwhile
+        if arrow:
+            step(one, clock, offered, offered, 0.05 + 0.0001 * offered)
+        else:
+            calls(one, clock, offered, 0.0001, flush_s=0.05)
+    assert 150 <= one.claimable <= 250, "whoever else is free: twenty milliseconds of work"
+    assert 3_000 <= one.claimable + one.worthwhile <= 8_000
+    assert one.size >= one.claimable + one.worthwhile
+
+
+def test_a_bolt_that_does_its_slow_work_in_flush_is_given_one_tuple_at_a_time() -> None:
+    one, clock = slices()
+    claimed = []
+    for _ in range(1_000):
+        offered = one.claimable + one.worthwhile
+        claimed.append(offered)
+        calls(one, clock, offered, 0.0001, flush_s=0.2 * offered)
+    assert max(claimed) == 2, "tried, and only if the line has as many for each task"
+    assert sum(one > 1 for one in claimed) < 12, "rarely"
+    assert one.claimable == 1
+
+
+def test_work_that_becomes_slow_is_found_out_with_one_step_however_it_is_done() -> None:
+    one, clock = slices(arrow=True)
+    for _ in range(40):
+        offered = one.claimable + one.worthwhile
+        step(one, clock, offered, offered, 0.05 + 0.0001 * offered)
+    for _ in range(20):
+        step(one, clock, 1, 1, 0.2)
+        assert (one.claimable, one.worthwhile) in {(1, 0), (1, 1)}
+
+
+class Model:
+    """Some tasks at one line, on one clock: who is free claims as its slices say."""
+
+    def __init__(self, tasks: int, arrow: bool = False) -> None:
+        self.clocks = [Clock() for _ in range(tasks)]
+        self.tasks = [Slices(clock, arrow=arrow) for clock in self.clocks]
+        self.arrow = arrow
+
+    def claim(self, task: int, waiting: int) -> int:
+        one = self.tasks[task]
+        share = min(one.claimable + one.worthwhile, waiting // len(self.tasks))
+        return min(waiting, max(one.claimable, share))
+
+    def work(self, task: int, at: float, tuples: int, each_s: float, step_s: float) -> int:
+        """One step; returns how many tuples it executed."""
+        one, clock = self.tasks[task], self.clocks[task]
+        clock.now = at
+        if not self.arrow:
+            return calls(one, clock, tuples, each_s, step_s)
+        step(one, clock, tuples, tuples, tuples * each_s + step_s)
+        return tuples
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize(
+    ("step_s", "each_s"), [(0.05, 0.0001), (0.05, 0.001), (0.001, 0.0001), (0.0, 0.2)]
+)
+def test_throughput_of_a_long_line_is_near_the_best_for_what_a_step_and_a_tuple_cost(
+    arrow: bool, step_s: float, each_s: float
+) -> None:
+    tasks, commit_s, seconds = 4, 0.001, 60.0
+    model = Model(tasks, arrow)
+    chance = random.Random(1)
+    free = [(0.0, task, 0) for task in range(tasks)]
+    waiting, done = 100_000, 0
+    while free[0][0] < seconds:
+        now, task, came_back = heapq.heappop(free)
+        waiting += came_back
+        tuples = model.claim(task, waiting)
+        executed = model.work(task, now, tuples, each_s, step_s * chance.uniform(0.6, 1.4))
+        done += executed if now > seconds / 2 else 0
+        waiting -= tuples
+        # For each tuple that is done another one comes.
+        heapq.heappush(free, (model.clocks[task].now + commit_s, task, tuples))
+    best = max(
+        tasks * size / (step_s + commit_s + size * each_s) for size in (1, 10, 100, 1_000, 8_000)
+    )
+    assert done / (seconds / 2) >= 0.89 * best
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_uneven_slow_work_takes_as_long_as_in_one_ideal_queue(kind: Kind) -> None:
+    tasks = 4
+    schedule = arrivals(kind, tasks, 600.0)
+    model = Model(tasks)
+    free = [(0.0, task) for task in range(tasks)]
+    latencies = []
+    at = 0
+    while at < len(schedule):
+        now, task = heapq.heappop(free)
+        now = max(now, schedule[at].at_s)
+        waiting = sum(one.at_s <= now for one in schedule[at : at + 1_000])
+        claimed = schedule[at : at + model.claim(task, waiting)]
+        one, clock = model.tasks[task], model.clocks[task]
+        clock.now = now
+        one.begin()
+        for each in claimed:
+            one.may()
+            clock.now += each.work_ms / 1000
+            latencies.append(clock.now - each.at_s)
+        one.may()
+        one.ended(len(claimed), len(claimed))
+        at += len(claimed)
+        heapq.heappush(free, (clock.now, task))
+    found = np.percentile(latencies, [50, 99])
+    ideal = np.percentile(ideal_s(schedule, tasks), [50, 99])
+    assert (found <= 1.1 * ideal).all(), f"{found} beside {ideal}"
