@@ -6,9 +6,7 @@ redis_server  a private Redis or Valkey
 postgres      a private PostgreSQL
 server        what embedded servers have in common: folder, readiness, restart
 guard         child processes that cannot outlive this one
-ports         free loopback ports
 install       finds the programs, installs missing ones
-apt           apt, without starting what it installs
 credentials   passwords of the compose file's stack
 errors        what is raised
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from tiercel.compose.errors import ServiceStartError
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import PLAIN_ENVIRONMENT, find_postgres, require
-from tiercel.compose.ports import LOOPBACK, free_port
-from tiercel.compose.server import EmbeddedServer
+from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _USER = "tiercel"
 _DATABASE = "postgres"

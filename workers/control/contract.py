@@ -6,17 +6,26 @@
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+from urllib.parse import quote, unquote
 
-from tiercel.workers.control.parallelism import Change
+from tiercel.workers.errors import UsageError
 
+log = logging.getLogger(__name__)
 # An order to end lapses: a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
+# Of one bolt. Each is an inbox in Redis that the driver looks at every second; more is a
+# slip of the finger.
+MOST_TASKS = 10_000
+_DEFAULT = "default"
+_MOST = 1_000
 
 
 class State(enum.Enum):
@@ -27,6 +36,10 @@ class State(enum.Enum):
     DEACTIVATED = "deactivated"
     # Every process ends, with exit code 0.
     KILLED = "killed"
+
+
+# Bolt to its number of tasks; None takes an order back.
+Change = Mapping[str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,3 +152,100 @@ class MemoryControl:
 
     def close(self) -> None:
         pass
+
+
+def parse_change(options: Iterable[str]) -> dict[str, int | None]:
+    """Read ``BOLT=N`` and ``BOLT=default``. Raises UsageError.
+
+    >>> parse_change(["count=4", "split=default"])
+    {'count': 4, 'split': None}
+    """
+    change: dict[str, int | None] = {}
+    for option in options:
+        bolt, equals, number = option.rpartition("=")
+        if not equals or not bolt:
+            raise UsageError(
+                f"--parallelism {option!r}: write BOLT=N, such as --parallelism count=4"
+            )
+        if bolt in change:
+            raise UsageError(f"--parallelism names bolt {bolt!r} twice: give one number")
+        change[bolt] = None if number == _DEFAULT else _ordered(bolt, number)
+    return change
+
+
+def _ordered(bolt: str, number: str) -> int:
+    try:
+        return number_of(number)
+    except ValueError:
+        raise UsageError(
+            f"bolt {bolt!r} cannot have {number!r} tasks: give a number from 1 to {MOST_TASKS:,}, "
+            f"or {_DEFAULT} for what its code says"
+        ) from None
+
+
+def number_of(text: str) -> int:
+    """Return the number of tasks that this is. Raises ValueError for anything that cannot be one.
+
+    >>> number_of("4")
+    4
+    """
+    number = (
+        int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_TASKS)) else 0
+    )
+    if not 1 <= number <= MOST_TASKS:
+        raise ValueError(f"not a number of tasks from 1 to {MOST_TASKS:,}")
+    return number
+
+
+def pack(numbers: Mapping[str, int]) -> str:
+    """Write numbers as one word.
+
+    >>> pack({"count": 4, "split words": 2})
+    'count=4,split%20words=2'
+    """
+    return ",".join(
+        f"{quote(bolt, safe='', errors='surrogatepass')}={number}"
+        for bolt, number in numbers.items()
+    )
+
+
+def unpack(word: str) -> dict[str, int]:
+    """Read what ``pack`` wrote; what another version or a stranger wrote is passed over.
+
+    >>> unpack("count=4,split%20words=2,more,most=99999999999")
+    {'count': 4, 'split words': 2}
+    """
+    numbers = {}
+    for part in word.split(","):
+        bolt, _, number = part.partition("=")
+        with suppress(ValueError):
+            numbers[unquote(bolt, errors="surrogatepass")] = number_of(number)
+    return numbers
+
+
+class Unreadable:
+    """Remembers what it has said.
+
+    A look every two seconds says the same thing once, until the thing changes.
+    """
+
+    def __init__(self, advice: str) -> None:
+        """``advice`` says what follows, or what to do: the end of each line."""
+        self._advice = advice
+        self._said: dict[str, int] = {}
+
+    def pass_over(self, what: str, content: bytes, why: Exception) -> None:
+        """Say that ``what`` is passed over."""
+        if self._said.get(what) == hash(content):
+            return
+        if len(self._said) >= _MOST:
+            self._said.clear()
+        self._said[what] = hash(content)
+        said = str(why).partition("\n")[0][:200] or type(why).__name__
+        log.warning(
+            "passing over %s in Redis: %s; %s",
+            what,
+            said,
+            self._advice,
+            extra={"event": "unreadable_in_redis"},
+        )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from urllib.parse import quote, unquote
 
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
-from tiercel.workers.control.parallelism import pack, unpack
+from tiercel.workers.control.contract import pack, unpack
 from tiercel.workers.control.presence import Attendant, Presences, Seat
 
 # A driver in reserve takes over when it has lapsed. So does one that is started again after it was

@@ -12,8 +12,8 @@ from tiercel.acker.connection.errors import translated
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.control.graph import Graph, graph_of, pack_graph, unpack_graph
-from tiercel.workers.control.unreadable import Unreadable
 from tiercel.workers.errors import UsageError
 
 # A hash: queue name to topology name.

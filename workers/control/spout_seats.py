@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
+from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.control.presence import Attendant, Presences, Seat
-from tiercel.workers.control.unreadable import Unreadable
 
 LASTS = timedelta(seconds=10)
 _STRANGE = (ValueError, TypeError, RecursionError)

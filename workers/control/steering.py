@@ -4,21 +4,24 @@ them obeyed, say so.
 
 from __future__ import annotations
 
+import logging
+import os
+import pwd
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Control, State
+from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.parallelism import Change
 from tiercel.workers.control.presence import Presences
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.errors import UsageError
 
+log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
@@ -227,3 +230,30 @@ def _found(holder: Holder, change: Change) -> str:
 
 def _listed(task_ids: Iterable[int]) -> str:
     return ", ".join(map(str, task_ids))
+
+
+def log_action(action: str, target: str, outcome: str, origin: str) -> None:
+    """Log ``action`` on a topology or queue, what came of it, and where it came from."""
+    log.info(
+        "%s %s: %s; by %s",
+        action,
+        target,
+        outcome,
+        origin,
+        extra={
+            "event": "action",
+            "action": action,
+            "target": target,
+            "outcome": outcome,
+            "origin": origin,
+        },
+    )
+
+
+def this_user() -> str:
+    """Return the user and machine of this process, as the origin of a command."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

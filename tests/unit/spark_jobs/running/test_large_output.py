@@ -27,7 +27,7 @@ from tiercel import (
 from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import PARCEL_BYTES, Bounds
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.engine import SimulatedClock
 
 LIMIT = 100_000
 ROW = 10_000

@@ -19,7 +19,7 @@ from tiercel.queues.inbox.memory import MemoryInboxes
 from tiercel.queues.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.spark_jobs.suspects.case import Case, Suspect
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.workers.driver.entering import enter
+from tiercel.workers.driver.process import enter
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 FIRST = "1"
