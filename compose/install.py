@@ -1,4 +1,4 @@
-"""Finds the programs that tiercel needs, and installs what is missing where apt can.
+"""Finds the programs that tiercel needs, and installs missing ones with apt.
 
 Standard library only: ``make`` runs it with the system's Python, before anything is installed:
 
@@ -20,7 +20,7 @@ from typing import Self
 
 from tiercel.compose.errors import ServiceMissingError
 
-# Environment of our servers: nothing of the user's, which may hold settings of other servers.
+# The environment of our servers: nothing from the user, who may have settings for other servers.
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
@@ -34,7 +34,7 @@ _JAVA_AT_LEAST = 17
 
 
 def main(things: Sequence[str]) -> int:
-    """The command line: install what is missing of ``things``."""
+    """Run the command line: install missing programs."""
     unknown = [thing for thing in things if thing not in _FINDERS]
     try:
         if unknown:
@@ -47,11 +47,10 @@ def main(things: Sequence[str]) -> int:
 
 
 def install_missing(*things: str) -> None:
-    """Install those of ``things`` that are not here, saying so on stderr.
+    """Install missing programs, with a line on stderr.
 
-    Raises ServiceMissingError.
-
-    The system services that Debian's packages bring are neither started nor enabled.
+    The system services of Debian's packages are neither started nor enabled. Raises
+    ServiceMissingError.
     """
     missing = [thing for thing in things if _FINDERS[thing]() is None]
     if not missing:
@@ -69,7 +68,7 @@ def install_missing(*things: str) -> None:
 
 
 def require(thing: str, find: Callable[[], Path | None]) -> Path:
-    """Return what ``find`` finds; raises ServiceMissingError."""
+    """Return the program that ``find`` finds. Raises ServiceMissingError if there is none."""
     found = find()
     if found is None:
         raise _missing([thing])
@@ -84,7 +83,9 @@ def _missing(things: Sequence[str]) -> ServiceMissingError:
 
 
 def find_rabbitmq() -> Path | None:
-    """The broker's own start script: Debian's in /usr/sbin is a wrapper for the system service."""
+    """Find the broker's own start script; Debian's in /usr/sbin is a wrapper for the system
+    service.
+    """
     for pattern in _RABBITMQ_PLACES:
         for place in sorted(Path("/").glob(pattern), reverse=True):
             return place
@@ -95,7 +96,7 @@ def find_rabbitmq() -> Path | None:
 
 
 def find_redis() -> Path | None:
-    """A redis-server, or Valkey's, which is the same to us."""
+    """Find a redis-server, or a valkey-server, which works as well."""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name) or shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
         if found is not None:
@@ -104,7 +105,7 @@ def find_redis() -> Path | None:
 
 
 def find_postgres() -> Path | None:
-    """The server itself, of the newest version: Debian's has no name on the PATH."""
+    """Find the server program of the newest version, which Debian does not put on the PATH."""
     places = Path("/").glob("usr/lib/postgresql/*/bin/postgres")
     newest = max(places, key=lambda path: float(path.parent.parent.name), default=None)
     if newest is not None:
@@ -114,7 +115,7 @@ def find_postgres() -> Path | None:
 
 
 def find_java() -> Path | None:
-    """A Java that is new enough for Spark."""
+    """Find a Java that is new enough for Spark."""
     found = shutil.which("java")
     if found is None:
         return None
@@ -124,14 +125,12 @@ def find_java() -> Path | None:
 
 
 def find_venv() -> Path | None:
-    """The parts of the standard library that make virtual environments; Debian
-    packages them apart.
-    """
+    """Find the modules that make virtual environments, which Debian packages separately."""
     return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
 
 
 def find_system_program(name: str) -> Path | None:
-    """A program of the administrator's, whose folder an ordinary user's PATH may lack."""
+    """Find a system program, whose folder may be missing from a user's PATH."""
     found = shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
     return Path(found) if found is not None else None
 
@@ -149,7 +148,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "prometheus": lambda: find_system_program("promtool"),
     "docker-compose": lambda: find_system_program("docker-compose"),
 }
-# For each thing the Debian packages that bring it, the first that this release knows is taken.
+# The Debian packages that provide each program; the first one that the release has is installed.
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "rabbitmq-server": ("rabbitmq-server",),
     "redis-server": ("redis-server", "valkey-server"),
@@ -167,13 +166,13 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "docker-compose": ("docker-compose",),
 }
 # Debian starts the system service of every server package that it installs. A policy that says no
-# (exit 101) is the documented way to prevent that; one that is already there is the
-# administrator's, and stays. Where systemd runs, the units are disabled too, or they would start at
-# the next boot. Packages that were here before are not named, hence not touched.
+# (exit 101) is the documented way to prevent that; an existing policy is the administrator's, and
+# stays. Where systemd runs, the units are disabled too, or they would start at the next boot.
+# Packages that were installed before are not named, hence not touched.
 #
-# Ours is taken away at the end. A SIGKILL leaves no time for that, so it says no only while the
-# process that wrote it lives (by its number and the time at which it began), and takes itself away
-# when it is asked later; the next one writes over it.
+# Our policy is removed at the end. A SIGKILL leaves no time for that, so it says no only while the
+# process that wrote it lives (identified by its pid and start time), and otherwise removes itself
+# when it is called; the next installation overwrites it.
 _INSTALL = """
 policy=$1
 shift
@@ -208,22 +207,22 @@ _SHOWN_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Apt:
-    """A working way to install packages."""
+    """apt, as root or through a sudo that asks for no password."""
 
     prefix: tuple[str, ...]
 
     @classmethod
     def find(cls) -> Self | None:
-        """None if there is no apt, or no right to use it."""
+        """Return None without apt, or without the right to use it."""
         prefix = root_prefix()
         return None if shutil.which("apt-get") is None or prefix is None else cls(prefix)
 
     def update(self) -> None:
-        """Refresh the package lists. A source that fails is no matter: the one we need may work."""
+        """Refresh the package lists. Failing sources are ignored: the one that we need may work."""
         _run((*self.prefix, "apt-get", "update", "-q", "-o", "DPkg::Lock::Timeout=300"))
 
     def first_known(self, packages: Sequence[str]) -> str:
-        """The first of ``packages`` that this release has."""
+        """Return the first of ``packages`` that this release has."""
         for package in packages:
             policy = _run(("env", "LC_ALL=C", "apt-cache", "policy", package)).stdout
             if "Candidate:" in policy and "Candidate: (none)" not in policy:
@@ -233,7 +232,7 @@ class Apt:
         )
 
     def debian_mirror(self) -> str:
-        """The URL of the Debian mirror that this machine's apt uses.
+        """Return the URL of the Debian mirror that this machine's apt uses.
 
         Raises ServiceMissingError if it uses none.
         """
@@ -249,7 +248,7 @@ class Apt:
         )
 
     def install(self, packages: Sequence[str]) -> None:
-        """Install, without starting what is installed.
+        """Install packages without starting their services.
 
         Raises ServiceMissingError with apt's last lines.
         """
@@ -265,9 +264,8 @@ class Apt:
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """Return the prefix that runs a command as root; None if there is no way.
-
-    Nothing, or a sudo that asks for no password.
+    """Return the prefix that runs a command as root: nothing, or a sudo that asks for no password;
+    None if there is neither.
     """
     if os.geteuid() == 0:
         return ()

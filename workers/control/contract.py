@@ -1,6 +1,7 @@
-"""The contract of control: what people want of a running topology.
+"""The contract of control: the orders of an operator to a running topology.
 
-``RedisControl`` keeps it for all processes; ``MemoryControl`` is its twin.
+``RedisControl`` keeps them for all processes; ``MemoryControl`` is its twin. Numbers of tasks per
+bolt are read here too, as an operator types them and as they travel in Redis.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tiercel.workers.errors import UsageError
 log = logging.getLogger(__name__)
 # An order to end lapses: a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
-# Of one bolt. Each is an inbox in Redis that the driver looks at every second; more is a
-# slip of the finger.
+# Tasks of one bolt. Each has an inbox in Redis that the driver reads every second; a larger number
+# is a typing error.
 MOST_TASKS = 10_000
 _DEFAULT = "default"
 _MOST = 1_000
@@ -32,7 +33,7 @@ class State(enum.Enum):
     """Desired state of a topology."""
 
     ACTIVE = "active"
-    # Spouts emit nothing; what is in flight goes on, and spouts are told what became of it.
+    # Spouts emit nothing; tuples in flight go on, and spouts hear of their outcomes.
     DEACTIVATED = "deactivated"
     # Every process ends, with exit code 0.
     KILLED = "killed"
@@ -48,7 +49,7 @@ class Rebalance:
 
     # Orders so far; 0: there was none.
     number: int = 0
-    # Bolt to its number of tasks: what this order and those before it left.
+    # Bolt to its number of tasks, as this order and earlier ones set it.
     parallelism: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -56,47 +57,44 @@ NO_REBALANCE = Rebalance()
 
 
 class Control(Protocol):
-    """One topology's. Best effort and small: readers keep what they read last while this is away.
+    """The orders to one topology. Best effort: readers keep the last order while Redis is away.
 
     Each call is one round trip and safe to repeat. Raises RedisUnavailableError,
     RedisRefusedError.
     """
 
     def order(self, state: State) -> None:
-        """Say what to do from now on.
+        """Order a state.
 
-        KILLED lasts a minute; the others until something else is said, or Redis is emptied.
+        KILLED lasts a minute; other states until the next order, or until Redis is emptied.
         """
         ...
 
     def state(self) -> State | None:
-        """Return the last order; None if there was none, or if it is lost."""
+        """Return the last order; None if there was none, or it is lost."""
         ...
 
     def ask(self, known: State) -> State | None:
-        """Return what ``state`` does.
+        """Return the result of ``state``.
 
-        If that is None, ``known`` is the state from now on: a Redis that was emptied learns
-        it from the spout tasks.
+        If that is None, ``known`` becomes the state: a Redis that was emptied learns it from the
+        spout tasks.
         """
         ...
 
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run, with these numbers of tasks from now on.
+        """Have the driver begin a new run with these numbers of tasks, on the slots that Spark has.
 
-        The run is spread over what Spark has now.
-
-        Bolts that are not named keep the number that was ordered before; None takes it back. A
-        bolt may be one that the topology does not have, or not yet. Atomic; a repeat is another
-        order of the same.
+        Bolts that are not named keep the number that was ordered before; None takes an order back.
+        A bolt need not exist in the topology. Atomic; a repeat gives the same order again.
         """
         ...
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance.
 
-        If there is none, ``known`` is it from now on: a Redis that was emptied learns it
-        from the driver.
+        If there is none, ``known`` becomes the last order: a Redis that was emptied learns it from
+        the driver.
         """
         ...
 
@@ -184,7 +182,7 @@ def _ordered(bolt: str, number: str) -> int:
 
 
 def number_of(text: str) -> int:
-    """Return the number of tasks that this is. Raises ValueError for anything that cannot be one.
+    """Read a number of tasks. Raises ValueError for any other text.
 
     >>> number_of("4")
     4
@@ -198,7 +196,7 @@ def number_of(text: str) -> int:
 
 
 def pack(numbers: Mapping[str, int]) -> str:
-    """Write numbers as one word.
+    """Write numbers of tasks as one word.
 
     >>> pack({"count": 4, "split words": 2})
     'count=4,split%20words=2'
@@ -210,7 +208,7 @@ def pack(numbers: Mapping[str, int]) -> str:
 
 
 def unpack(word: str) -> dict[str, int]:
-    """Read what ``pack`` wrote; what another version or a stranger wrote is passed over.
+    """Read the output of ``pack``; skip parts that another version or a stranger wrote.
 
     >>> unpack("count=4,split%20words=2,more,most=99999999999")
     {'count': 4, 'split words': 2}
@@ -224,18 +222,18 @@ def unpack(word: str) -> dict[str, int]:
 
 
 class Unreadable:
-    """Remembers what it has said.
+    """Logs unreadable entries of Redis, each once until it changes.
 
-    A look every two seconds says the same thing once, until the thing changes.
+    So a monitor that reads every two seconds logs one line.
     """
 
     def __init__(self, advice: str) -> None:
-        """``advice`` says what follows, or what to do: the end of each line."""
+        """``advice`` ends each line: the consequence, or what to do."""
         self._advice = advice
         self._said: dict[str, int] = {}
 
     def pass_over(self, what: str, content: bytes, why: Exception) -> None:
-        """Say that ``what`` is passed over."""
+        """Log that ``what`` is passed over."""
         if self._said.get(what) == hash(content):
             return
         if len(self._said) >= _MOST:

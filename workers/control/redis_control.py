@@ -1,4 +1,6 @@
-"""Control in Redis: one key for the state, and two for orders to rebalance."""
+"""Control and presence in Redis: one key for the state, two for orders to rebalance, one per seat,
+and one with the number of the newest run.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class RedisControl:
 
     def ask(self, known: State) -> State | None:
         with translated("read the topology's state"):
-            # NX: what an operator orders at this moment is not overwritten.
+            # NX: an operator's order at the same moment is not overwritten.
             found: Any = self._client.set(self._key, known.value, nx=True, get=True)
         return self._state(found)
 
