@@ -27,7 +27,7 @@ from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering

@@ -4,13 +4,11 @@ embedded      all embedded services together
 rabbitmq      a private RabbitMQ
 redis_server  a private Redis or Valkey
 postgres      a private PostgreSQL
-server        what embedded servers have in common: folder, readiness, restart
+server        the base of embedded servers: free ports, folder, readiness, restart
 guard         child processes that cannot outlive this one
-ports         free loopback ports
-install       finds the programs, installs missing ones
-apt           apt, without starting what it installs
+install       finds programs, and installs missing ones with apt, without starting services
 credentials   passwords of the compose file's stack
-errors        what is raised
+errors        the errors that the servers and the installer raise
 
 ``__main__`` is the installer as a command, for make.
 """

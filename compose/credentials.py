@@ -1,6 +1,6 @@
-"""Draws the passwords of a stack, once: what is there already stays.
+"""Draws the passwords of a stack, once; existing passwords stay.
 
-Each role has a folder with what it needs, and no more.
+Each role has a folder with exactly the secrets that it needs.
 
     python -m tiercel.compose.credentials FOLDER
 
@@ -34,11 +34,11 @@ _COMPLETE = "complete"
 
 
 def draw_credentials(folder: Path) -> bool:
-    """Return True if they were drawn now, and not before.
+    """Draw the credentials unless they exist; return True if they were drawn.
 
     Roles belong together, so all are drawn again unless each one is complete. The files are
-    readable by every user who can enter the role's folder, as each server runs as another
-    one. Raises OSError.
+    readable by every user who can enter the role's folder, because each server runs as a different
+    user. Raises OSError.
     """
     roles = _roles()
     if all((folder / role / _COMPLETE).exists() for role in roles):
@@ -60,7 +60,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _roles() -> Mapping[str, Mapping[str, str]]:
-    """Each role's files, newly drawn."""
+    """Draw the files of each role."""
     rabbitmq, watcher, redis, spark, token, grafana = (secrets.token_urlsafe(24) for _ in range(6))
     worker = {
         "tiercel_amqp": f"amqp://{_USER}:{rabbitmq}@rabbitmq:5672/%2F",
@@ -91,7 +91,7 @@ def _rabbitmq_conf() -> str:
         "load_definitions": "/run/tiercel/credentials/definitions.json",
         "loopback_users": "none",
         "log.console": "true",
-        # Health checks and the monitor come and go all the time.
+        # Health checks and the monitor connect all the time.
         "log.connection.level": "error",
     }
     return "".join(f"{name} = {value}\n" for name, value in settings.items())
@@ -100,7 +100,7 @@ def _rabbitmq_conf() -> str:
 def _definitions(password: str, watchers: str) -> Mapping[str, object]:
     """Return the definitions that RabbitMQ loads at each start.
 
-    No user is an administrator, and the monitor's may only look.
+    No user is an administrator, and the monitor's user may only read.
     """
 
     def permissions(user: str, pattern: str) -> Mapping[str, str]:
@@ -114,7 +114,7 @@ def _definitions(password: str, watchers: str) -> Mapping[str, object]:
 
 
 def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
-    """One user as RabbitMQ keeps it: the password salted and hashed."""
+    """Return a user in RabbitMQ's form: the password salted and hashed."""
     salt = secrets.token_bytes(4)
     digest = hashlib.sha256(salt + password.encode()).digest()
     return {
@@ -126,9 +126,9 @@ def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
 
 
 def _spark_conf(secret: str) -> str:
-    """Settings that Spark's master, its workers and the driver share.
+    """Return the settings that Spark's master, its workers and the driver share.
 
-    Their pages have no login, so they only show.
+    Their web pages have no login, so actions are disabled.
     """
     settings = {
         "spark.authenticate": "true",
@@ -143,7 +143,7 @@ def _spark_conf(secret: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     if len(arguments) != 1:
         print("tiercel: name one folder, for the credentials", file=sys.stderr)  # noqa: T201 - the answer
         return 2

@@ -3,10 +3,9 @@
 ServiceError
 ├── ServiceMissingError   a program is not installed and cannot be installed from here:
                           a person must act
-├── ServiceStartError     a program is there but did not come up; the message holds
-│   │                     its last log lines
+├── ServiceStartError     a server did not become ready; the message has its last log lines
 │   └── PortTakenError    another process has a port that was drawn for it
-└── ServiceStoppedError   its start was broken off, as was asked for
+└── ServiceStoppedError   the caller broke the start off
 """
 
 
@@ -15,7 +14,7 @@ class ServiceError(Exception):
 
 
 class ServiceMissingError(ServiceError):
-    """A program that is needed is missing; the message says exactly what to install."""
+    """A required program is missing; the message says what to install."""
 
 
 class ServiceStartError(ServiceError):

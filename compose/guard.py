@@ -46,10 +46,10 @@ class Launch:
     """Command, environment and output of one child."""
 
     argv: Sequence[str]
-    # The whole environment, which may hold passwords; None: ours.
+    # The complete environment, which may hold passwords; None: our own.
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: Path | None = None
-    # File to which stdout and stderr are appended; None: ours.
+    # File to which stdout and stderr are appended; None: our own stdout and stderr.
     output: Path | None = None
     # A folder that is removed when this process ends without having killed the child.
     scratch: Path | None = None

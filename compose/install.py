@@ -1,4 +1,4 @@
-"""Finds the programs that tiercel needs, and installs what is missing where apt can.
+"""Finds the programs that tiercel needs, and installs missing ones with apt.
 
 Standard library only: ``make`` runs it with the system's Python, before anything is installed:
 
@@ -7,23 +7,24 @@ Standard library only: ``make`` runs it with the system's Python, before anythin
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
-from tiercel.compose.apt import Apt
 from tiercel.compose.errors import ServiceMissingError
 
-# Environment of our servers: nothing of the user's, which may hold settings of other servers.
+# The environment of our servers: nothing from the user, who may have settings for other servers.
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-
 _RABBITMQ_PLACES = (
     "usr/lib/rabbitmq/bin/rabbitmq-server",
     "opt/rabbitmq/sbin/rabbitmq-server",
@@ -32,8 +33,59 @@ _RABBITMQ_PLACES = (
 _JAVA_AT_LEAST = 17
 
 
+def main(things: Sequence[str]) -> int:
+    """Run the command line: install missing programs."""
+    unknown = [thing for thing in things if thing not in _FINDERS]
+    try:
+        if unknown:
+            raise ServiceMissingError(f"unknown: {' '.join(unknown)}; known: {' '.join(_FINDERS)}")  # noqa: TRY301
+        install_missing(*things)
+    except ServiceMissingError as error:
+        print(f"tiercel: {error}", file=sys.stderr)  # noqa: T201 - the command line's answer
+        return 2
+    return 0
+
+
+def install_missing(*things: str) -> None:
+    """Install missing programs, with a line on stderr.
+
+    The system services of Debian's packages are neither started nor enabled. Raises
+    ServiceMissingError.
+    """
+    missing = [thing for thing in things if _FINDERS[thing]() is None]
+    if not missing:
+        return
+    apt = Apt.find()
+    if apt is None:
+        raise _missing(missing)
+    apt.update()
+    packages = [apt.first_known(_PACKAGES[thing]) for thing in missing]
+    print(f"tiercel: installing with apt: {' '.join(packages)}", file=sys.stderr, flush=True)  # noqa: T201 - also runs before logging
+    apt.install(packages)
+    still = [thing for thing in missing if _FINDERS[thing]() is None]
+    if still:
+        raise _missing(still)
+
+
+def require(thing: str, find: Callable[[], Path | None]) -> Path:
+    """Return the program that ``find`` finds. Raises ServiceMissingError if there is none."""
+    found = find()
+    if found is None:
+        raise _missing([thing])
+    return found
+
+
+def _missing(things: Sequence[str]) -> ServiceMissingError:
+    packages = " ".join(_PACKAGES[thing][0] for thing in things)
+    return ServiceMissingError(
+        f"{' and '.join(things)} not found; install with: sudo apt-get install {packages}"
+    )
+
+
 def find_rabbitmq() -> Path | None:
-    """The broker's own start script: Debian's in /usr/sbin is a wrapper for the system service."""
+    """Find the broker's own start script; Debian's in /usr/sbin is a wrapper for the system
+    service.
+    """
     for pattern in _RABBITMQ_PLACES:
         for place in sorted(Path("/").glob(pattern), reverse=True):
             return place
@@ -44,7 +96,7 @@ def find_rabbitmq() -> Path | None:
 
 
 def find_redis() -> Path | None:
-    """A redis-server, or Valkey's, which is the same to us."""
+    """Find a redis-server, or a valkey-server, which works as well."""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name) or shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
         if found is not None:
@@ -53,7 +105,7 @@ def find_redis() -> Path | None:
 
 
 def find_postgres() -> Path | None:
-    """The server itself, of the newest version: Debian's has no name on the PATH."""
+    """Find the server program of the newest version, which Debian does not put on the PATH."""
     places = Path("/").glob("usr/lib/postgresql/*/bin/postgres")
     newest = max(places, key=lambda path: float(path.parent.parent.name), default=None)
     if newest is not None:
@@ -63,7 +115,7 @@ def find_postgres() -> Path | None:
 
 
 def find_java() -> Path | None:
-    """A Java that is new enough for Spark."""
+    """Find a Java that is new enough for Spark."""
     found = shutil.which("java")
     if found is None:
         return None
@@ -73,14 +125,12 @@ def find_java() -> Path | None:
 
 
 def find_venv() -> Path | None:
-    """The parts of the standard library that make virtual environments; Debian
-    packages them apart.
-    """
+    """Find the modules that make virtual environments, which Debian packages separately."""
     return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
 
 
 def find_system_program(name: str) -> Path | None:
-    """A program of the administrator's, whose folder an ordinary user's PATH may lack."""
+    """Find a system program, whose folder may be missing from a user's PATH."""
     found = shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
     return Path(found) if found is not None else None
 
@@ -98,8 +148,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "prometheus": lambda: find_system_program("promtool"),
     "docker-compose": lambda: find_system_program("docker-compose"),
 }
-
-# For each thing the Debian packages that bring it, the first that this release knows is taken.
+# The Debian packages that provide each program; the first one that the release has is installed.
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "rabbitmq-server": ("rabbitmq-server",),
     "redis-server": ("redis-server", "valkey-server"),
@@ -116,53 +165,115 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "prometheus": ("prometheus",),
     "docker-compose": ("docker-compose",),
 }
+# Debian starts the system service of every server package that it installs. A policy that says no
+# (exit 101) is the documented way to prevent that; an existing policy is the administrator's, and
+# stays. Where systemd runs, the units are disabled too, or they would start at the next boot.
+# Packages that were installed before are not named, hence not touched.
+#
+# Our policy is removed at the end. A SIGKILL leaves no time for that, so it says no only while the
+# process that wrote it lives (identified by its pid and start time), and otherwise removes itself
+# when it is called; the next installation overwrites it.
+_INSTALL = """
+policy=$1
+shift
+mark='# Written by tiercel while it installs packages.'
+made=
+trap '[ -z "$made" ] || rm -f "$policy"' EXIT
+trap 'exit 130' INT TERM HUP
+if [ ! -e "$policy" ] || [ "$(sed -n 2p "$policy")" = "$mark" ]; then
+    made=yes
+    rm -f "$policy"
+    {
+        printf '#!/bin/sh\\n%s\\n' "$mark"
+        printf '[ "$(cut -d " " -f 22 /proc/%s/stat 2>/dev/null)" != %s ] || exit 101\\n' \\
+            $$ "$(cut -d ' ' -f 22 /proc/$$/stat)"
+        printf 'rm -f "$0"\\n'
+    } > "$policy"
+    chmod 755 "$policy"
+fi
+DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \\
+    -o DPkg::Lock::Timeout=300 "$@" || exit 1
+if [ -d /run/systemd/system ]; then
+    for package in "$@"; do
+        case $package in
+            *-server|prometheus) systemctl --quiet disable "$package.service" 2>/dev/null || true ;;
+        esac
+    done
+fi
+"""
+_POLICY = "/usr/sbin/policy-rc.d"
+_SHOWN_LINES = 8
 
 
-def require(thing: str, find: Callable[[], Path | None]) -> Path:
-    """Return what ``find`` finds; raises ServiceMissingError."""
-    found = find()
-    if found is None:
-        raise _missing([thing])
-    return found
+@dataclass(frozen=True, slots=True)
+class Apt:
+    """apt, as root or through a sudo that asks for no password."""
+
+    prefix: tuple[str, ...]
+
+    @classmethod
+    def find(cls) -> Self | None:
+        """Return None without apt, or without the right to use it."""
+        prefix = root_prefix()
+        return None if shutil.which("apt-get") is None or prefix is None else cls(prefix)
+
+    def update(self) -> None:
+        """Refresh the package lists. Failing sources are ignored: the one that we need may work."""
+        _run((*self.prefix, "apt-get", "update", "-q", "-o", "DPkg::Lock::Timeout=300"))
+
+    def first_known(self, packages: Sequence[str]) -> str:
+        """Return the first of ``packages`` that this release has."""
+        for package in packages:
+            policy = _run(("env", "LC_ALL=C", "apt-cache", "policy", package)).stdout
+            if "Candidate:" in policy and "Candidate: (none)" not in policy:
+                return package
+        raise ServiceMissingError(
+            f"apt knows no package {' or '.join(packages)}; add a package source that has it"
+        )
+
+    def debian_mirror(self) -> str:
+        """Return the URL of the Debian mirror that this machine's apt uses.
+
+        Raises ServiceMissingError if it uses none.
+        """
+        form = "$(ORIGIN) $(LABEL) $(SITE)"
+        targets = _run(("apt-get", "indextargets", "--format", form, "Created-By: Packages")).stdout
+        for target in targets.splitlines():
+            origin, _, rest = target.partition(" ")
+            label, _, site = rest.partition(" ")
+            if (origin, label) == ("Debian", "Debian") and site.startswith(("http://", "https://")):
+                return site
+        raise ServiceMissingError(
+            "apt here has no mirror of Debian to build images from; name images that can be pulled"
+        )
+
+    def install(self, packages: Sequence[str]) -> None:
+        """Install packages without starting their services.
+
+        Raises ServiceMissingError with apt's last lines.
+        """
+        done = _run((*self.prefix, "sh", "-c", _INSTALL, "install", _POLICY, *packages))
+        if done.returncode != 0:
+            last = "\n".join(
+                f"  {line}"
+                for line in (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:]
+            )
+            raise ServiceMissingError(
+                f"could not install {' '.join(packages)} with apt; its last lines:\n{last}"
+            )
 
 
-def install_missing(*things: str) -> None:
-    """Install those of ``things`` that are not here, saying so on stderr.
-
-    Raises ServiceMissingError.
-
-    The system services that Debian's packages bring are neither started nor enabled.
+def root_prefix() -> tuple[str, ...] | None:
+    """Return the prefix that runs a command as root: nothing, or a sudo that asks for no password;
+    None if there is neither.
     """
-    missing = [thing for thing in things if _FINDERS[thing]() is None]
-    if not missing:
-        return
-    apt = Apt.find()
-    if apt is None:
-        raise _missing(missing)
-    apt.update()
-    packages = [apt.first_known(_PACKAGES[thing]) for thing in missing]
-    print(f"tiercel: installing with apt: {' '.join(packages)}", file=sys.stderr, flush=True)  # noqa: T201 - also runs before logging
-    apt.install(packages)
-    still = [thing for thing in missing if _FINDERS[thing]() is None]
-    if still:
-        raise _missing(still)
+    if os.geteuid() == 0:
+        return ()
+    sudo = shutil.which("sudo")
+    return (sudo, "-n") if sudo is not None and _run((sudo, "-n", "true")).returncode == 0 else None
 
 
-def _missing(things: Sequence[str]) -> ServiceMissingError:
-    packages = " ".join(_PACKAGES[thing][0] for thing in things)
-    return ServiceMissingError(
-        f"{' and '.join(things)} not found; install with: sudo apt-get install {packages}"
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the words of these commands are ours
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
-
-
-def main(things: Sequence[str]) -> int:
-    """The command line: install what is missing of ``things``."""
-    unknown = [thing for thing in things if thing not in _FINDERS]
-    try:
-        if unknown:
-            raise ServiceMissingError(f"unknown: {' '.join(unknown)}; known: {' '.join(_FINDERS)}")  # noqa: TRY301
-        install_missing(*things)
-    except ServiceMissingError as error:
-        print(f"tiercel: {error}", file=sys.stderr)  # noqa: T201 - the command line's answer
-        return 2
-    return 0

@@ -18,13 +18,12 @@ from pathlib import Path
 from tiercel.compose.errors import ServiceStartError
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import PLAIN_ENVIRONMENT, find_postgres, require
-from tiercel.compose.ports import LOOPBACK, free_port
-from tiercel.compose.server import EmbeddedServer
+from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _USER = "tiercel"
 _DATABASE = "postgres"
 _INIT_TIMEOUT_S = 120
-# Its helpers notice that they are orphans, and end.
+# Time for its helpers to notice that they are orphans, and end.
 _ORPHANS_S = 10.0
 _CONFIG = """
 listen_addresses = '{host}'
@@ -38,10 +37,10 @@ _ASKS_FOR_A_PASSWORD = b"R"
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """Its data survive ``stop`` and ``kill``, and are lost by ``restart(keep_data=False)``.
+    """A server whose data survive ``stop`` and ``kill``; ``restart(keep_data=False)`` loses them.
 
-    It never runs as root: where this process does, it is the user ``postgres`` that Debian's
-    package makes, or the one that owns nothing.
+    It never runs as root: if this process does, it runs as the user ``postgres`` of Debian's
+    package, or else as a user that owns nothing.
     """
 
     name = "PostgreSQL"
@@ -62,7 +61,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return self.folder / "data"
 
     def stop(self) -> None:
-        # As a plain request it would wait for its clients.
+        # SIGTERM would wait for its clients.
         if self.pid is not None:
             os.kill(self.pid, signal.SIGINT)
         super().stop()
@@ -75,7 +74,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def kill(self) -> None:
         super().kill()
-        # They have process groups of their own, and no new server starts while one is there.
+        # Helpers have process groups of their own, and keep a new server from starting.
         until = time.monotonic() + _ORPHANS_S
         while self._folder is not None and _working_in(self._data):
             if time.monotonic() > until:
@@ -100,7 +99,7 @@ class EmbeddedPostgres(EmbeddedServer):
             file.write(_CONFIG.format(host=LOOPBACK, port=self._port))
 
     def _initialize(self) -> None:
-        """Make the data folder, which belongs to the user that the server is."""
+        """Make the data folder, owned by the user that the server runs as."""
         secret = self.folder / "password"
         secret.write_text(self._password)
         if (owner := _other_user()) is not None:
@@ -155,7 +154,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def _other_user() -> pwd.struct_passwd | None:
-    """The user that the server is where this process is root's; None elsewhere."""
+    """Return the user that the server runs as if this process is root; otherwise None."""
     if os.geteuid() != 0:
         return None
     try:
@@ -172,7 +171,7 @@ def _as_other_user() -> list[str]:
 
 
 def _working_in(folder: Path) -> list[int]:
-    """The processes that have this folder as their own: all of a server's do."""
+    """Return the processes whose working directory is this folder: the server and its helpers."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():

@@ -18,8 +18,7 @@ from pathlib import Path
 from tiercel.compose.errors import ServiceError
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import PLAIN_ENVIRONMENT, find_rabbitmq, require
-from tiercel.compose.ports import LOOPBACK, free_port
-from tiercel.compose.server import EmbeddedServer
+from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _USER = "tiercel"
 _NODE = f"{_USER}@localhost"
@@ -36,8 +35,8 @@ collect_statistics_interval = 1000
 management.tcp.ip = {host}
 management.tcp.port = {management_port}
 """
-# The schedulers must not spin while idle: Spark needs the processors. Quorum queues report their
-# depths once a second.
+# Idle schedulers must not spin: Spark needs the processors. Quorum queues report their depths once
+# per second.
 _ERL_ARGS = """
     -sname {node} -start_epmd false -erl_epmd_port {dist_port}
     -kernel inet_dist_use_interface {{127,0,0,1}}
@@ -54,11 +53,11 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 
     ``restart(keep_data=False)`` loses them.
 
-    Two things that tests meet. When RabbitMQ 3.10 is killed within seconds of its first start it
-    may forget what was declared, and the table of its quorum queues is written some three seconds
-    late: one that was declared just before ``kill`` is there afterwards, but does not work. And the
-    depth of a quorum queue that a passive declare returns is what the queue has applied by now, or
-    0 if its leader is silent for 250 ms: what was just given back may be missing in it.
+    Two surprises for tests. When RabbitMQ 3.10 is killed within seconds of its first start it may
+    forget declarations, and it writes the table of quorum queues about three seconds late: a queue
+    that was declared just before ``kill`` exists afterwards, but does not work. And a passive
+    declare of a quorum queue returns the depth that the queue has applied so far, or 0 if its
+    leader is silent for 250 ms: messages that were just given back may be missing.
     """
 
     name = "RabbitMQ"
@@ -79,11 +78,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
 
     def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` on the running broker; returns what it prints.
-
-        Such as ``control("list_queues")``.
-
-        Raises ServiceError with its last line.
+        """Run ``rabbitmqctl`` on the running broker, as in ``control("list_queues")``; return its
+        output. Raises ServiceError with its last line.
         """
         program = self._program.with_name("rabbitmqctl")
         environment = {
@@ -126,9 +122,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         self._draw_cookie()
 
     def _draw_cookie(self) -> None:
-        """Write the Erlang cookie, which commands the broker.
-
-        Before Erlang can: it would draw it from the time of day.
+        """Write the Erlang cookie, the secret that controls the broker, before Erlang derives one
+        from the time of day.
         """
         path = self.folder / ".erlang.cookie"
         path.unlink(missing_ok=True)
@@ -138,7 +133,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
     def _launch(self) -> Launch:
         settings = {
             "HOME": str(self.folder),  # the Erlang cookie is there
-            # the script then becomes the broker, without a shell in between
+            # makes the script exec the broker, without a shell in between
             "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
@@ -174,9 +169,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 def answers_as_rabbitmq(port: int) -> bool:
     """Return True if a broker serves clients on this loopback port.
 
-    Raises OSError if no process listens.
-
-    The listener opens last, after the default user was made and the plugins were started.
+    The listener opens last, after the default user was made and the plugins were started. Raises
+    OSError if no process listens.
     """
     with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
         connection.sendall(_AMQP_GREETING)

@@ -1,4 +1,4 @@
-"""A private Redis or Valkey: loopback only, and everything in memory where nothing is kept."""
+"""A private Redis or Valkey: loopback only, and purely in memory unless its data are kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import PLAIN_ENVIRONMENT, find_redis, require
-from tiercel.compose.ports import LOOPBACK, free_port
-from tiercel.compose.server import EmbeddedServer
+from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _CONFIG = """\
 port {port}
@@ -28,9 +27,9 @@ maxmemory-policy noeviction
 
 
 class EmbeddedRedis(EmbeddedServer):
-    """It forgets everything when it is killed, and keeps it over ``stop`` and ``start``.
+    """A server that loses its data when it is killed, and keeps them over ``stop`` and ``start``.
 
-    Where its data are kept, a kill costs the last second.
+    With kept data, a kill loses only the last second.
     """
 
     name = "Redis"
@@ -51,7 +50,8 @@ class EmbeddedRedis(EmbeddedServer):
 
     def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
         super().wait_until_ready(stopped)
-        # Loaded by now. Left in place, it would bring old data back after a later crash.
+        # The dump is loaded by now. Left in place, it would bring old data back after a later
+        # crash.
         self._dump.unlink(missing_ok=True)
 
     @property
@@ -83,7 +83,7 @@ class EmbeddedRedis(EmbeddedServer):
 
     def _wipe(self) -> None:
         self._dump.unlink(missing_ok=True)
-        # What is logged: of version 7 and later, and of those before.
+        # The append-only log: of version 7 and later, and of earlier versions.
         shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
         (self.folder / "appendonly.aof").unlink(missing_ok=True)
 

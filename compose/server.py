@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -17,8 +19,21 @@ from typing import ClassVar, Self
 
 from tiercel.compose.errors import PortTakenError, ServiceStartError, ServiceStoppedError
 from tiercel.compose.guard import GuardedProcess, Launch
-from tiercel.compose.ports import LOOPBACK, listeners
 
+LOOPBACK = "127.0.0.1"
+# Below the range from which Linux takes the ports of outgoing connections: while a server is being
+# restarted, none of its clients' connection attempts can take its port away.
+_CANDIDATES = range(15_000, 32_000)
+# A range of its own for containers: they learn their port long before they listen, and cannot draw
+# again.
+OF_CONTAINERS = range(10_000, 15_000)
+# The listening addresses that accept connections to loopback: itself, any address, both in IPv6.
+_TABLES = {
+    "/proc/net/tcp": {"0100007F", "0" * 8},
+    "/proc/net/tcp6": {"0" * 32, "0000000000000000FFFF00000100007F"},
+}
+_LISTENS = "0A"
+_drawn: set[int] = set()
 _ATTEMPTS = 3
 _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.02
@@ -45,9 +60,9 @@ class EmbeddedServer(ABC):
     name: ClassVar[str]
 
     def __init__(self, kept: Path | None = None) -> None:
-        """``kept`` is a folder for the data, and of those that an earlier server left there.
+        """``kept`` is a folder that keeps the data, and may have data of an earlier server.
 
-        Its password is theirs; its ports are new.
+        The server then takes over the earlier password, with new ports.
         """
         self._kept = kept
         self._password = secrets.token_urlsafe(24)
@@ -65,7 +80,7 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def _ports(self) -> Collection[int]:
-        """The loopback ports that it listens on once it is up."""
+        """The loopback ports that the server listens on once it is up."""
 
     @abstractmethod
     def _launch(self) -> Launch:
@@ -88,7 +103,7 @@ class EmbeddedServer(ABC):
 
     @property
     def scratch(self) -> Path | None:
-        """Return the folder if it goes with this process, however that ends."""
+        """The folder if it is removed with this process, however the process ends."""
         return self.folder if self._kept is None else None
 
     @property
@@ -105,16 +120,15 @@ class EmbeddedServer(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it if it does not run, and wait until it serves clients.
-
-        Keeps the data of an earlier run.
+        """Start the server if it does not run, with the data of its earlier run, and wait until it
+        serves clients.
         """
         self.launch()
         self.wait_until_ready()
         return self
 
     def launch(self) -> None:
-        """Start it without waiting, so that several servers can come up side by side."""
+        """Start the server without waiting, so that several servers can come up in parallel."""
         if self.running:
             return
         self.kill()
@@ -124,9 +138,10 @@ class EmbeddedServer(ABC):
         self._process = GuardedProcess(self._launch())
 
     def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
-        """Wait until it serves clients; raises ServiceStartError with the last log lines.
+        """Wait until the server serves clients.
 
-        Raises ServiceStoppedError once ``stopped`` is set.
+        Raises ServiceStartError with the last log lines, ServiceStoppedError once ``stopped`` is
+        set.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -143,9 +158,8 @@ class EmbeddedServer(ABC):
                 return
 
     def _draw_again(self) -> None:
-        """Another process took a port between the drawing and the start.
-
-        No client knows our address yet, so take another.
+        """Take other ports, because another process took one before the start; no client knows our
+        address yet.
         """
         if self._kept_password() is None:
             self._wipe()
@@ -162,13 +176,13 @@ class EmbeddedServer(ABC):
         self.log.unlink(missing_ok=True)
         password = self._kept_password()
         if password is None:
-            # A first start that was broken off may have left half of what it makes.
+            # An interrupted first start may have left incomplete files.
             self._wipe()
         else:
             self._password = password
 
     def _kept_password(self) -> str | None:
-        """The password of data that are whole; None where there are none."""
+        """Return the password of complete data; None if there are none."""
         if self._kept is None:
             return None
         try:
@@ -186,17 +200,17 @@ class EmbeddedServer(ABC):
         new.replace(self._kept / _WHOLE)
 
     def stop(self) -> None:
-        """End it in an orderly way and keep its data for the next ``start``."""
+        """Shut the server down cleanly, and keep its data for the next ``start``."""
         if self._process is not None:
             self._process.stop(_STOP_GRACE_S)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would; its data stay as they are."""
+        """End the server with SIGKILL, as a crash would; its data stay as they are."""
         if self._process is not None:
             self._process.kill()
 
     def pause(self) -> None:
-        """Stop it from answering without ending it (SIGSTOP), as a stalled machine would."""
+        """Freeze the server (SIGSTOP), as a stalled machine would."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGSTOP)
 
@@ -206,7 +220,7 @@ class EmbeddedServer(ABC):
             os.kill(self.pid, signal.SIGCONT)
 
     def restart(self, *, keep_data: bool) -> None:
-        """End it and start it again, in an orderly way with its data, or abruptly and empty."""
+        """Restart the server: cleanly with its data, or abruptly and empty."""
         if keep_data:
             self.stop()
         else:
@@ -215,9 +229,9 @@ class EmbeddedServer(ABC):
         self.start()
 
     def close(self) -> None:
-        """Kill it and remove its folder. Idempotent.
+        """Kill the server and remove its folder. Idempotent.
 
-        Where its data are kept, end it in order once it has served clients.
+        With kept data it is shut down cleanly instead, once it has served clients.
         """
         if self._kept is not None and self._address_known:
             self.stop()
@@ -259,8 +273,8 @@ class EmbeddedServer(ABC):
     def _listens(self) -> bool:
         """Return True if the server's own user, and no other, listens on each of its ports.
 
-        Looked at before each connection, and not after: one that another process has taken may
-        outlive its listener. Raises PortTakenError if it is another user.
+        Checked before each connection, not after, because a connection that another process
+        accepted may outlive its listener. Raises PortTakenError if another user listens.
         """
         process = self._process
         assert process is not None  # noqa: S101 - for the type checker: it has been launched
@@ -291,3 +305,45 @@ class EmbeddedServer(ABC):
         return "\n".join(
             f"  {line.rstrip()}" for line in [line for line in lines if line.strip()][-_LOG_LINES:]
         )
+
+
+def free_port(candidates: range | None = None) -> int:
+    """Return a loopback TCP port that no process listens on, a different one at each call.
+
+    Another process may take it before it is used: be ready to draw again. Raises ServiceStartError
+    if all are taken.
+    """
+    among = candidates or _CANDIDATES
+    for port in random.sample(among, len(among)):
+        if port in _drawn:
+            continue
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            _drawn.add(port)
+            return port
+    raise ServiceStartError(
+        f"no port from {among.start} to {among.stop - 1} of {LOOPBACK} is free: end the programs "
+        "that hold them, which `ss --listening --tcp --processes` names"
+    )
+
+
+def listeners(port: int) -> set[int]:
+    """Return the ids of the users whose processes accept connections to this loopback port.
+
+    The kernel's tables name the effective user that made the socket. Raises OSError if they cannot
+    be read.
+    """
+    found = set()
+    for table, addresses in _TABLES.items():
+        path = Path(table)
+        # There is no IPv6 table where IPv6 is switched off.
+        lines = path.read_text().splitlines()[1:] if "6" not in path.name or path.exists() else []
+        for line in lines:
+            _, local, _, state, _, _, _, user, *_ = line.split()
+            address, _, number = local.partition(":")
+            if state == _LISTENS and int(number, 16) == port and address in addresses:
+                found.add(int(user))
+    return found

@@ -24,7 +24,7 @@ from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
-from tiercel.compose import ports
+from tiercel.compose import server as compose_server
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceError, ServiceMissingError
 
@@ -78,7 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", None)
     if given is not None:
         count = given["workercount"]
-        ports._CANDIDATES = ports._CANDIDATES[int(given["workerid"][2:]) % count :: count]
+        compose_server._CANDIDATES = compose_server._CANDIDATES[
+            int(given["workerid"][2:]) % count :: count
+        ]
 
 
 @pytest.hookimpl(tryfirst=True)

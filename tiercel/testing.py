@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tiercel.workers.testing.cluster import LocalCluster
-from tiercel.workers.testing.complete import complete_topology, feeder_for, with_bolts, with_spouts
-from tiercel.workers.testing.errors import LocalClusterError
+from tiercel.workers.testing.cluster import (
+    LocalCluster,
+    complete_topology,
+    feeder_for,
+    with_bolts,
+    with_spouts,
+)
+from tiercel.workers.testing.engine import LocalClusterError
 from tiercel.workers.testing.feeder import FeederSpout
 from tiercel.workers.testing.stand_ins import PublishedMessage, RefusedBody
 

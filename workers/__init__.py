@@ -1,23 +1,19 @@
 """The processes: one spout worker per spout task, the driver, and the command ``tiercel``.
 
-cli         the command line; imports the others, and none of them imports it
+cli         the command line; imports the other folders, and none of them imports it
 config      settings and the environment
 loading     MODULE:TOPOLOGY
-spelling    a name that was probably meant
 local       a whole topology on one machine
-processes   children that are restarted and end with us
+processes   child processes that are restarted and end with their parent
 spout       one spout task: from the spout to the inboxes, and back; messages time out here
 driver      the driver: run after run on Spark
-control     what the processes of a topology tell each other in Redis, and what an operator orders
-monitoring  what people see: depths, top, the page
+control     notes between the processes of a topology in Redis, and an operator's orders
+monitoring  the views of running topologies: depths, top, the page, /metrics
 demo        the demo
 project     the folder that ``tiercel new`` writes
 testing     the test kit: a whole topology in a test's thread, on simulated time
-heartbeat   for health checks
-signals     SIGINT and SIGTERM
-patience    while Redis is away
-logs        readable lines or JSON
-terminal    the way to it
-cells       the cells of tables in it
-errors      what is raised
+lifecycle   signals, the heartbeat for health checks, patience while Redis is away
+logs        log records as readable lines or JSON
+terminal    the only way to write to the terminal: lines and table cells
+errors      the errors that the processes raise
 """

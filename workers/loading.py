@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -18,7 +19,6 @@ from tiercel.spark_jobs.places import place_of
 from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
-from tiercel.workers.spelling import did_you_mean
 
 _NAME = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -194,3 +194,15 @@ def _last_line(error: BaseException) -> str:
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     place = "" if isinstance(error, SyntaxError) else place_of(error)
     return f"{summary} ({place})" if place else summary
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'topology'?``, the end of an error's line; empty if none is near.
+
+    >>> did_you_mean("topolgy", ["topology", "Split"])
+    "; did you mean 'topology'?"
+    >>> did_you_mean("orders", ["Split"])
+    ''
+    """
+    found = get_close_matches(name, sorted(set(known) - {name}))
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

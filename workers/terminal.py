@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from rich.text import Text
 
 from tiercel.spark_jobs.logs.printable import printable
 
@@ -10,3 +11,8 @@ from tiercel.spark_jobs.logs.printable import printable
 def say(line: str, *, err: bool = False) -> None:
     """Write a line, or several, to stdout or stderr."""
     typer.echo(printable(line, kept="\n\t"), err=err)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return one line for a table of rich: no markup, no escape sequence, no line break."""
+    return Text(printable(text), style)

@@ -33,7 +33,7 @@ from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.local.run import LocalRun
 from tiercel.workers.processes import Child
 

@@ -14,9 +14,8 @@ from typing import IO
 import docker
 from docker.errors import ImageNotFound
 
-from tiercel.compose.apt import Apt
 from tiercel.compose.errors import ServiceMissingError, ServiceStartError
-from tiercel.compose.install import PLAIN_ENVIRONMENT, install_missing
+from tiercel.compose.install import PLAIN_ENVIRONMENT, Apt, install_missing
 
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _SHOWN_LINES = 8

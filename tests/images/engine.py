@@ -19,9 +19,8 @@ import docker
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 
-from tiercel.compose.apt import root_prefix
 from tiercel.compose.errors import ServiceMissingError, ServiceStartError
-from tiercel.compose.install import PLAIN_ENVIRONMENT, install_missing
+from tiercel.compose.install import PLAIN_ENVIRONMENT, install_missing, root_prefix
 
 _SCHEME = "unix://"
 _SOCKET = f"{_SCHEME}/var/run/docker.sock"

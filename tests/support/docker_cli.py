@@ -14,8 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from tiercel.compose.apt import Apt
-from tiercel.compose.install import find_system_program, install_missing
+from tiercel.compose.install import Apt, find_system_program, install_missing
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "docker-cli"

@@ -6,7 +6,7 @@ from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.windows import Counted
 from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.rows import Readings
 
 
 def edge(source, target, stream="default"):
@@ -32,7 +32,7 @@ def overview(*edges, spouts=("lines",), **changed):
         "census": Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0),
         "errors": [],
     }
-    return overview_of("t", Raw(**{**given, **changed}))
+    return overview_of("t", Readings(**{**given, **changed}))
 
 
 def bolt_counts(executed, busy):

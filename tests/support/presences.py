@@ -5,9 +5,8 @@ from __future__ import annotations
 import uuid
 
 from tiercel.acker.connection.client import connect
-from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.control.presence import Presences
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.presence import MemoryPresences, Presences
+from tiercel.workers.control.redis_control import RedisPresences
 
 
 class InMemory:

@@ -36,8 +36,8 @@ from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
-from tiercel.workers.testing.clock import SimulatedClock
-from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
+from tiercel.workers.testing.engine import SimulatedClock
+from tiercel.workers.testing.memory_engine import AwaitedThreads, SimulatedLoop
 
 RUN = "run"
 

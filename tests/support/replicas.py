@@ -15,8 +15,8 @@ from tests.support.waiting import wait_until
 from tiercel.acker.connection.client import connect
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing
-from tiercel.compose.ports import LOOPBACK, free_port
 from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.compose.server import LOOPBACK, free_port
 
 SERVICE = "tiercel"
 _DOWN_AFTER_MS = 1000

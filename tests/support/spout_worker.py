@@ -21,7 +21,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.memory_presence import MemoryPresences
+from tiercel.workers.control.presence import MemoryPresences
 from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders

@@ -12,7 +12,7 @@ from typing import Self
 
 from tests.support.docker_cli import ROOT, compose_command, docker_environment, run
 from tests.support.waiting import wait_until
-from tiercel.compose.ports import LOOPBACK, OF_CONTAINERS, free_port
+from tiercel.compose.server import LOOPBACK, OF_CONTAINERS, free_port
 
 FILE = ROOT / "compose" / "docker-compose.yml"
 ROLES = "/run/tiercel/roles"

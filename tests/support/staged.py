@@ -22,7 +22,7 @@ from tiercel.acker.metrics.traces import TraceReport, trace_counter
 from tiercel.spark_jobs.running.counts import edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 

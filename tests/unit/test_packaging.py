@@ -93,9 +93,9 @@ def test_settings_of_one_machine_are_ignored_by_git_and_stay_out_of_an_images_bu
 ) -> None:
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     (tmp_path / "compose").mkdir()
-    (tmp_path / "compose/apt.py").touch()
+    (tmp_path / "compose/install.py").touch()
     (tmp_path / place).touch()
-    assert {"compose/apt.py"} == {
+    assert {"compose/install.py"} == {
         name for name in exclude_paths(str(tmp_path), patterns) if (tmp_path / name).is_file()
     }
     if (ROOT / ".git").exists():

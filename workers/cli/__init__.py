@@ -6,11 +6,8 @@ run         run
 spout       spout
 driver      driver, prepare
 demo        demo
-queues      publish, dead-letters
-publishing  the messages of files
-topologies  errors, activate, deactivate, rebalance, kill
-peek        peek
-state       state
+queues      publish, peek, dead-letters
+topologies  state, errors, activate, deactivate, rebalance, kill
 monitors    depths, top, monitor
-options     what they share
+options     options and settings that the commands share
 """

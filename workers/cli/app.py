@@ -53,8 +53,6 @@ COMMANDS = {
     "queues": {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
-    },
-    "peek": {
         "peek": "Look at the first messages of a queue; they stay in it, in their order.",
     },
     "monitors": {
@@ -62,10 +60,8 @@ COMMANDS = {
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
     },
-    "state": {
-        "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
-    },
     "topologies": {
+        "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
         "activate": "Let the spouts of a deactivated topology emit again.",
         "deactivate": "Stop the spouts of a topology from emitting; what is in flight goes on.",

@@ -12,7 +12,7 @@ import typer
 from tiercel.compose.errors import ServiceStoppedError
 from tiercel.workers.config import LogLevel, Settings
 from tiercel.workers.demo.session import run_demo
-from tiercel.workers.signals import on_signals
+from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()

@@ -21,12 +21,10 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
-from tiercel.workers.driver.around import DriverAround, worker_logs
 from tiercel.workers.driver.jvm_output import as_log_records
-from tiercel.workers.driver.process import Driver
-from tiercel.workers.heartbeat import Heartbeat
+from tiercel.workers.driver.process import Driver, DriverOptions, worker_logs
+from tiercel.workers.lifecycle import Heartbeat, on_signals
 from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
-from tiercel.workers.signals import on_signals
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -60,12 +58,14 @@ def driver(  # noqa: PLR0913 - one parameter an option
         use_this_python_for_spark(Path.cwd())
 
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
-        around = DriverAround(
+        options = DriverOptions(
             module=module_of(topology),
             logs=worker_logs(settings, mark),
             heartbeat=Heartbeat(settings.heartbeat),
         )
-        process = Driver(loaded, settings.redis_urls, settings.master, settings.amqp, around=around)
+        process = Driver(
+            loaded, settings.redis_urls, settings.master, settings.amqp, options=options
+        )
         on_signals(process.stop)
         try:
             process.run()

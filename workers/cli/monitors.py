@@ -23,12 +23,9 @@ from tiercel.queues.nouns import counted
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.page.hosts import AllowedHosts
-from tiercel.workers.monitoring.screen import survey_view
-from tiercel.workers.monitoring.survey import Survey, Surveyor
-from tiercel.workers.monitoring.top import run_top, window_named
-from tiercel.workers.monitoring.watcher import Addresses, notes
-from tiercel.workers.signals import on_signals
+from tiercel.workers.lifecycle import on_signals
+from tiercel.workers.monitoring.screen import run_top, survey_view, window_named
+from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor, notes
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -141,17 +138,17 @@ def monitor(  # noqa: PLR0913 - one parameter an option
     settings = found_settings(run=run, amqp=amqp, redis=redis, management=management).required()
     try:
         # NiceGUI is an extra, and takes a second.
-        from tiercel.workers.monitoring.page.server import listen, serve  # noqa: PLC0415 - may be missing
-        from tiercel.workers.monitoring.page.token import Lock  # noqa: PLC0415 - as above
+        from tiercel.workers.monitoring.page import server  # noqa: PLC0415 - may be missing
+        from tiercel.workers.monitoring.page.limits import Lock  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
 
-    hosts = AllowedHosts.of(allowed_host or ())
-    listener = listen(host, port)
+    hosts = server.AllowedHosts.of(allowed_host or ())
+    listener = server.listen(host, port)
     token, hint = _token(settings.token)
-    serve(_addresses(settings), Lock(token, hint=hint), hosts, listener)
+    server.serve(_addresses(settings), Lock(token, hint=hint), hosts, listener)
 
 
 def _token(given: str | None) -> tuple[str, str]:

@@ -6,23 +6,42 @@ is one: of several, to those of ``--run``, or of the topology that has the queue
 
 from __future__ import annotations
 
+import base64
+import codecs
+import json
+import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
+from tiercel.queues.broker.bindings import find_exchange
+from tiercel.queues.broker.declare import WorkQueue, declare_queue, work_queue
+from tiercel.queues.broker.headers import Headers
+from tiercel.queues.errors import BadBodyError, BadPropertyError
+from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import write_headers, write_properties
 from tiercel.queues.nouns import counted
+from tiercel.queues.peek import Peeked, QueuedMessage
+from tiercel.queues.peek import peek as read_first
 from tiercel.queues.publishing import dead_letters as letters
+from tiercel.queues.publishing.dead_letter_copy import REASON_HEADER
+from tiercel.queues.publishing.publisher import Publisher
+from tiercel.queues.values.json_text import read_json
+from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
-from tiercel.workers.cli.publishing import Envelopes, headers_of, publish_files
-from tiercel.workers.control.audit import log_action, this_user
+from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.screen import letter_table
-from tiercel.workers.monitoring.wording import body_text
+from tiercel.workers.monitoring.screen import letter_table, message_table
+from tiercel.workers.monitoring.wording import body_text, count
 from tiercel.workers.terminal import say
 
+_MOST_PEEKED = 1_000
 QueueName = Annotated[
     str, typer.Argument(help="the queue that the messages came from, without .dead")
 ]
@@ -86,8 +105,8 @@ def publish(  # noqa: PLR0913 - a command has its options
         priority=priority,
         message_id_from=message_id_from,
     )
-    count = publish_files(settings.amqp or "", envelopes, files, whole=whole)
-    say(f"published {counted(count, 'message')} to {exchange if queue is None else queue}")
+    published = publish_files(settings.amqp or "", envelopes, files, whole=whole)
+    say(f"published {counted(published, 'message')} to {exchange if queue is None else queue}")
 
 
 @dead_letters.command()
@@ -200,3 +219,182 @@ def _place_and_files(
     if not files:
         raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
     return queue, [Path(file) for file in files]
+
+
+@commands.command()
+def peek(  # noqa: PLR0913 - one parameter an option
+    queue: Annotated[str, typer.Argument(help="any queue; dead letters are in QUEUE.dead")],
+    *,
+    limit: Annotated[
+        int, typer.Option(min=1, max=_MOST_PEEKED, help="show at most this many, the first")
+    ] = 10,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="look even if that counts against the queue's own delivery limit"
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per message, each on its own line")
+    ] = False,
+    amqp: Amqp = None,
+    run: Run = None,
+) -> None:
+    """Look at the first messages of a queue; they stay in it, in their order.
+
+    Meanwhile no consumer gets them: stderr says for how long.
+    """
+    settings = found_settings(run=run, queues=[work_queue(queue)], amqp=amqp).required("amqp")
+
+    found = read_first(settings.amqp or "", queue, limit, anyway=anyway)
+    if as_json:
+        for message in found.messages:
+            say(json.dumps(_as_json(message)))
+    elif found.messages:
+        Console().print(message_table(found.messages))
+    say(_cost(queue, found), err=True)
+
+
+def _as_json(message: QueuedMessage) -> dict[str, Any]:
+    said = {
+        "position": message.position,
+        "came_back": message.came_back,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "properties": dict(message.properties),
+        "headers": {
+            name: redact(value) if name == REASON_HEADER and value else value
+            for name, value in message.headers.items()
+        },
+        "bytes": message.size,
+    }
+    try:
+        # The cut may have gone through a character.
+        whole = len(message.body) == message.size
+        text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
+    except UnicodeDecodeError:
+        return {**said, "body_base64": base64.b64encode(message.body).decode()}
+    return {**said, "body": text}
+
+
+def _cost(queue: str, found: Peeked) -> str:
+    """Return what a look has cost, and what it could not show."""
+    shared = f"; what its {count(found.consumers)} consumers hold is not shown"
+    if not found.messages:
+        return f"no message waits in {queue}{shared if found.consumers else ''}"
+    counted = "; RabbitMQ counts it as a delivery of each" if found.counted else ""
+    return (
+        f"{count(len(found.messages))} of {count(found.waiting)} messages that waited in {queue}; "
+        f"no consumer had them for {found.away_s:.2f} s{counted}{shared if found.consumers else ''}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelopes:
+    """Everything about the messages but their bodies."""
+
+    # Empty: the default exchange.
+    exchange: str
+    # The name of the queue, if there is no exchange.
+    routing_key: str
+    headers: Headers | None
+    priority: int | None
+    # The member of each body that is its message id.
+    message_id_from: str | None
+
+    def around(self, body: bytes, where: str) -> OutgoingMessage:
+        """Return a message; raises UsageError, which says ``where`` the body is from."""
+        try:
+            properties = write_properties(
+                {
+                    "priority": self.priority,
+                    "message_id": self._message_id(body),
+                }
+            )
+        except (BadBodyError, BadPropertyError) as error:
+            raise UsageError(f"{where}: {error}") from error
+        properties.headers = self.headers
+        return OutgoingMessage(
+            body=body, exchange=self.exchange, routing_key=self.routing_key, properties=properties
+        )
+
+    def _message_id(self, body: bytes) -> str | None:
+        if self.message_id_from is None:
+            return None
+        value = read_json(body)
+        if not isinstance(value, dict):
+            raise BadBodyError("the body is no JSON object, so that it has no message id")
+        found = value.get(self.message_id_from)
+        if isinstance(found, str) and found:
+            return found
+        if isinstance(found, int) and not isinstance(found, bool):
+            return str(found)
+        raise BadBodyError(
+            f"the member {self.message_id_from!r} of the body is no text and no whole number, "
+            "which a message id is"
+        )
+
+
+def headers_of(texts: Sequence[str]) -> Headers | None:
+    """Return the headers that are given as NAME=VALUE each, if any are; raises UsageError."""
+    headers = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise UsageError(f"--header {text!r:.60} is not NAME=VALUE")
+        headers[name] = value
+    try:
+        return write_headers(headers) if headers else None
+    except BadPropertyError as error:
+        raise UsageError(f"--header: {error}") from error
+
+
+def publish_files(url: str, envelopes: Envelopes, files: Sequence[Path], *, whole: bool) -> int:
+    """Publish the messages of the files; returns how many there were.
+
+    Raises UsageError for a file that cannot be read and for a message that has no such envelope,
+    when those before it are in their queues; QueuesError.
+    """
+    total = sum(_size(file) for file in files)
+    if envelopes.exchange:
+        find_exchange(url, envelopes.exchange)
+    else:
+        declare_queue(url, WorkQueue(name=envelopes.routing_key))
+    with (
+        Progress(console=Console(stderr=True), transient=True) as progress,
+        Publisher(url) as publisher,
+    ):
+        to = envelopes.exchange or envelopes.routing_key
+        bar = progress.add_task(f"publishing to {to}", total=total or None)
+
+        def messages() -> Iterator[OutgoingMessage]:
+            for file in files:
+                for number, body in _bodies(file, whole=whole):
+                    progress.advance(bar, len(body) + 1)
+                    yield envelopes.around(body, f"{file}, message {number}")
+
+        return publisher.publish_all(messages())
+
+
+def _size(file: Path) -> int:
+    if str(file) == "-":
+        return 0
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
+    """The messages of a file, numbered: its lines without the line ends, blank ones left out, or
+    all of it.
+    """
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
+            if whole:
+                yield 1, lines.read()
+            else:
+                texts = (line.rstrip(b"\r\n") for line in lines)
+                yield from enumerate(filter(None, texts), 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -22,11 +22,11 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import Settings, check_spark_python
+from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.loading import load_for_spark
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.reload import ReloadingRun
 from tiercel.workers.local.run import LocalRun
-from tiercel.workers.signals import on_signals
 
 log = logging.getLogger(__name__)
 commands = typer.Typer()

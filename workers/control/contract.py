@@ -1,32 +1,46 @@
-"""The contract of control: what people want of a running topology.
+"""The contract of control: the orders of an operator to a running topology.
 
-``RedisControl`` keeps it for all processes; ``MemoryControl`` is its twin.
+``RedisControl`` keeps them for all processes; ``MemoryControl`` is its twin. Numbers of tasks per
+bolt are read here too, as an operator types them and as they travel in Redis.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+from urllib.parse import quote, unquote
 
-from tiercel.workers.control.parallelism import Change
+from tiercel.workers.errors import UsageError
 
+log = logging.getLogger(__name__)
 # An order to end lapses: a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
+# Tasks of one bolt. Each has an inbox in Redis that the driver reads every second; a larger number
+# is a typing error.
+MOST_TASKS = 10_000
+_DEFAULT = "default"
+_MOST = 1_000
 
 
 class State(enum.Enum):
     """Desired state of a topology."""
 
     ACTIVE = "active"
-    # Spouts emit nothing; what is in flight goes on, and spouts are told what became of it.
+    # Spouts emit nothing; tuples in flight go on, and spouts hear of their outcomes.
     DEACTIVATED = "deactivated"
     # Every process ends, with exit code 0.
     KILLED = "killed"
+
+
+# Bolt to its number of tasks; None takes an order back.
+Change = Mapping[str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +49,7 @@ class Rebalance:
 
     # Orders so far; 0: there was none.
     number: int = 0
-    # Bolt to its number of tasks: what this order and those before it left.
+    # Bolt to its number of tasks, as this order and earlier ones set it.
     parallelism: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -43,47 +57,44 @@ NO_REBALANCE = Rebalance()
 
 
 class Control(Protocol):
-    """One topology's. Best effort and small: readers keep what they read last while this is away.
+    """The orders to one topology. Best effort: readers keep the last order while Redis is away.
 
     Each call is one round trip and safe to repeat. Raises RedisUnavailableError,
     RedisRefusedError.
     """
 
     def order(self, state: State) -> None:
-        """Say what to do from now on.
+        """Order a state.
 
-        KILLED lasts a minute; the others until something else is said, or Redis is emptied.
+        KILLED lasts a minute; other states until the next order, or until Redis is emptied.
         """
         ...
 
     def state(self) -> State | None:
-        """Return the last order; None if there was none, or if it is lost."""
+        """Return the last order; None if there was none, or it is lost."""
         ...
 
     def ask(self, known: State) -> State | None:
-        """Return what ``state`` does.
+        """Return the result of ``state``.
 
-        If that is None, ``known`` is the state from now on: a Redis that was emptied learns
-        it from the spout tasks.
+        If that is None, ``known`` becomes the state: a Redis that was emptied learns it from the
+        spout tasks.
         """
         ...
 
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run, with these numbers of tasks from now on.
+        """Have the driver begin a new run with these numbers of tasks, on the slots that Spark has.
 
-        The run is spread over what Spark has now.
-
-        Bolts that are not named keep the number that was ordered before; None takes it back. A
-        bolt may be one that the topology does not have, or not yet. Atomic; a repeat is another
-        order of the same.
+        Bolts that are not named keep the number that was ordered before; None takes an order back.
+        A bolt need not exist in the topology. Atomic; a repeat gives the same order again.
         """
         ...
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance.
 
-        If there is none, ``known`` is it from now on: a Redis that was emptied learns it
-        from the driver.
+        If there is none, ``known`` becomes the last order: a Redis that was emptied learns it from
+        the driver.
         """
         ...
 
@@ -139,3 +150,100 @@ class MemoryControl:
 
     def close(self) -> None:
         pass
+
+
+def parse_change(options: Iterable[str]) -> dict[str, int | None]:
+    """Read ``BOLT=N`` and ``BOLT=default``. Raises UsageError.
+
+    >>> parse_change(["count=4", "split=default"])
+    {'count': 4, 'split': None}
+    """
+    change: dict[str, int | None] = {}
+    for option in options:
+        bolt, equals, number = option.rpartition("=")
+        if not equals or not bolt:
+            raise UsageError(
+                f"--parallelism {option!r}: write BOLT=N, such as --parallelism count=4"
+            )
+        if bolt in change:
+            raise UsageError(f"--parallelism names bolt {bolt!r} twice: give one number")
+        change[bolt] = None if number == _DEFAULT else _ordered(bolt, number)
+    return change
+
+
+def _ordered(bolt: str, number: str) -> int:
+    try:
+        return number_of(number)
+    except ValueError:
+        raise UsageError(
+            f"bolt {bolt!r} cannot have {number!r} tasks: give a number from 1 to {MOST_TASKS:,}, "
+            f"or {_DEFAULT} for what its code says"
+        ) from None
+
+
+def number_of(text: str) -> int:
+    """Read a number of tasks. Raises ValueError for any other text.
+
+    >>> number_of("4")
+    4
+    """
+    number = (
+        int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_TASKS)) else 0
+    )
+    if not 1 <= number <= MOST_TASKS:
+        raise ValueError(f"not a number of tasks from 1 to {MOST_TASKS:,}")
+    return number
+
+
+def pack(numbers: Mapping[str, int]) -> str:
+    """Write numbers of tasks as one word.
+
+    >>> pack({"count": 4, "split words": 2})
+    'count=4,split%20words=2'
+    """
+    return ",".join(
+        f"{quote(bolt, safe='', errors='surrogatepass')}={number}"
+        for bolt, number in numbers.items()
+    )
+
+
+def unpack(word: str) -> dict[str, int]:
+    """Read the output of ``pack``; skip parts that another version or a stranger wrote.
+
+    >>> unpack("count=4,split%20words=2,more,most=99999999999")
+    {'count': 4, 'split words': 2}
+    """
+    numbers = {}
+    for part in word.split(","):
+        bolt, _, number = part.partition("=")
+        with suppress(ValueError):
+            numbers[unquote(bolt, errors="surrogatepass")] = number_of(number)
+    return numbers
+
+
+class Unreadable:
+    """Logs unreadable entries of Redis, each once until it changes.
+
+    So a monitor that reads every two seconds logs one line.
+    """
+
+    def __init__(self, advice: str) -> None:
+        """``advice`` ends each line: the consequence, or what to do."""
+        self._advice = advice
+        self._said: dict[str, int] = {}
+
+    def pass_over(self, what: str, content: bytes, why: Exception) -> None:
+        """Log that ``what`` is passed over."""
+        if self._said.get(what) == hash(content):
+            return
+        if len(self._said) >= _MOST:
+            self._said.clear()
+        self._said[what] = hash(content)
+        said = str(why).partition("\n")[0][:200] or type(why).__name__
+        log.warning(
+            "passing over %s in Redis: %s; %s",
+            what,
+            said,
+            self._advice,
+            extra={"event": "unreadable_in_redis"},
+        )

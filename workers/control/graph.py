@@ -1,7 +1,4 @@
-"""A topology as monitors see it, without the user's code: its processes publish it when they start.
-
-Pure.
-"""
+"""A topology without the user's code, which its processes publish for monitors. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.graph import Topology
 
-# Far above what is ever run; a monitor holds so many connections and keys in its memory.
+# Far above any real topology, because a monitor holds this many connections and keys in memory.
 _MOST_SHARDS = 4_096
 _MOST_TASKS = 1 << 31
 
@@ -26,7 +23,7 @@ class Component:
     name: str
     # Their ids.
     tasks: tuple[int, ...]
-    # The queue that a ``QueueSpout`` reads; that a ``QueueSink`` publishes to, if it is one.
+    # The queue that a ``QueueSpout`` reads, or that a ``QueueSink`` publishes to.
     queue: str | None = None
 
 
@@ -42,12 +39,12 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
-    """The whole of it."""
+    """The components and edges of a topology."""
 
     spouts: tuple[Component, ...]
     bolts: tuple[Component, ...]
     edges: tuple[Edge, ...]
-    # Of its ledger; 0: nothing is tracked.
+    # Shards of its ledger; 0: nothing is tracked.
     shards: int
 
     @property
@@ -57,7 +54,7 @@ class Graph:
 
     @property
     def inboxes(self) -> list[int]:
-        """The ids of all inboxes: of the bolt tasks, and of the lines that some of them share."""
+        """The ids of all inboxes: of bolt tasks, and of the lines that some tasks share."""
         return [
             *self.bolt_tasks,
             *(line_of(bolt.tasks) for bolt in self.bolts if len(bolt.tasks) > 1),
@@ -76,7 +73,7 @@ class Graph:
 
 
 def graph_of(topology: Topology) -> Graph:
-    """The graph to publish of a topology."""
+    """Return the graph of a topology, to be published."""
     spouts = [
         Component(
             name=name,
@@ -102,19 +99,19 @@ def graph_of(topology: Topology) -> Graph:
 
 
 def _sink(bolt: object) -> str | None:
-    """Return the queue of a sink; None where each tuple names its own, or an exchange chooses."""
+    """Return the queue of a sink; None if each tuple names its queue, or an exchange routes it."""
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
 def pack_graph(graph: Graph) -> dict[str, Any]:
-    """As JSON writes it."""
+    """Return the graph as JSON values."""
     return asdict(graph)
 
 
 def unpack_graph(packed: object) -> Graph:
     """Return the graph that ``pack_graph`` packed.
 
-    ValueError or TypeError for anything else: a newer version's.
+    Raises ValueError or TypeError for anything else, such as a newer version's graph.
     """
     whole = _members(packed, Graph, "the graph")
     graph = Graph(

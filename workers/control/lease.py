@@ -8,26 +8,27 @@ from datetime import timedelta
 from urllib.parse import quote, unquote
 
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
-from tiercel.workers.control.parallelism import pack, unpack
+from tiercel.workers.control.contract import pack, unpack
 from tiercel.workers.control.presence import Attendant, Presences, Seat
 
-# A driver in reserve takes over when it has lapsed. So does one that is started again after it was
-# killed: it may wait for its own predecessor's.
+# A driver in reserve takes over when the seat has lapsed, as does a driver that is restarted after
+# a kill, which may wait for its predecessor's seat.
 DRIVER = Seat("driver", timedelta(seconds=3))
 _NOTHING = "-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Self-description of the driver that holds the lease."""
+    """The note of the driver that holds the lease, about itself."""
 
-    # Drawn by each driver process. Each text is one word.
+    # Name of the driver process, drawn at its start. Each text is one word.
     driver: str
     # The run that spout workers send to; empty while none is ready.
     run: str = ""
-    # The topology's in this run, see ``shape_of``: spout workers of another one send nothing.
+    # Shape of the topology in this run, see ``shape_of``: spout workers of another shape send
+    # nothing.
     shape: str = ""
-    # The number of tasks of each bolt in this run: spout workers send to so many.
+    # The number of tasks of each bolt in this run, which spout workers send to.
     parallelism: Mapping[str, int] = field(default_factory=dict)
     # None: it did not say.
     whereabouts: Whereabouts | None = None
@@ -36,11 +37,10 @@ class Holder:
 
 
 class Lease:
-    """One topology's. Calls are as ``Presences`` says.
+    """The lease of one topology. Calls are as ``Presences`` says.
 
-    A lease is lost when it was not renewed in time, or when Redis lost its memory. What the driver
-    that lost it still does is harmless: inboxes, ledger and states belong to the run with the
-    highest number.
+    A lease is lost when it was not renewed in time, or when Redis lost its memory. A driver that
+    lost it does no harm: inboxes, ledger and states belong to the run with the highest number.
     """
 
     def __init__(self, presences: Presences) -> None:
@@ -59,7 +59,7 @@ class Lease:
         return self._presences.draw_run(DRIVER, driver)
 
     def leave(self, driver: str) -> None:
-        """Give the lease up. Does nothing to another driver's."""
+        """Give up the lease. Does nothing to another driver's lease."""
         self._presences.leave(DRIVER, driver)
 
     def holder(self) -> Holder | None:
@@ -80,7 +80,7 @@ def _note(holder: Holder) -> str:
 
 
 def _holder(found: Attendant) -> Holder:
-    # Fewer words are an older version's, and more a newer one's.
+    # An older version writes fewer words, and a newer one may write more.
     words = [*found.note.split(), *[_NOTHING] * 5][:5]
     run, shape, numbers, place, trouble = ("" if word == _NOTHING else word for word in words)
     return Holder(

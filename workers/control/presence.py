@@ -1,27 +1,28 @@
-"""The contract of presence: which process has a seat in a topology, and what it says of itself.
+"""The contract of presence: which process has a seat in a topology, and its note about itself.
 
-A process takes its seat, says again and again that it is there, and leaves. One that falls silent
-is not there any more:
+A process takes its seat, renews it again and again, and leaves. A seat that is not renewed lapses:
 
-    seat         who has it                 says so                             lapses after
+    seat         holder                     renewed                             lapses after
     the driver   a driver (``Keeper``)      every 0.75 s                        3 s
     spout task   a spout worker             each second (``Orders``)            10 s
     bolt task    an attempt at the task     each second, in the task's inbox    10 s
 
-The third one is no seat of this contract but a field of the inbox (``Inboxes.beat``): attempts and
-runs are fenced there, so that one call says that a process lives and tells whether it still may.
+The third is not a seat of this contract but a field of the inbox (``Inboxes.beat``): attempts and
+runs are fenced there, so that one call renews it and returns whether the process may go on.
 
 ``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-# A bolt task whose process was not seen for so long has none. Spark starts one again in two
+# A bolt task whose process was silent for longer has none. Spark restarts a process within two
 # seconds.
 UNATTENDED_S = 10.0
 
@@ -32,7 +33,7 @@ class Seat:
 
     # One word.
     name: str
-    # Time after which a process that says nothing more is not there.
+    # Time after which a seat that is not renewed lapses.
     lasts: timedelta
 
 
@@ -41,7 +42,7 @@ class Attendant(NamedTuple):
 
     # One word, drawn by each process.
     name: str
-    # What it says of itself: one line.
+    # A note about itself, one line.
     note: str
 
 
@@ -51,24 +52,24 @@ class Presences(Protocol):
     Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
     RedisRefusedError.
 
-    A seat is lost when it was not taken again in time, or when Redis lost its memory. So two
-    processes may believe for a moment that they have the same one; what either contract of a seat
-    promises must bear that (see ``Lease`` and ``SpoutSeats``).
+    A seat is lost when it was not renewed in time, or when Redis lost its memory. So for a moment
+    two processes may believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe
+    when that happens.
     """
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
-        """Take the seat, or say again that its attendant is there; False if another one has it.
+        """Take or renew the seat; False if another attendant has it.
 
-        ``by_force`` takes it from that one. Also done on a server that is out of memory.
+        ``by_force`` takes it from that attendant. Also works on a server that is out of memory.
         """
         ...
 
     def leave(self, seat: Seat, name: str) -> None:
-        """Give the seat up. Does nothing where it is another attendant's. Idempotent."""
+        """Give up the seat. Does nothing to another attendant's seat. Idempotent."""
         ...
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
-        """Return who has each of these seats; None where nothing has it."""
+        """Return the attendant of each seat; None for a free seat."""
         ...
 
     def draw_run(self, seat: Seat, name: str) -> int | None:
@@ -81,3 +82,54 @@ class Presences(Protocol):
     def close(self) -> None:
         """Release the connection. Idempotent."""
         ...
+
+
+class MemoryPresences:
+    """``Presences`` within one process: the twin in the contract's suite, and the test kit's."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._taken: dict[str, tuple[Attendant, float]] = {}
+        self._drawn = 0
+
+    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
+        with self._lock:
+            found = self._found(seat)
+            if found is not None and found.name != attendant.name and not by_force:
+                return False
+            self._taken[seat.name] = attendant, self._clock() + seat.lasts.total_seconds()
+            return True
+
+    def leave(self, seat: Seat, name: str) -> None:
+        with self._lock:
+            if self._has(seat, name):
+                del self._taken[seat.name]
+
+    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
+        with self._lock:
+            return [self._found(seat) for seat in seats]
+
+    def draw_run(self, seat: Seat, name: str) -> int | None:
+        with self._lock:
+            if not self._has(seat, name):
+                return None
+            self._drawn += 1
+            return self._drawn
+
+    def lose(self) -> None:
+        """Forget all attendants, as a Redis that restarts empty does."""
+        with self._lock:
+            self._taken.clear()
+
+    def close(self) -> None:
+        pass
+
+    def _has(self, seat: Seat, name: str) -> bool:
+        found = self._found(seat)
+        return found is not None and found.name == name
+
+    def _found(self, seat: Seat) -> Attendant | None:
+        """Return the current attendant. The caller holds the lock."""
+        attendant, until = self._taken.get(seat.name, (None, 0.0))
+        return attendant if self._clock() < until else None

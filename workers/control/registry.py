@@ -1,4 +1,4 @@
-"""Registry of topologies and queues, so that commands need not be told."""
+"""The registry of topologies and queues, where commands look them up."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tiercel.acker.connection.errors import translated
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.control.graph import Graph, graph_of, pack_graph, unpack_graph
-from tiercel.workers.control.unreadable import Unreadable
 from tiercel.workers.errors import UsageError
 
 # A hash: queue name to topology name.
 _QUEUES = "tiercel:queues"
-# A hash: topology name to what a command must know of it.
+# A hash: topology name to its note.
 _TOPOLOGIES = "tiercel:topologies"
 # Raised when reading JSON written by others: RecursionError for brackets by the thousand,
 # OverflowError for a timeout of aeons.
@@ -27,10 +27,10 @@ _STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopologyNote:
-    """A topology, as far as commands know it."""
+    """The facts about a topology that commands need."""
 
     name: str
-    # Their ids are 1 .. this.
+    # Their ids are 1 to this number.
     spout_tasks: int
     message_timeout_secs: float
     graph: Graph
@@ -38,7 +38,7 @@ class TopologyNote:
     in_flight_secs: float
 
     def ledger_spec(self, redis_urls: tuple[str, ...]) -> LedgerSpec:
-        """Return where its ledger is; its states are beside it."""
+        """Return the location of its ledger, and so of its states."""
         return LedgerSpec(
             topology=self.name,
             urls=redis_urls,
@@ -49,13 +49,13 @@ class TopologyNote:
 
 
 class Registry:
-    """Remembered by the processes as they start; best effort.
+    """Notes that processes leave as they start; best effort.
 
     Raises RedisUnavailableError, RedisRefusedError.
     """
 
     def __init__(self, redis_url: str) -> None:
-        # Of the whole server, and not of a topology: in a cluster they may be on two.
+        # Keys of the whole server, not of a topology: in a cluster they may be on two nodes.
         self._queues = connect(redis_url, _QUEUES)
         self._topologies = connect(redis_url, _TOPOLOGIES)
         self._unreadable = Unreadable(
@@ -63,15 +63,13 @@ class Registry:
         )
 
     def announce(self, topology: Topology) -> None:
-        """Note that this is how the driver runs the topology, and its queues. Idempotent."""
+        """Note the topology as the driver runs it, and its queues. Idempotent."""
         with translated("note the topology"):
             self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
         self._announce_queues(topology)
 
     def announce_new(self, topology: Topology) -> None:
-        """As ``announce``, but what a driver has noted stays: the numbers of tasks in it may
-        be an operator's.
-        """
+        """As ``announce``, but keeps a driver's note: its numbers may be an operator's."""
         with translated("note the topology"):
             self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
         self._announce_queues(topology)
@@ -87,10 +85,7 @@ class Registry:
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
-        """The topologies that ran here, in the order of their names.
-
-        A note that cannot be read is passed over.
-        """
+        """Return the topologies that ran here, sorted by name. Unreadable notes are passed over."""
         with translated("look up the topologies"):
             known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
         notes = {}
@@ -104,7 +99,7 @@ class Registry:
         return notes
 
     def queues(self) -> dict[str, str]:
-        """Queue name to topology name."""
+        """Return the topology of each queue, by the queue's name."""
         with translated("look up the queues"):
             known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
         found = {}
@@ -122,7 +117,7 @@ class Registry:
 
 
 def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
-    """The topologies that ran here, in the order of their names; maybe none.
+    """Return the topologies that ran here, sorted by name; maybe none.
 
     Raises RedisUnavailableError.
     """
@@ -131,7 +126,7 @@ def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
 
 
 def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
-    """All that are known, in the order of their names.
+    """Return the topologies that ran here, sorted by name.
 
     Raises UsageError if there is none, RedisUnavailableError.
     """
@@ -144,7 +139,7 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
 
 
 def names_of(redis_url: str, topology: str | None) -> list[str]:
-    """Return the name of this topology, or without one those of all that ran.
+    """Return the name of the given topology, or the names of all that ran.
 
     Raises UsageError, RedisUnavailableError.
     """
@@ -174,9 +169,7 @@ def _packed(topology: Topology) -> str:
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
-    """Raises what is in ``_STRANGE`` for a note that ``announce`` of this version
-    has not written.
-    """
+    """Read a note. Raises one of ``_STRANGE`` if ``announce`` of this version did not write it."""
     if not name or not name.isprintable():
         raise ValueError("no topology has such a name")
     spout_tasks, timeout_secs, packed, *longer = json.loads(said, parse_constant=_no_number)

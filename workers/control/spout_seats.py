@@ -1,4 +1,4 @@
-"""The seats of spout tasks: which worker runs each, and what it says of the task."""
+"""The seats of spout tasks: which worker runs each one, and its report about the task."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
+from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.control.presence import Attendant, Presences, Seat
-from tiercel.workers.control.unreadable import Unreadable
 
 LASTS = timedelta(seconds=10)
 _STRANGE = (ValueError, TypeError, RecursionError)
@@ -27,7 +27,7 @@ class Presence:
     oldest_s: float = 0.0
     # Failed messages that the spout holds until their back-off is over.
     in_back_off: int = 0
-    # Those of its worker, which ``SpoutSeats`` says; None: it did not.
+    # Where its worker runs, added by ``SpoutSeats``; None: not reported.
     whereabouts: Whereabouts | None = None
 
 
@@ -35,16 +35,16 @@ NEW = Presence(active=False, pending=0)
 
 
 class SpoutSeats:
-    """One topology's. Calls are as ``Presences`` says; workers are named by words that they draw.
+    """The spout seats of one topology. Calls are as ``Presences`` says; each worker draws its name.
 
-    While Redis is away or has lost its memory two workers may believe for a moment that they have
-    the same task. The one that opened the outcome feed later hears of all of its messages. The
-    earlier one may miss outcomes, which the later one has read and deleted: those messages time out
-    and are delivered again. None is acked for it: roots are unique.
+    While Redis is away or has lost its memory, two workers may believe for a moment that they have
+    the same task. The worker that opened the outcome feed later hears of all its messages. The
+    earlier worker may miss outcomes, which the later one has read and deleted: these messages time
+    out and are delivered again. No message is acked wrongly, because roots are unique.
     """
 
     def __init__(self, presences: Presences, whereabouts: Whereabouts | None = None) -> None:
-        """``whereabouts`` are those of the worker that takes seats."""
+        """``whereabouts`` says where the worker runs that takes seats."""
         self._presences = presences
         self._place = [whereabouts.packed()] if whereabouts else []
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
@@ -59,9 +59,9 @@ class SpoutSeats:
     def report(
         self, worker: str, task_id: int, presence: Presence, *, by_force: bool = False
     ) -> bool:
-        """Say that a task is there; False if another worker has it.
+        """Report a task, which renews its seat; False if another worker has it.
 
-        Call it each second. ``by_force``: the operator has given the task to this worker.
+        Call it every second. ``by_force``: the operator has given the task to this worker.
         """
         oldest_s = round(presence.oldest_s, 3)
         figures = [presence.active, presence.pending, oldest_s, presence.in_back_off]
@@ -69,11 +69,11 @@ class SpoutSeats:
         return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
 
     def leave(self, worker: str, task_id: int) -> None:
-        """Say that the worker has the task no more. Idempotent; leaves another worker's alone."""
+        """Give up the task. Idempotent; leaves another worker's seat alone."""
         self._presences.leave(_seat(task_id), worker)
 
     def present(self, task_ids: range) -> dict[int, Presence]:
-        """Return what those of these tasks say that are there."""
+        """Return the reports of the tasks that have a worker."""
         there = {}
         seats = [_seat(task_id) for task_id in task_ids]
         for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
@@ -97,7 +97,7 @@ def _seat(task_id: int) -> Seat:
 
 
 def _presence(said: str) -> Presence:
-    """Raises what is in ``_STRANGE`` for what ``report`` of this version has not written."""
+    """Read a report. Raises one of ``_STRANGE`` if ``report`` of this version did not write it."""
     active, pending, oldest_s, in_back_off, *more = json.loads(said)
     counts = isinstance(pending, int) and isinstance(in_back_off, int)
     if not isinstance(active, bool) or not counts or not math.isfinite(oldest_s):

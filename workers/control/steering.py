@@ -1,24 +1,27 @@
-"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: give them, see
-them obeyed, say so.
+"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: gives them, waits
+until they are obeyed, reports, and logs each action of an operator.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import pwd
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Control, State
+from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.parallelism import Change
 from tiercel.workers.control.presence import Presences
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.errors import UsageError
 
+log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
@@ -28,13 +31,13 @@ _NOT_WANTED = (
     "begun a new run, but without these numbers of tasks: its driver has other code, or an older "
     "tiercel; start it again"
 )
-# Spout workers ask once a second, and so do those in reserve, which are not counted: ``kill``
-# stands for that long at least.
+# Spout workers read orders once per second, also workers in reserve, which are not counted:
+# ``kill`` stands for at least this long.
 _STANDS_S = 2.5
 
 
 class Steering:
-    """One topology that has run. ``say`` is given lines for people, ``stopped`` ends every wait."""
+    """Steers one topology. ``say`` gets lines for people, ``stopped`` ends every wait."""
 
     def __init__(
         self,
@@ -56,9 +59,9 @@ class Steering:
     def open(
         cls, redis_url: str, name: str, say: Callable[[str], None], stopped: threading.Event
     ) -> Steering:
-        """The topology of this name on a Redis server.
+        """Connect to the topology of this name.
 
-        Raises UsageError if none has run there, RedisUnavailableError.
+        Raises UsageError if it has not run on this Redis, RedisUnavailableError.
         """
         note = topology_named(redis_url, name)
         presences = RedisPresences(redis_url, name)
@@ -89,11 +92,9 @@ class Steering:
     def kill(self, wait_s: float | None) -> bool:
         """Deactivate, wait until nothing is in flight, then end every process.
 
-        Returns whether all have ended.
-
-        ``wait_s`` of None is the message timeout, and the time that bolts may take which take
-        longer (``execute_timeout_secs``). What is in flight when the wait is over goes back to the
-        broker.
+        Returns True if all have ended. ``wait_s`` of None is the message timeout plus the
+        ``execute_timeout_secs`` of bolts that may take longer. Messages in flight after the wait go
+        back to the broker.
         """
         if not self._remaining():
             self._control.order(State.ACTIVE)
@@ -122,9 +123,7 @@ class Steering:
         return True
 
     def check(self, change: Change) -> None:
-        """Raise UsageError if these numbers of tasks cannot be ordered: for a bolt
-        that there is not.
-        """
+        """Raise UsageError if a number of tasks is for a spout, or for an unknown bolt."""
         bolts = [bolt.name for bolt in self._note.graph.bolts]
         spouts = [spout.name for spout in self._note.graph.spouts]
         for name in change:
@@ -133,7 +132,7 @@ class Steering:
                     f"{name!r} is a spout of {self._name}: each of its tasks is a process; "
                     "change its parallelism in the code"
                 )
-            # An order for a bolt that the code has lost can be taken back.
+            # An order for a bolt that is no longer in the code can be taken back.
             if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
                 raise UsageError(
                     f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}"
@@ -145,9 +144,7 @@ class Steering:
                 )
 
     def rebalance(self, change: Change) -> bool:
-        """Have the driver begin a new run with these numbers of tasks, and wait until it has;
-        returns whether it did.
-        """
+        """Have the driver begin a new run with these numbers of tasks; True once it has begun."""
         before = self._lease.holder()
         if before is None and not change:
             self._say(f"{self._name} does not run now; it is spread anew whenever it starts")
@@ -176,7 +173,7 @@ class Steering:
 
     def _drain(self, wait_s: float) -> bool:
         """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if
-        it was broken off.
+        interrupted.
         """
         began = time.monotonic()
         deadline = began + wait_s
@@ -190,7 +187,7 @@ class Steering:
             if (not pending and not active) or now >= deadline:
                 return True
             line = f"{self._name}: {counted(pending, 'message')} in flight"
-            # While one still emits, its last report is up to a second old, and says little.
+            # The last report of a spout that still emits is up to a second old, and means little.
             if now >= say_at and line != said and (not active or now > began + _ANSWER_S):
                 say_at = now + _SAY_S
                 said = line
@@ -202,7 +199,7 @@ class Steering:
         return self._spout_seats.present(range(1, self._note.spout_tasks + 1))
 
     def _others(self, *, active: bool) -> list[int]:
-        """The spout tasks that are not what they should be."""
+        """Return the spout tasks that have not obeyed yet."""
         return [
             task_id
             for task_id, presence in self._present().items()
@@ -210,7 +207,7 @@ class Steering:
         ]
 
     def _remaining(self) -> list[str]:
-        """Return what still runs."""
+        """Return the processes that still run."""
         driver = ["the driver"] if self._lease.holder() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
 
@@ -227,3 +224,30 @@ def _found(holder: Holder, change: Change) -> str:
 
 def _listed(task_ids: Iterable[int]) -> str:
     return ", ".join(map(str, task_ids))
+
+
+def log_action(action: str, target: str, outcome: str, origin: str) -> None:
+    """Log an ``action`` on a topology or queue, its outcome, and its origin."""
+    log.info(
+        "%s %s: %s; by %s",
+        action,
+        target,
+        outcome,
+        origin,
+        extra={
+            "event": "action",
+            "action": action,
+            "target": target,
+            "outcome": outcome,
+            "origin": origin,
+        },
+    )
+
+
+def this_user() -> str:
+    """Return the user and machine of this process, as the origin of a command."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,7 +1,6 @@
-"""``tiercel demo``: real text, with faults, held against an independent count.
+"""``tiercel demo``: real text, with faults, compared with an independent count.
 
-session   publishes, runs, kills a worker, waits for the end
+session   publishes, runs, kills a worker, waits for the end, measures and reports
 text      the lines and their independent count
 topology  word count with and without injected faults
-measure   what it reads from the broker and from Redis
 """

@@ -1,7 +1,7 @@
-"""Turns what Spark's JVM and its Python workers write to stderr into log records.
+"""Turns stderr of Spark's JVM and of its Python workers into log records.
 
-So that a log of JSON lines is one, a terminal shows one format, and what a bolt prints is still
-seen. What a bolt logs comes as the record that it was: ``spark_jobs/logs/relay``.
+So a JSON log stays JSON, a terminal shows one format, and the prints of a bolt are kept. Log
+records of a bolt arrive as records: ``spark_jobs/logs/relay``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 
 
 class JvmLogReader:
-    """Turns lines into records. Pure but for what it remembers of an unfinished traceback."""
+    """Turns lines into records. Pure, except that it remembers an unfinished traceback."""
 
     def __init__(self) -> None:
         self._traceback: list[str] = []

@@ -22,16 +22,16 @@ _RENEW_S = DRIVER.lasts.total_seconds() / 4
 class Keeper:
     """One driver's hold on the lease. Thread-safe.
 
-    While Redis is away the lease counts as held: no other driver can take it then either, and what
-    this driver's run still does is refused as soon as another one's has begun.
+    While Redis is away the lease counts as held: no other driver can take it then either, and
+    writes of this driver's run are refused as soon as another driver's run has begun.
     """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        # Each call to the lease that says who holds it is made under the lock: a renewal must not
-        # bring back a run that has ended, nor a lease that was given up.
+        # Every call that takes or leaves the lease is made under the lock: a renewal must not
+        # revive a run that has ended, nor a lease that was given up.
         self._lock = threading.Lock()
-        # Holds the lease, for no run.
+        # A holder without a run.
         self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process())
         self._me = self._idle
         self._held = False
@@ -65,9 +65,9 @@ class Keeper:
             return drawn
 
     def attend(self, run: str, topology: Topology) -> None:
-        """Have spout workers send to this run of this topology from now on.
+        """Have spout workers send to this run from now on.
 
-        Where Redis does not answer the next renewal says so.
+        If Redis does not answer, the next renewal tells them.
         """
         self._say(
             replace(
@@ -79,9 +79,9 @@ class Keeper:
         )
 
     def attend_none(self, trouble: str = "") -> None:
-        """Have spout workers send to no run from now on; as ``attend``.
+        """Have spout workers send to no run from now on; otherwise as ``attend``.
 
-        ``trouble`` is why there is none: monitors show it.
+        ``trouble`` is the reason, which monitors show.
         """
         self._say(replace(self._idle, trouble=trouble))
 
@@ -116,6 +116,5 @@ class Keeper:
                 try:
                     self._take()
                 except AckerError as error:
-                    # An error that an operator must act on is raised where the driver's own
-                    # thread meets it.
+                    # Errors that need an operator are raised on the driver's own thread.
                     log.debug("the lease is not renewed: %s", error, extra={"event": "redis_away"})

@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 from tiercel.acker.connection.client import check_eviction, connect_topology
-from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.errors import BadChunkError, RedisUnavailableError
+from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.ledger import Ledger
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
+from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
+from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, parted
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
+from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, check_has_bolts, spread
+from tiercel.spark_jobs.topology.placement import bolt_tasks, check_has_bolts, inboxes_of, spread
+from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.driver.around import DriverAround
-from tiercel.workers.driver.entering import enter
-from tiercel.workers.driver.ground import Ground
+from tiercel.workers.driver.run_watch import RunContext
 from tiercel.workers.driver.runs import Runs
-from tiercel.workers.driver.starting import start_unless
+from tiercel.workers.lifecycle import Heartbeat
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+_STOP_LOOK_S = 0.05
+_AGAIN_S = 1.0
+# For the JVM to delete its temporary files.
+_JVM_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverOptions:
+    """Settings of a driver beside its topology and servers."""
+
+    # Module of the topology, which a cluster's executors are sent with the files beside it. None:
+    # they have it.
+    module: str | None = None
+    # How Spark's Python workers log. None: they keep their own settings.
+    logs: WorkerLogs | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+
+def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
+    """Return how Spark's Python workers log; ``mark`` begins the records that reach our stderr."""
+    return WorkerLogs(
+        level=settings.log_level,
+        form=settings.log,
+        mark=mark if is_local(settings.master) else None,
+    )
 
 
 class Driver:
-    """Keeps one run going until ``stop``."""
+    """Keeps a run of one topology going until ``stop``."""
 
     def __init__(
         self,
@@ -45,7 +84,7 @@ class Driver:
         master: str,
         amqp_url: str | None = None,
         *,
-        around: DriverAround | None = None,
+        options: DriverOptions | None = None,
     ) -> None:
         """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``.
 
@@ -61,9 +100,9 @@ class Driver:
         self._spec = ledger_spec_of(topology, redis_urls)
         self._master = master
         self._amqp_url = amqp_url
-        self._around = around or DriverAround()
+        self._options = options or DriverOptions()
         self._control = RedisControl(self._redis_url, topology.name)
-        self._ground = Ground(
+        self._context = RunContext(
             topology=topology,
             lease=Lease(RedisPresences(self._redis_url, topology.name)),
             control=self._control,
@@ -71,10 +110,10 @@ class Driver:
             make=self._make,
             enter=self._enter,
             age=self._age,
-            heartbeat=self._around.heartbeat,
+            heartbeat=self._options.heartbeat,
         )
-        self._runs = Runs(self._ground)
-        # Connects on its first call. It writes no state: its run may be any.
+        self._runs = Runs(self._context)
+        # Connects on its first call. It writes no state, so any run number will do.
         self._states = RedisStateStore(self._spec, run_number=0)
 
     def stop(self) -> None:
@@ -85,7 +124,7 @@ class Driver:
         """Work until ``stop``. Raises what an operator must act on."""
         with ExitStack() as stack:
             for part in (
-                self._ground.inboxes, self._ground.lease, self._control, self._states, self._runs,
+                self._context.inboxes, self._context.lease, self._control, self._states, self._runs,
             ):  # fmt: skip
                 stack.callback(part.close)
             if self._is_killed():
@@ -97,20 +136,20 @@ class Driver:
                 return
             if not self._runs.wait_for_turn():
                 return
-            # Release what a killed driver left behind before Spark starts, which takes seconds.
+            # Release the messages of a killed driver now: Spark takes seconds to start.
             self._runs.begin(slots=1)
             unit = start_unless(self._runs.stopped, self._start_spark)
             if unit is None:
                 return
             with unit as spark:
-                spark.ship(self._around.module, self._master)
+                spark.ship(self._options.module, self._master)
                 try:
                     self._runs.go(_SparkHosts(spark))
                 except Exception:
                     spark.check_alive()
                     raise
                 finally:
-                    # Python workers that are cut off print traces that mean nothing.
+                    # Python workers print meaningless tracebacks when they are cut off.
                     spark.silence()
 
     def _start_spark(self) -> SparkUnit:
@@ -129,7 +168,7 @@ class Driver:
             ledger=self._spec,
             run_number=number,
             amqp_url=self._amqp_url,
-            logs=self._around.logs,
+            logs=self._options.logs,
         )
 
     def _age(self) -> None:
@@ -139,7 +178,7 @@ class Driver:
 
     def _enter(self, run: Run) -> int:
         topology = run.topology
-        # Its tasks would find it too, after everything was released, again and again.
+        # Checked here because each run's tasks would fail on it, after everything was released.
         stateful = [
             name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
         ]
@@ -150,21 +189,176 @@ class Driver:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, topology.name)
             book = stack.enter_context(closing(RedisCaseBook(client, topology.name)))
-            released = enter(run.id, topology, self._ground.inboxes, ledger, book)
+            released = enter(run.id, topology, self._context.inboxes, ledger, book)
             _take_back_half_done(run, stateful)
             stack.enter_context(closing(Registry(self._redis_url))).announce(topology)
             return released
 
 
+def sinks_of(topology: Topology) -> list[str]:
+    """Return the components that publish to the topology's RabbitMQ: those without an ``amqp_url``
+    among their own settings.
+    """
+    return [
+        component
+        for component, spec in topology.bolts.items()
+        if isinstance(spec.bolt, QueueSink)
+        and not topology.config_of(component).extra.get("amqp_url")
+    ]
+
+
+def start_unless(stopped: threading.Event, start: Callable[[], T]) -> T | None:
+    """Return the result of ``start``; None if ``stopped`` is set before it returns.
+
+    A start of Spark takes seconds, and far longer on a busy machine, and holds nothing that would
+    have to be given back. So when ``stopped`` is set, the child processes that ``start`` has begun
+    are terminated, which makes it fail. Nothing else may begin child processes meanwhile.
+    """
+    others = _children()
+    breaker = _Breaker(stopped, others)
+    breaker.start()
+    try:
+        started = start()
+    except Exception:
+        breaker.end()
+        if not stopped.is_set():
+            raise
+        _wait_for_the_end_of(others)
+        return None
+    breaker.end()
+    if breaker.has_broken:
+        _wait_for_the_end_of(others)
+        return None
+    return started
+
+
+class _Breaker(threading.Thread):
+    """Terminates new child processes as soon as ``stopped`` is set, until ``end``."""
+
+    def __init__(self, stopped: threading.Event, others: set[int]) -> None:
+        super().__init__(name="start-breaker", daemon=True)
+        self.has_broken = False
+        self._stopped = stopped
+        self._others = others
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            if self._stopped.wait(_STOP_LOOK_S):
+                # Repeatedly: another process may be about to begin, and a child that has not
+                # reached its exec yet ignores the signal.
+                self._break_off()
+                self._over.wait(_AGAIN_S)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+    def _break_off(self) -> None:
+        for pid in _children() - self._others:
+            if not self._over.is_set():
+                self.has_broken = True
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def _wait_for_the_end_of(others: set[int]) -> None:
+    give_up = time.monotonic() + _JVM_GRACE_S
+    while _running(_children() - others) and time.monotonic() < give_up:
+        time.sleep(_STOP_LOOK_S)
+
+
+def _children() -> set[int]:
+    """Return the child processes of this process, including zombies."""
+    found: set[int] = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found.update(map(int, listed.read_text().split()))
+    return found
+
+
+def _running(pids: set[int]) -> bool:
+    """Return True if one of these children still runs; leaves zombies to their owner."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return True
+    return False
+
+
+def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
+    """Take over the inboxes and the ledger for ``run``; return the number of released messages.
+
+    Released messages come again, without blame. The order matters: first, writes of older runs are
+    refused; then their tuples are read and released, and only then deleted, so that a driver that
+    dies in between misses none. May be repeated. Raises StaleAttemptError if a later run has begun.
+    """
+    inboxes.adopt(run, inboxes_of(topology))
+    if not ledger.begin(run):
+        raise StaleAttemptError(f"run {run} is over: a later one has begun")
+    _fail_guilty(book, ledger)
+    return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
+
+
+def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
+    """Fail the tuples that killed processes of the earlier run, before they could be released
+    without blame.
+    """
+    failures = [failure for case in book.cases() for failure in case.after_death().failures]
+    if failures:
+        ledger.fail(failures)
+    book.forget()
+
+
+def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
+    released = 0
+    while found := inboxes.drain(run):
+        for task, entries in found:
+            released += ledger.release(_readable_roots(task, [entry.payload for entry in entries]))
+            inboxes.discard(run, task, [entry.position for entry in entries])
+    return released
+
+
+def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
+    released = 0
+    for task, snapshot in inboxes.snapshots(run):
+        _, signed = parted(snapshot)
+        try:
+            # A snapshot with nothing but an order holds no tuples.
+            held = held_roots(body_of(signed)) if signed or not snapshot else ()
+            released += ledger.release(held)
+        except ValueError as error:
+            log.warning(
+                "passing over the snapshot of task %d: %s; its messages time out", task, error,
+                extra={"event": "snapshot_unreadable"},
+            )  # fmt: skip
+        inboxes.forget_snapshot(run, task)
+    return released
+
+
+def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
+    roots: set[int] = set()
+    for payload in payloads:
+        try:
+            roots.update(decode(payload).lineage.roots.tolist())
+        except BadChunkError as error:
+            log.warning(
+                "passing over %d bytes in the inbox of task %d: %s; their messages time out",
+                len(payload), task, error,
+                extra={"event": "chunk_unreadable"},
+            )  # fmt: skip
+    return sorted(roots)
+
+
 def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
-    # At its end the run's own tasks are at their turns, and a later run takes back what they leave.
+    # When the run ends its own tasks may still be in their turns; a later run takes back the rest.
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
 
 
 class _SparkHosts:
-    """``Hosts`` on one Spark application."""
+    """``Hosts`` in one Spark application."""
 
     def __init__(self, spark: SparkUnit) -> None:
         self._spark = spark
@@ -186,15 +380,3 @@ class _SparkHosts:
 
     def silenced(self) -> AbstractContextManager[None]:
         return self._spark.silenced()
-
-
-def sinks_of(topology: Topology) -> list[str]:
-    """Return the components that publish to the topology's RabbitMQ: those without an ``amqp_url``
-    among their own settings.
-    """
-    return [
-        component
-        for component, spec in topology.bolts.items()
-        if isinstance(spec.bolt, QueueSink)
-        and not topology.config_of(component).extra.get("amqp_url")
-    ]

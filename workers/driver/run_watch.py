@@ -1,50 +1,162 @@
-"""Looks at one run again and again, until there is a reason to end it."""
+"""Watches one run until there is a reason to end it: the contract of Spark as the driver sees it,
+the watch itself, and the judgements that it uses.
+"""
 
 from __future__ import annotations
 
+import enum
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.records import InboxFigures
+from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import inboxes_of
-from tiercel.workers.control.contract import Rebalance, State
-from tiercel.workers.driver.ground import Ground
-from tiercel.workers.driver.hosts import Tasks
+from tiercel.workers.control.contract import Control, Rebalance, State
+from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.driver.keeper import Keeper
-from tiercel.workers.driver.watch import Absences, Ended, Staffing, lost_s
+from tiercel.workers.lifecycle import Heartbeat
 
 log = logging.getLogger(__name__)
-
 _LOOK_S = 0.2
 _FIGURES_S = 1.0
-# For what is on its way when a run ends with which nothing is wrong. Spout workers look twice per
-# second whether to send, and a tuple between two inboxes may be overlooked once: nothing is on its
-# way when several looks in a row find nothing.
+# Time for tuples on their way when a healthy run ends. Spout workers check twice per second whether
+# to send, and one look may miss a tuple between two inboxes, so several looks in a row must find
+# nothing.
 _DRAIN_S = 10.0
 _QUIET_LOOKS = 4
+_FREE_LOOK_S = 5.0
+# Looks in a row, because an executor that comes and goes is not worth a new run.
+_SURE_LOOKS = 3
+# Time for the Spark tasks of a run to start, until each bolt task has been seen.
+START_S = 60.0
+# Spark replaces a killed executor within three seconds, and within fifteen on a busy machine. Until
+# then only the tasks of that executor stand still; a new run would restart all tasks.
+_REPLACED_S = 20.0
+# Messages that wait for these tasks must not time out, which would count against them.
+_REPLACED_PART = 2 / 3
+# Looks in a row. After Redis stood still, or its clock jumped, every process looks long gone, until
+# its next report a second or two later.
+SURE_LOOKS = 4
+# A run that lasted this long with all its processes was no failure of the topology.
+_HEALTHY_S = 30.0
+_LONGEST_PAUSE_S = 10.0
+_LONGEST_UNFIT_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """Servers and settings that the runs of one topology share."""
+
+    topology: Topology
+    lease: Lease
+    control: Control
+    inboxes: Inboxes
+    # Makes a run: its number, the number of slots, the topology with its numbers of tasks.
+    make: Callable[[int, int, Topology], Run]
+    # Takes everything over for the run, and returns the number of released messages. May be
+    # repeated. Raises StaleAttemptError if a later run has begun.
+    enter: Callable[[Run], int]
+    # Ages the memory of once bolts; see ``StateStore.age``.
+    age: Callable[[], None] = lambda: None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+
+class Tasks(Protocol):
+    """The Spark tasks of one run: ``LongTasks``."""
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def fault(self) -> str | None: ...
+
+    @property
+    def unfit(self) -> str:
+        """Why executors repeatedly cannot run the tasks; empty: they can."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Number of tasks without a slot; Spark starts each when a slot is free."""
+        ...
+
+    def wait(self, seconds: float) -> bool: ...
+
+    def cancel(self) -> None: ...
+
+
+class Hosts(Protocol):
+    """The place where runs have their tasks: Spark."""
+
+    @property
+    def free(self) -> int:
+        """Number of further tasks that could start at once."""
+        ...
+
+    def check_alive(self) -> None:
+        """Call after a failure: raises SparkEndedError if Spark cannot run tasks any more."""
+        ...
+
+    def ready(self, wanted: int) -> Readiness:
+        """Return the number of slots, before any task runs.
+
+        Slots of an executor that does not answer, or cannot start Python, are not counted. Waits
+        some seconds for ``wanted`` slots.
+        """
+        ...
+
+    def start(self, run: Run) -> Tasks:
+        """Start the tasks of a run; returns at once."""
+        ...
+
+    def silenced(self) -> AbstractContextManager[None]:
+        """Keep tasks that are cut off from printing tracebacks."""
+        ...
+
+
+class Ended(enum.Enum):
+    """Reason for the end of a run."""
+
+    STOPPED = "stopped"
+    # Its Spark job ended by itself.
+    FAILED = "failed"
+    # Another driver or run has the topology, or Redis lost its memory.
+    LOST = "lost"
+    # An operator ordered a new run, on the slots that Spark has now.
+    REBALANCED = "rebalanced"
+    # Bolt tasks had no process: too few slots, or executors that are gone.
+    UNATTENDED = "unattended"
+    # Executors could not start Python.
+    UNFIT = "unfit"
 
 
 class RunWatch:
-    """The eye on the runs of one driver. For one thread."""
+    """Watches the runs of one driver. For one thread."""
 
     def __init__(
         self,
-        ground: Ground,
+        context: RunContext,
         keeper: Keeper,
         stop: threading.Event,
         is_over: Callable[[], bool],
     ) -> None:
-        """``stop`` is set when a signal ended everything.
-
-        ``is_over`` asks Redis as well whether an operator did.
+        """``stop`` is set when a signal ended everything; ``is_over`` also asks Redis whether an
+        operator did.
         """
-        self._ground = ground
-        self._name = ground.topology.name
+        self._context = context
+        self._name = context.topology.name
         self._keeper = keeper
         self._stop = stop
         self._is_over = is_over
@@ -52,15 +164,15 @@ class RunWatch:
     def until_end(
         self, run: Run, tasks: Tasks, order: Rebalance, may_widen: Callable[[float], bool]
     ) -> Ended:
-        """Look at a run that obeys ``order`` until it is over, and return why it is.
+        """Watch a run that obeys ``order`` until it is over, and return why it ended.
 
-        ``may_widen`` tells at a time whether Spark has slots again that the run lacks.
+        ``may_widen(now)`` is True when Spark again has slots that the run lacks.
         """
         began = time.monotonic()
         look_at = age_at = began
         absences = Absences()
         while not self._stop.wait(_LOOK_S):
-            self._ground.heartbeat.beat()
+            self._context.heartbeat.beat()
             now = time.monotonic()
             ended = self._ended_by_itself(tasks)
             if ended is not None:
@@ -89,10 +201,12 @@ class RunWatch:
         return Ended.STOPPED
 
     def _age(self) -> None:
-        """While no spout may emit, nothing that was applied can come again, and none of it ages."""
+        """Age the memory of once bolts, unless spouts are deactivated: then no message can come
+        again.
+        """
         with suppress(RedisUnavailableError):
-            if self._ground.control.state() in (None, State.ACTIVE):
-                self._ground.age()
+            if self._context.control.state() in (None, State.ACTIVE):
+                self._context.age()
 
     def _ended_by_itself(self, tasks: Tasks) -> Ended | None:
         if not tasks.active and tasks.fault is not None:
@@ -110,9 +224,8 @@ class RunWatch:
         return None
 
     def _drain(self, run: Run, tasks: Tasks) -> None:
-        """Have spout workers send nothing, and wait for what is on its way.
-
-        It need not be executed again then.
+        """Have spout workers send nothing, and wait for tuples on their way, so that they need not
+        be executed again.
         """
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S
@@ -125,21 +238,21 @@ class RunWatch:
         ):
             if self._stop.wait(_LOOK_S):
                 return
-            self._ground.heartbeat.beat()
+            self._context.heartbeat.beat()
             with suppress(RedisUnavailableError):
-                figures = self._ground.inboxes.figures(inboxes_of(run.topology))
+                figures = self._context.inboxes.figures(inboxes_of(run.topology))
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:
         order = obeyed
         with suppress(RedisUnavailableError):
-            order = self._ground.control.rebalanced(obeyed)
+            order = self._context.control.rebalanced(obeyed)
         return order.number != obeyed.number
 
     def _looked(self, run: Run, tasks: Tasks, age_s: float, absences: Absences) -> Ended | None:
-        """Return why the run is over, as its inboxes tell; None if it is not."""
+        """Return why the run is over, judged by its inboxes; None if it is not."""
         try:
-            found = self._ground.inboxes.figures(inboxes_of(run.topology))
+            found = self._context.inboxes.figures(inboxes_of(run.topology))
         except RedisUnavailableError:
             absences.looked(())
             return None
@@ -163,3 +276,107 @@ class RunWatch:
 
 def _tasks_of(run: Run) -> list[int]:
     return [task for host in run.hosts for task in host]
+
+
+class Width:
+    """Remembers over how many hosts the runs of one driver spread their tasks, and notices when a
+    run could have more of them again.
+    """
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._lacks = False
+        self._looks = 0
+        self._look_at = float("-inf")
+
+    def began(self, hosts: int, *, of: int, unfit: int = 0) -> None:
+        """Note that a run of ``of`` bolt tasks began on this number of hosts.
+
+        ``unfit`` is the number of further hosts once all executors can start Python.
+        """
+        self._most = max(self._most, hosts + unfit)
+        self._lacks = hosts < min(of, self._most)
+        self._looks = 0
+
+    def may_return(self, hosts: Hosts, now: float) -> bool:
+        """Return True if a slot that an earlier run had is surely free again."""
+        if not self._lacks or now < self._look_at:
+            return False
+        self._look_at = now + _FREE_LOOK_S
+        self._looks = self._looks + 1 if hosts.free > 0 else 0
+        return self._looks >= _SURE_LOOKS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staffing:
+    """The bolt tasks without a process. Pure."""
+
+    never: tuple[int, ...]
+    lost: tuple[int, ...]
+
+    @classmethod
+    def of(cls, figures: Mapping[int, InboxFigures], lost_s: float) -> Staffing:
+        """Judge all bolt tasks of the run. A task that was not seen for ``lost_s`` is lost."""
+        never = tuple(task for task, one in figures.items() if one.seen_s is None)
+        lost = tuple(
+            task for task, one in figures.items() if one.seen_s is not None and one.seen_s > lost_s
+        )
+        return cls(never=never, lost=lost)
+
+    def missing(self, age_s: float) -> tuple[int, ...]:
+        """Return the tasks that should have a process by now; ``age_s`` is the age of the run."""
+        return (*self.lost, *(self.never if age_s > START_S else ()))
+
+
+def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:
+    """Return how long a task may be without a process; ``is_planned``: Spark is waiting for an
+    executor to run it on.
+
+    >>> lost_s(30.0, is_planned=False), lost_s(30.0, is_planned=True), lost_s(18.0, is_planned=True)
+    (10.0, 20.0, 12.0)
+    """
+    if not is_planned:
+        return UNATTENDED_S
+    return max(UNATTENDED_S, min(_REPLACED_S, _REPLACED_PART * message_timeout_s))
+
+
+class Absences:
+    """Counts how many looks in a row found each bolt task without a process."""
+
+    def __init__(self) -> None:
+        self._looks: Counter[int] = Counter()
+
+    def looked(self, missing: Sequence[int]) -> tuple[int, ...]:
+        """Note the tasks that one look found without a process; return the ones that surely have
+        none.
+        """
+        self._looks = Counter({task: self._looks[task] + 1 for task in missing})
+        return tuple(task for task in missing if self._looks[task] >= SURE_LOOKS)
+
+
+def healthy(ended: Ended, lasted_s: float) -> bool:
+    """Return True if the run counts as healthy, which resets the pauses between runs."""
+    return ended is Ended.REBALANCED or (ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S)
+
+
+def pause_s(failures: int) -> float:
+    """Return the pause before the next run, after this number of unhealthy runs in a row.
+
+    >>> [pause_s(failures) for failures in (0, 1, 2, 3, 9)]
+    [0.25, 0.5, 1.0, 2.0, 10.0]
+    """
+    return min(_LONGEST_PAUSE_S, _doubled(failures))
+
+
+def unfit_pause_s(attempts: int) -> float:
+    """Return the pause before unfit executors are tried again.
+
+    >>> [unfit_pause_s(attempts) for attempts in (1, 2, 3, 9)]
+    [2.0, 4.0, 8.0, 30.0]
+    """
+    return min(_LONGEST_UNFIT_PAUSE_S, 4 * _doubled(attempts))
+
+
+def _doubled(failures: int) -> float:
+    doubled: float = 0.25 * 2 ** min(failures, 10)
+    return doubled

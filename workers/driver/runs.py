@@ -1,4 +1,4 @@
-"""The loop of a driver: one run after the other, for as long as it holds the topology's lease."""
+"""The loop of a driver: one run after the other, while it holds the topology's lease."""
 
 from __future__ import annotations
 
@@ -18,42 +18,49 @@ from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.topology.placement import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
-from tiercel.workers.driver.ground import Ground
-from tiercel.workers.driver.hosts import Hosts, Tasks, Width
 from tiercel.workers.driver.keeper import Keeper
-from tiercel.workers.driver.run_watch import RunWatch
-from tiercel.workers.driver.watch import Ended, healthy, pause_s, unfit_pause_s
+from tiercel.workers.driver.run_watch import (
+    Ended,
+    Hosts,
+    RunContext,
+    RunWatch,
+    Tasks,
+    Width,
+    healthy,
+    pause_s,
+    unfit_pause_s,
+)
 from tiercel.workers.errors import RunsFailedError
-from tiercel.workers.patience import patiently
+from tiercel.workers.lifecycle import patiently
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RESERVE_S = 1.0
-# For the last steps when a run ends. Less where processes are gone: nothing would be waited for.
+# Time for the last steps when a run ends; less if processes are gone, because they take none.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
 # Spark tries tasks that no Python can run hundreds of times per second until they are cancelled.
 _GRACES_S = {Ended.UNATTENDED: _GRACE_OF_THE_GONE_S, Ended.UNFIT: 0.0}
-# Runs in a row that failed at once: another one would fail too, and each gives back
-# what is in flight.
+# Runs in a row that failed at once: the next one would fail too, and each run gives back all
+# messages in flight.
 _HOPELESS = 8
 
 
 class Runs:
-    """Keeps one run going. All but ``stop`` is for one thread."""
+    """Keeps one run going. For one thread, except ``stop``."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._name = ground.topology.name
-        self._keeper = Keeper(ground.lease)
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._name = context.topology.name
+        self._keeper = Keeper(context.lease)
         # The order that the newest run obeys.
         self._order = NO_REBALANCE
         self._width = Width()
         # Times in a row that no executor could run bolts.
         self._unfit = 0
         self._stop = threading.Event()
-        self._watch = RunWatch(ground, self._keeper, self._stop, self._is_over)
+        self._watch = RunWatch(context, self._keeper, self._stop, self._is_over)
 
     def stop(self) -> None:
         """Thread-safe and safe in a signal handler: end the run, and everything."""
@@ -61,11 +68,11 @@ class Runs:
 
     @property
     def stopped(self) -> threading.Event:
-        """Set as soon as everything is to end; for those who wait for something else."""
+        """Set as soon as everything is to end."""
         return self._stop
 
     def close(self) -> None:
-        """Give the lease up, so that a driver in reserve takes over at once. Idempotent."""
+        """Give up the lease, so that a driver in reserve takes over at once. Idempotent."""
         self._stop.set()
         self._keeper.close()
 
@@ -89,23 +96,23 @@ class Runs:
         return False
 
     def begin(self, slots: int) -> Run | None:
-        """Begin a run: what the one before left is released.
+        """Begin a run, and release the messages that the run before left.
 
-        None if the lease is lost, and after ``stop``.
+        Returns None if the lease is lost, and after ``stop``.
         """
         number = self._answered(self._keeper.draw)
         if number is None:
             return None
-        # An order that comes after this is seen by the run, which then ends.
-        order = self._answered(lambda: self._ground.control.rebalanced(self._order))
+        # The run notices a later order, and ends.
+        order = self._answered(lambda: self._context.control.rebalanced(self._order))
         if order is None:
             return None
         self._order = order
-        run = self._ground.make(
-            number, slots, self._ground.topology.with_parallelism(order.parallelism)
+        run = self._context.make(
+            number, slots, self._context.topology.with_parallelism(order.parallelism)
         )
         try:
-            released = self._answered(lambda: self._ground.enter(run))
+            released = self._answered(lambda: self._context.enter(run))
         except StaleAttemptError as error:
             log.warning("%s", error, extra={"event": "run_refused"})
             return None
@@ -113,16 +120,17 @@ class Runs:
             return None
         if released:
             log.info(
-                "released %s on the way",
+                "released %s that were in flight",
                 counted(released, "message"),
                 extra={"event": "messages_released"},
             )
         return run
 
     def go(self, hosts: Hosts) -> None:
-        """One run after the other, until ``stop`` or ``tiercel kill``.
+        """Run one run after the other, until ``stop`` or ``tiercel kill``.
 
-        Raises RunsFailedError when run after run failed at once, SparkEndedError when Spark did.
+        Raises RunsFailedError when run after run failed at once, SparkEndedError when Spark has
+        ended.
         """
         failures = 0
         trouble = ""
@@ -155,9 +163,9 @@ class Runs:
     def _ready(self, hosts: Hosts, trouble: str) -> Readiness | None:
         """Wait until an executor can run bolts; None if the lease is lost, and after ``stop``.
 
-        ``trouble`` is why the executors failed the run before this one; empty: they did not.
+        ``trouble`` is why the executors failed the previous run; empty: they did not.
         """
-        wanted = len(bolt_tasks(self._ground.topology.with_parallelism(self._order.parallelism)))
+        wanted = len(bolt_tasks(self._context.topology.with_parallelism(self._order.parallelism)))
         while not self._is_over() and self._keeper.held:
             ready = hosts.ready(wanted)
             if ready.slots and ready.trouble:
@@ -181,12 +189,12 @@ class Runs:
         self._keeper.attend_none(trouble)
         end = time.monotonic() + rest_s
         while (left_s := end - time.monotonic()) > 0 and self._keeper.held:
-            self._ground.heartbeat.beat()
+            self._context.heartbeat.beat()
             if self._stop.wait(min(_RESERVE_S, left_s)):
                 return
 
     def _one(self, hosts: Hosts, ready: Readiness) -> tuple[Ended, str | None]:
-        """One run to its end, and the fault that ended it."""
+        """Run one run to its end; return why it ended, and its fault."""
         run = self.begin(ready.slots)
         if run is None:
             return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
@@ -200,8 +208,8 @@ class Runs:
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         ended = Ended.STOPPED
         try:
-            # Spout workers may send as soon as the inboxes are the run's, while Python
-            # workers still start.
+            # Spout workers may send as soon as the run has the inboxes, while Python workers are
+            # still starting.
             self._keeper.attend(run.id, run.topology)
             ended = self._watch.until_end(
                 run, tasks, self._order, partial(self._width.may_return, hosts)
@@ -215,7 +223,7 @@ class Runs:
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
 
     def _say_what_was_ordered(self) -> None:
-        said = self._ground.topology.parallelism
+        said = self._context.topology.parallelism
         for bolt, number in self._order.parallelism.items():
             if bolt in said:
                 log.info(
@@ -225,13 +233,13 @@ class Runs:
                 )  # fmt: skip
 
     def _finish(self, hosts: Hosts, run: Run, tasks: Tasks, grace_s: float) -> None:
-        """Have the run's tasks end, and release what they leave.
+        """End the run's tasks, and release the messages that they leave.
 
-        Its number is still the run's: where a later run has begun, this changes nothing.
+        Uses the run's own number, so it changes nothing once a later run has begun.
         """
         with hosts.silenced():
             with suppress(RedisUnavailableError, StaleAttemptError):
-                self._ground.enter(replace(run, id=f"{run.id}-ended"))
+                self._context.enter(replace(run, id=f"{run.id}-ended"))
             if not tasks.wait(grace_s):
                 tasks.cancel()
                 tasks.wait(max(grace_s, _GRACE_OF_THE_GONE_S))
@@ -239,21 +247,21 @@ class Runs:
     def _is_over(self) -> bool:
         """Return True if a signal or an operator ended the topology.
 
-        A Redis that does not answer says nothing.
+        If Redis does not answer, no operator has.
         """
         if self._stop.is_set():
             return True
         with suppress(RedisUnavailableError):
-            if self._ground.control.state() is State.KILLED:
+            if self._context.control.state() is State.KILLED:
                 log.info("%s was killed: ending", self._name, extra={"event": "killed"})
                 self._stop.set()
         return self._stop.is_set()
 
     def _answered(self, call: Callable[[], T]) -> T | None:
-        """Call until Redis answers; None after ``stop``. The driver lives meanwhile."""
+        """Call until Redis answers, with heartbeats; None after ``stop``."""
 
         def beating() -> T:
-            self._ground.heartbeat.beat()
+            self._context.heartbeat.beat()
             return call()
 
         return patiently(self._stop, beating)

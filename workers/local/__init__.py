@@ -2,8 +2,7 @@
 
 run        one process per spout task, and the driver
 private    the servers: named ones, or private ones that end with the run
-addresses  notes of the runs here, by which they are one per topology and commands find them
-choosing   the run that a command means
-reload     --reload: the processes anew when the code has changed
-outline    the code as it is now, looked at by a process of its own
+addresses  notes of the runs on this machine, by which commands find their servers
+reload     --reload: new processes whenever the code has changed
+outline    the name and files of a topology's code, found by a process of its own
 """

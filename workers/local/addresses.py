@@ -1,9 +1,8 @@
-"""Notes of the runs of this user on this machine: which topology, as which process, and on which
-private servers.
+"""Notes of this user's runs on this machine: topology, process, and addresses of private servers.
 
-The addresses lie in a note, passwords included, that only the user can read, for as long as the
-servers run. The notes are in a folder that only the user can enter, for without XDG_RUNTIME_DIR it
-is in /tmp, where others could take its name first, or lay a link there to a file that they chose.
+A note has the addresses, passwords included, while the servers run, and only the user can read it.
+Only the user can enter the folder of the notes: without XDG_RUNTIME_DIR it is in /tmp, where other
+users could take its name first, or place a link to a file of their choice.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,12 +32,12 @@ class RunNote:
     """A run, as the other commands know it."""
 
     topology: str
-    # Those of the topology: a command that names one means this run.
+    # The topology's queues: a command that names one of them means this run.
     queues: tuple[str, ...] = ()
     pid: int
-    # When the process started, in ticks since the machine did: numbers of processes come again.
+    # Start time of the process, in ticks since boot, because pids are reused.
     started: int
-    # False: it is on servers that were named to it.
+    # False: the run uses named servers.
     private: bool = True
     # Its private servers, passwords included; None while they are not ready.
     amqp: str | None = field(default=None, repr=False)
@@ -68,7 +67,7 @@ class Claim:
 
     @contextmanager
     def announced(self, settings: Settings) -> Iterator[None]:
-        """Make the addresses known to this user's other commands while the block runs."""
+        """Publish the addresses to this user's other commands while the block runs."""
         _write(
             self._folder,
             self._file,
@@ -87,10 +86,10 @@ class Claim:
 
 @contextmanager
 def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterator[Claim]:
-    """Be the one run of this topology on this machine, while the block runs.
+    """Be the only run of this topology on this machine, while the block runs.
 
-    ``at`` says on which servers; empty: on private ones. Raises UsageError if there is one already,
-    ConfigError if the folder cannot be this user's alone.
+    ``at`` names the servers; empty: private ones. Raises UsageError if there is such a run already,
+    ConfigError if the folder of the notes is not this user's alone.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", topology)[:_READABLE]
     digest = hashlib.sha256(f"{topology}\0{at}".encode()).hexdigest()[:12]
@@ -103,7 +102,8 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
         private=not at,
     )
     with _folder(make=True) as folder:
-        # Until it is closed, and for no longer than two runs need to see each other.
+        # Locked only until this note is written, so that two runs that start together see each
+        # other.
         fcntl.flock(folder, fcntl.LOCK_EX)
         other = _read(folder, file)
         if other is not None and other.lives:
@@ -121,9 +121,9 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
 
 
 def runs_here() -> list[RunNote]:
-    """Return the runs that live, in the order of their topologies' names.
+    """Return the runs that are alive, sorted by topology.
 
-    Notes in a folder that is not this user's alone are passed over.
+    Notes in a folder that is not this user's alone are ignored.
     """
     try:
         with _folder(make=False) as folder:
@@ -138,7 +138,7 @@ def runs_here() -> list[RunNote]:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process started; None if there is none of this number."""
+    """Return the start time of a process, in ticks; None if there is no such process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -153,10 +153,7 @@ def _place() -> Path:
 
 @contextmanager
 def _folder(*, make: bool) -> Iterator[int]:
-    """Open the folder of this user's notes.
-
-    What is done through it stays in it, whatever happens to its name meanwhile.
-    """
+    """Open the folder of this user's notes; the descriptor stays valid if its path is replaced."""
     path = _place()
     try:
         if make:
@@ -176,14 +173,14 @@ def _folder(*, make: bool) -> Iterator[int]:
 
 def _unusable(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} must be a folder that belongs to this user, with mode 0700, for passwords are "
-        "noted there: have it removed, or set XDG_RUNTIME_DIR to a folder of yours"
+        f"{path} must be a folder of this user with mode 0700, because it holds passwords: "
+        "remove it, or set XDG_RUNTIME_DIR to a folder of yours"
     )
 
 
 def _write(folder: int, file: str, note: RunNote) -> None:
     temporary = f"{file}.{os.getpid()}"
-    # Left by a process that had our number and was killed while it wrote.
+    # Left by a process with our pid that was killed while it wrote.
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -193,8 +190,8 @@ def _write(folder: int, file: str, note: RunNote) -> None:
 
 
 def _read(folder: int, file: str) -> RunNote | None:
-    """Return the note; None if there is none, or if it is no plain file of this user's alone."""
-    # Without O_NONBLOCK a pipe of this name would be waited for.
+    """Return the note; None unless it is a plain file that belongs to this user alone."""
+    # Without O_NONBLOCK, opening a pipe of this name would block.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(file, flags, dir_fd=folder)) as opened:
@@ -208,7 +205,7 @@ def _read(folder: int, file: str) -> RunNote | None:
 
 
 def _note(said: Any) -> RunNote:
-    """Raises TypeError, LookupError for what is no note."""
+    """Build the note. Raises TypeError, LookupError for any other JSON value."""
     texts = (said["topology"], *said["queues"])
     note = RunNote(**{**said, "queues": texts[1:]})
     addresses = (note.amqp, note.redis, note.management)
@@ -218,5 +215,61 @@ def _note(said: Any) -> RunNote:
         or not all(isinstance(address, str | None) for address in addresses)
         or not isinstance(note.private, bool)
     ):
-        raise TypeError("it holds something else than a run")
+        raise TypeError("this is not the note of a run")
     return note
+
+
+def with_run(
+    settings: Settings,
+    *,
+    run: str | None = None,
+    topology: str | None = None,
+    queues: Sequence[str] = (),
+) -> tuple[Settings, RunNote | None]:
+    """Return the settings, with the addresses of a private run if no server is given, and that run.
+
+    ``run``, the name of its topology, overrides the rest. Otherwise it is the run of ``topology``,
+    the run with these ``queues``, or the only run. Raises UsageError if there are several, or no
+    ``run`` of this name.
+    """
+    if run is None and (settings.amqp or settings.redis):
+        return settings, None
+    everything = [note for note in runs_here() if note.private]
+    ready = [note for note in everything if note.amqp and note.redis]
+    found = _meant(ready, run, topology, queues)
+    if found is None:
+        starting = [note for note in everything if note not in ready]
+        if run is not None:
+            raise UsageError(f"there is no private run of {run!r} here; {_there_are(ready)}")
+        if not ready and starting:
+            raise UsageError(
+                f"{', '.join(map(str, starting))} has no servers yet: try again in a moment"
+            )
+        return settings, None
+    return settings.with_services(found.amqp or "", found.redis or "", found.management), found
+
+
+def _meant(
+    runs: Sequence[RunNote], run: str | None, topology: str | None, queues: Sequence[str]
+) -> RunNote | None:
+    name = run or topology
+    named = [note for note in runs if note.topology == name]
+    if named or run is not None:
+        return named[0] if named else None
+    having = [note for note in runs if queues and set(queues) <= set(note.queues)]
+    if len(having) == 1:
+        return having[0]
+    if len(runs) > 1:
+        raise UsageError(
+            f"several runs have private servers here: {', '.join(map(str, runs))}; "
+            + (
+                f"none of them is of {topology}"
+                if topology is not None
+                else "name the topology of one (with --run where queues are named), or the server"
+            )
+        )
+    return runs[0] if runs else None
+
+
+def _there_are(runs: Sequence[RunNote]) -> str:
+    return f"there are {', '.join(map(str, runs))}" if runs else "none runs"

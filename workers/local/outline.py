@@ -1,8 +1,7 @@
-"""An outline of a topology's code, before it is started: does it load, what is its name, and which
-files is it made of.
+"""The outline of a topology's code before it is started: whether it loads, its name, and its files.
 
-It is looked at in a process of its own, which has imported nothing of the code before:
-``python -m tiercel.workers.local.outline MODULE:TOPOLOGY FILE`` writes its answer into the file.
+A new process makes it, which has not imported the code before:
+``python -m tiercel.workers.local.outline MODULE:TOPOLOGY FILE`` writes the outline into the file.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from tiercel.workers.loading import load_for_spark, module_of
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """The code of a topology as it is now."""
+    """The current code of a topology."""
 
-    # Why it cannot be started, in one line; else empty.
+    # One line why it cannot be started; empty if it can.
     error: str = ""
     topology: str = ""
     files: tuple[Path, ...] = ()
@@ -36,7 +35,7 @@ class Outline:
 
     @classmethod
     def from_json(cls, text: str) -> Outline:
-        """Raises ValueError for what ``as_json`` has not written."""
+        """Read the output of ``as_json``. Raises ValueError for anything else."""
         said = json.loads(text)
         return cls(**{**said, "files": tuple(map(Path, said["files"]))})
 

@@ -26,9 +26,9 @@ from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.local.addresses import Claim, claimed
 
-# In the folder; by it a later run knows that the rest is ours too. It holds the run's pid.
+# Marks a folder as ours for later runs; holds the pid of the run.
 _MARK = "tiercel-run.pid"
-# RabbitMQ's start script takes others apart, and Redis' configuration has its own quotes.
+# RabbitMQ's start script would split other paths, and Redis' configuration has its own quoting.
 _PLAIN = re.compile(r"[\w./+@:=~-]+", re.ASCII)
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ def servers(
     keep: Path | None = None,
     stopped: threading.Event | None = None,
 ) -> Iterator[Settings]:
-    """Yield the settings with the addresses of both servers, to the one run of this topology here.
+    """Yield the settings with the addresses of both servers, to the only run of this topology here.
 
-    Those that are given, or private ones that end with the block. ``keep`` is a folder in which
-    the data of private ones stay; ``stopped`` breaks their start off: ServiceStoppedError.
+    Without addresses the servers are private, and end with the block. ``keep`` is a folder that
+    keeps the data of private servers. Raises ServiceStoppedError if ``stopped`` is set while they
+    start.
     """
     if settings.amqp and settings.redis:
         if keep is not None:
@@ -93,10 +94,9 @@ def _private(
 
 @contextmanager
 def _started_again(services: EmbeddedServices, stopped: threading.Event) -> Iterator[None]:
-    """Start a server that dies again while the block runs, at its address.
+    """While the block runs, restart a server that dies, at the same address.
 
-    One that cannot be started sets ``stopped``, and its ServiceStartError is raised after the
-    block.
+    If a restart fails, sets ``stopped``, and raises the ServiceStartError after the block.
     """
     over = threading.Event()
     failed: list[ServiceStartError] = []
@@ -126,7 +126,7 @@ def _started_again(services: EmbeddedServices, stopped: threading.Event) -> Iter
 
 def _start_again(server: EmbeddedServer, over: threading.Event) -> None:
     log.error(
-        "the private %s has died; it is started again, with what it kept",
+        "the private %s has died; restarting it with the data that it kept",
         server.name,
         extra={"event": "service_died"},
     )
@@ -149,13 +149,12 @@ def _say(found: Settings, claim: Claim, kept: Path | None) -> None:
     )
     if kept is None:
         log.info(
-            "what is in them ends with this run, by Ctrl-C: --keep FOLDER would keep it",
+            "their data end with this run, by Ctrl-C: --keep FOLDER would keep them",
             extra={"event": "data_ends"},
         )
     else:
         log.info(
-            "what is in them stays in %s when this run ends, by Ctrl-C, and --keep %s goes on "
-            "with it",
+            "their data stay in %s when this run ends, by Ctrl-C; --keep %s continues with them",
             kept,
             kept,
             extra={"event": "data_kept"},
@@ -163,9 +162,7 @@ def _say(found: Settings, claim: Claim, kept: Path | None) -> None:
 
 
 def _take_back_a_kill(found: Settings, topology: Topology) -> None:
-    """Let a later run start: ``tiercel kill`` can take its order back only from a Redis that
-    is there.
-    """
+    """Let a later run start: otherwise the order of ``tiercel kill`` stays in the kept Redis."""
     with (
         suppress(AckerError),
         closing(RedisControl(found.redis_urls[0], topology.name)) as control,
@@ -175,7 +172,7 @@ def _take_back_a_kill(found: Settings, topology: Topology) -> None:
 
 
 def _queues_of(topology: Topology) -> tuple[str, ...]:
-    """Return the queues that the topology reads, and those that it writes by name."""
+    """Return the queues that the topology reads, and the queues that it publishes to by name."""
     read = [
         spec.spout.queue.name
         for spec in topology.spouts.values()
@@ -189,9 +186,9 @@ def _queues_of(topology: Topology) -> tuple[str, ...]:
 
 @contextmanager
 def kept_folder(folder: Path) -> Iterator[Path]:
-    """Yield the folder, absolute, made if there is none, which no other run uses during the block.
+    """Yield the absolute path of the folder, which is made if missing, and locked during the block.
 
-    Raises ConfigError if it is none for this, or if another run has it.
+    Raises ConfigError if the folder is unsuitable, or if another run uses it.
     """
     path = folder.expanduser().absolute()
     if not _PLAIN.fullmatch(str(path)):
@@ -216,7 +213,7 @@ def _mark(path: Path) -> int:
         raise ConfigError(f"--keep {path}: the folder is another user's")
     if any(path.iterdir()) and not (path / _MARK).is_file():
         raise ConfigError(
-            f"--keep {path}: other things lie there: name a new or an empty folder, or one that an "
+            f"--keep {path}: other files are in it: name a new or empty folder, or one that an "
             "earlier run has kept"
         )
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -224,7 +221,7 @@ def _mark(path: Path) -> int:
 
 
 def _lock(path: Path, mark: int) -> None:
-    """Held until the file is closed, or this process ends."""
+    """Lock the folder until the mark is closed, or this process ends."""
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

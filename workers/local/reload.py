@@ -1,4 +1,4 @@
-"""A run whose processes are started anew when the topology's code has changed."""
+"""A run whose processes are restarted when the topology's code has changed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ _EXTRA_GRACE = timedelta(seconds=15)
 
 
 class ReloadingRun:
-    """One ``tiercel run`` after the other on the same servers, each with the code as it is then.
+    """Runs one ``tiercel run`` after the other on the same servers, each with the current code.
 
-    Each is a process of its own: what Python has imported stays as it was.
+    Each is a new process, because Python keeps what it has imported.
     """
 
     def __init__(
         self, name: str, topology: Topology, settings: Settings, stopped: threading.Event
     ) -> None:
-        """``name`` is what ``load_topology`` has understood, in this process."""
+        """``name`` is the name that this process has passed to ``load_topology``."""
         self._name = name
         self._topology = topology.name
         self._grace = timedelta(seconds=topology.config.shutdown_grace_secs) + _EXTRA_GRACE
-        # Caches of code know a file by its size and its second: two changes within one are alike.
+        # Bytecode caches know a file by its size and second, and would miss a second change within
+        # one.
         self._environment = {**settings.as_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
         self._stopped = stopped
         self._changes = Changes(files_of(name))
@@ -57,7 +58,7 @@ class ReloadingRun:
                 goes_on = self._wait_for_new_code(child)
 
     def _wait_for_new_code(self, child: Child) -> bool:
-        """Return when other code is there that can be started; False if all is over."""
+        """Return True when there is new code that can start; False if the run is over."""
         said = False
         while not self._stopped.wait(_LOOK_S):
             if child.exit_code == 0:
@@ -83,7 +84,7 @@ class ReloadingRun:
                 f"{self._topology}: end this run and start another"
             )
         if error:
-            # What it lacks may be mended in a file that was never imported.
+            # The fix may be in a file that is not imported yet.
             self._changes.also(self._beside.glob("*.py"))
             log.warning(
                 "%s; %s",
@@ -94,7 +95,7 @@ class ReloadingRun:
             return False
         self._changes.follow(outline.files)
         log.info(
-            "%s changed: starting %s anew; what is in flight is given back",
+            "%s changed: restarting %s; messages in flight are given back",
             ", ".join(sorted({file.name for file in changed})),
             self._topology,
             extra={"event": "code_reloaded"},
@@ -121,7 +122,7 @@ class ReloadingRun:
 
 
 class Changes:
-    """Remembers how the files were that it follows."""
+    """Notices changes of the files that it follows."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._known: dict[Path, _Look] = {}
@@ -129,18 +130,18 @@ class Changes:
         self.follow(files)
 
     def follow(self, files: Iterable[Path]) -> None:
-        """Follow these files from now on; those that are followed already are as they were seen."""
+        """Follow only these files from now on; known files keep their last known state."""
         self._known = {file: self._known.get(file, _look(file)) for file in files}
         self._last = dict(self._known)
 
     def also(self, files: Iterable[Path]) -> None:
-        """Follow these too."""
+        """Follow these files as well."""
         self.follow([*self._known, *files])
 
     def look(self) -> list[Path]:
-        """Return the files that have changed since the last change that was told of.
+        """Return the files that have changed since the last returned change.
 
-        Only once two looks have found the same: an editor may still be writing.
+        Waits for two equal looks, because an editor may still be writing.
         """
         now = {file: _look(file) for file in self._known}
         written, self._last = now == self._last, now

@@ -24,18 +24,15 @@ _NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected", "no_i
 
 log = logging.getLogger(__name__)
 _PROGRESS_S = 10.0
-# For what a worker does after its own grace time: give messages back, close connections.
+# Time for a worker to give messages back and close connections, after its own grace time.
 _EXTRA_GRACE = timedelta(seconds=5)
 
 
 class LocalRun:
-    """The processes of one topology.
-
-    They end when the ``with`` block does, or this process, however it ends.
-    """
+    """The processes of one topology, which end with the ``with`` block, or with this process."""
 
     def __init__(self, name: str, topology: Topology, settings: Settings) -> None:
-        """``name`` is what ``load_topology`` understands; ``settings`` name both servers."""
+        """``name`` is a name for ``load_topology``; ``settings`` name both servers."""
         self._name = name
         self._topology = topology
         self._settings = settings
@@ -44,7 +41,7 @@ class LocalRun:
         )
 
     def start(self) -> None:
-        """Start the driver, which takes longest, and the spout workers."""
+        """Start the driver first, because it takes longest, then the spout workers."""
         self._start("driver", "driver", self._name)
         for component, spec in self._topology.spouts.items():
             for index in range(spec.parallelism):
@@ -71,11 +68,9 @@ class LocalRun:
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
-        """Return when the topology is over.
+        """Wait until ``stopped`` is set, the topology was killed, or a process has refused to work.
 
-        ``stopped`` is set, the topology was killed, or a process has refused to work.
-
-        Says now and then how far the topology is.
+        Logs the progress every ten seconds.
         """
         spouts = self._topology.spouts
         progress = Progress(
@@ -84,15 +79,15 @@ class LocalRun:
             time.monotonic(),
         )
         look_at = time.monotonic() + _PROGRESS_S
-        # The driver alone tells that it was killed: a spout worker may die just then, and be
-        # started again to wait in vain.
+        # Only the driver's exit shows that the topology was killed: a spout worker may die at that
+        # moment, and be restarted to wait in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if time.monotonic() >= look_at:
                 look_at += _PROGRESS_S
                 progress.look(time.monotonic())
 
     def stop(self) -> None:
-        """SIGTERM to all; what is in flight is finished or given back."""
+        """Send SIGTERM to all; messages in flight are finished or given back."""
         self._supervisor.stop()
 
     def __enter__(self) -> Self:
@@ -115,16 +110,16 @@ def spout_name(component: str, index: int) -> str:
 
 
 class Progress:
-    """Looks at the spouts' counters. Best effort: while Redis is away it says nothing."""
+    """Logs progress from the spouts' counters. Best effort: while Redis is away it logs nothing."""
 
     def __init__(self, metrics: Metrics, spouts: Iterable[str], now: float) -> None:
-        """``now`` in monotonic seconds, as in ``look``."""
+        """``now`` is in monotonic seconds, as in ``look``."""
         self._metrics, self._spouts = metrics, tuple(spouts)
         self._before: Counter[str] = Counter()
         self._looked_at = now
 
     def look(self, now: float) -> None:
-        """Log what was done since the last look, if anything was."""
+        """Log the progress since the last call, if there was any."""
         try:
             totals = self._metrics.totals()
         except AckerError:
@@ -140,11 +135,10 @@ class Progress:
 
 
 def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | None:
-    """``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``.
+    """Return ``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``; None without
+    progress.
 
-    None if nothing was done.
-
-    In flight is what was emitted and has no outcome; tuples of a worker that was killed stay in it.
+    Tuples in flight were emitted and have no outcome yet; this includes tuples of a killed worker.
     """
     done = now["acked"] - before["acked"]
     if all(now[name] == before[name] for name in _NAMES):

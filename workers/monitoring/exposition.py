@@ -1,4 +1,4 @@
-"""``/metrics``: the same figures for Prometheus, over all time, in seconds and bytes."""
+"""``/metrics``: the figures for Prometheus, over all time, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
-from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
+from tiercel.workers.monitoring.rows import BoltRow, OnceRow, TaskRow
 from tiercel.workers.monitoring.watcher import Watcher
 
 # Name and help.
@@ -151,7 +150,7 @@ _QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
 
 
 class TiercelCollector(Collector):
-    """Looks when Prometheus scrapes.
+    """Reads the servers when Prometheus scrapes.
 
     While a server is away its figures are missing, and ``tiercel_up`` is 0.
     """
@@ -175,14 +174,14 @@ class TiercelCollector(Collector):
 
 
 class Scrape:
-    """Text of ``/metrics``. Scrapes at the same time share one look."""
+    """The text of ``/metrics``. Concurrent scrapes share one reading."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._look: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Look in a thread, or wait for the look that has begun."""
+        """Read in a thread, or wait for the reading that is under way."""
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
         return await asyncio.shield(self._look)

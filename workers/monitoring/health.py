@@ -1,4 +1,4 @@
-"""The state of a topology in one word, and where it hurts, the worst first. Pure."""
+"""The state of a topology in one word, and its problems, the worst first. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.overview import Overview
+from tiercel.workers.monitoring.rows import BoltRow
 from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, tasks_named
 
 # Share of its time that a busy task spends in its bolt.
 BUSY = 0.8
 # Between idle and busy.
 ENGAGED = 0.5
-# A tuple that has waited for so long waits for its turn, and not for its batch.
+# A tuple that has waited longer is waiting for its turn, not for its batch to fill.
 _LONG_WAIT_S = 2.0
-# Messages that wait in queues for longer, at the pace of now, are a backlog.
+# Messages in queues that would take longer at the current pace are a backlog.
 _BACKLOG_S = 10.0
 # A call of a bolt that lasts longer is worth a look.
 _LONG_CALL_S = 10.0
@@ -29,9 +29,9 @@ class Grade(enum.Enum):
     """Grade of a topology."""
 
     WELL = "well"
-    # It works, and something wants to be looked at.
+    # It works, and something needs a look.
     STRAINED = "strained"
-    # It does not do its work, or loses time with each message.
+    # It does not work, or loses time with each message.
     ILL = "ill"
     # It is not meant to work now.
     RESTING = "resting"
@@ -39,17 +39,17 @@ class Grade(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hurt:
-    """One thing that is not as it should be."""
+    """One problem."""
 
     grade: Grade
     says: str
-    # The component that it is about; None: the whole.
+    # The component that has it; None: the topology as a whole.
     component: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """A topology."""
+    """The health of a topology."""
 
     grade: Grade
     # The badge: one or two words.
@@ -81,7 +81,7 @@ def health_of(seen: Overview) -> Health:
 
 
 def _missing(seen: Overview) -> Iterator[Hurt]:
-    """Find processes that are not there."""
+    """Find missing processes."""
     if not seen.driver:
         yield _ill("there is no driver: no bolt works until one is started")
     if seen.trouble:
@@ -98,7 +98,7 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
 
 
 def _late(seen: Overview) -> Iterator[Hurt]:
-    """Find what takes too long."""
+    """Find messages and calls that take too long."""
     oldest_s = seen.own.oldest_pending_s
     if 0 < seen.message_timeout_s < oldest_s:
         yield _ill(
@@ -148,7 +148,7 @@ def _awaited(seen: Overview) -> Iterator[Hurt]:
 
 
 def busiest(bolt: BoltRow) -> str:
-    """Name the task that the figures of its load are of."""
+    """Name the task that the bolt's load figures describe."""
     return "its task" if bolt.tasks == 1 else f"the busiest of its {counted(bolt.tasks, 'task')}"
 
 
@@ -164,7 +164,7 @@ def _wait(number: int) -> str:
 
 
 def _failing(seen: Overview) -> Iterator[Hurt]:
-    """Find what fails now."""
+    """Find bolts that fail tuples, and spouts with timeouts."""
     for bolt in seen.bolts:
         rate = seen.flow.of(bolt.name).failed_a_second
         if rate:

@@ -1,6 +1,6 @@
 """A topology as every view shows it, worked out of its counters. Pure.
 
-Counts are exact: every tuple is counted where it happens, once, however often steps are repeated.
+Counts are exact: every tuple is counted once, where it is processed, however often steps repeat.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph
-from tiercel.workers.monitoring.bolts import BoltRow, TaskRow, bolt_row, mean, task_rows
 from tiercel.workers.monitoring.faults import Fault, grouped
-from tiercel.workers.monitoring.once import OnceRow, once_rows
-from tiercel.workers.monitoring.processes import (
+from tiercel.workers.monitoring.rows import (
+    BoltRow,
+    OnceRow,
     ProcessRow,
+    Readings,
     SpoutTaskRow,
+    TaskRow,
+    bolt_row,
+    mean,
+    once_rows,
     processes,
     spout_tasks,
+    task_rows,
 )
-from tiercel.workers.monitoring.raw import Raw
 
 # Rates are counts per thousand seconds.
 _PER_SECOND = 1e3
@@ -36,11 +41,11 @@ SINK = "sink"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoutRow:
-    """One spout in a window; what is pending is of now."""
+    """One spout in a window; its pending trees are current."""
 
     name: str
     tasks: int
-    # Tasks that are there now.
+    # Tasks that have a worker now.
     running: int
     emitted: int
     transferred: int
@@ -48,15 +53,15 @@ class SpoutRow:
     # Timeouts included.
     failed: int
     timeouts: int
-    # Given back without blame.
+    # Messages given back without blame.
     released: int
-    # Mean, from the emit to the complete tree, of acked ones; None if there was none.
+    # Mean time from emit to complete tree; None if nothing was acked.
     complete_ms: float | None
     # Within 5 %.
     complete_p99_ms: float | None
     # All complete latencies together, in seconds.
     complete_s: float
-    # (milliseconds, how many complete latencies were below).
+    # (milliseconds, number of complete latencies below).
     latencies: Sequence[tuple[float, int]]
     pending: int
     oldest_s: float
@@ -67,27 +72,27 @@ class SpoutRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AckerRow:
-    """The ledger in a window; what is pending is of now."""
+    """The ledger in a window; its pending roots are current."""
 
     pending: int
     memory_bytes: int
-    # Of roots, by bolts.
+    # Updates of roots by bolts.
     updates: int
     # Now.
     updates_a_second: float
     completed: int
-    # By bolts; timeouts are not among them.
+    # Roots that bolts failed, without timeouts.
     failed: int
     timeouts: int
     # Updates of trees that were over.
     late: int
-    # Mean time of the round trip that takes updates to the ledger, per update: many share one.
+    # Mean time of a round trip to the ledger, divided by the updates that share it.
     update_ms: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeRow:
-    """A subscription and what went over it."""
+    """A subscription and its traffic."""
 
     edge: Edge
     tuples: int
@@ -97,12 +102,12 @@ class EdgeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """tiercel's own queues in Redis, now."""
+    """The current depths of tiercel's own queues in Redis."""
 
     topology: str
     # Tuples in the inboxes of bolt tasks.
     waiting: int
-    # Age of the oldest of them.
+    # Age of the oldest waiting tuple.
     oldest_waiting_s: float
     # Roots in the ledger.
     pending: int
@@ -111,24 +116,24 @@ class Own:
     in_back_off: int
     # Entries of outcomes that no spout worker has taken yet.
     feed_entries: int
-    # Age of the oldest of them.
+    # Age of the oldest such entry.
     feed_lag_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueRow:
-    """A queue of a topology, now."""
+    """A queue of a topology at this moment."""
 
     depth: QueueDepth
-    # "source" or "sink"; empty: it is no topology's.
+    # "source" or "sink"; empty: it belongs to no topology.
     use: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """A topology now."""
+    """The current speed of a topology."""
 
-    # False at the first look, before there is anything to compare with.
+    # False at the first reading, which has nothing to compare with.
     known: bool = False
     acked_a_second: float = 0.0
     failed_a_second: float = 0.0
@@ -147,7 +152,7 @@ STANDSTILL = Flow()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """A topology."""
+    """Everything that views show of a topology."""
 
     name: str
     # active, deactivated, killed, or not running.
@@ -159,7 +164,7 @@ class Overview:
     acked_a_second: float
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
-    # Of bolts, in the order of these.
+    # Bolt tasks, in the order of the bolts.
     tasks: tuple[TaskRow, ...]
     acker: AckerRow
     edges: tuple[EdgeRow, ...]
@@ -172,22 +177,22 @@ class Overview:
     flow: Flow = STANDSTILL
     spout_tasks: tuple[SpoutTaskRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
-    # None: there is no driver, or it does not say.
+    # Where the driver runs; None: there is no driver, or it did not say.
     driver_at: Whereabouts | None = None
-    # Why no executor can run bolts; empty: nothing is known against it.
+    # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
     # The last order that was given; the topology obeys it while it runs.
     ordered: State = State.ACTIVE
-    # Those that it reads.
+    # The queues that it reads.
     queues: tuple[QueueDepth, ...] = ()
-    # Those that it only publishes to: who reads them is no part of it.
+    # The queues that it only publishes to; their consumers are not part of it.
     sinks: tuple[QueueDepth, ...] = ()
-    # Of components that came upon repeated messages, or some that cannot be told apart.
+    # Components that met repeated messages, or messages that they could not tell apart.
     once: tuple[OnceRow, ...] = ()
 
     @property
     def queue_rows(self) -> tuple[QueueRow, ...]:
-        """All of these, as tables show them."""
+        """The rows of all its queues, as tables show them."""
         return queue_rows(self.queues, self.sinks)
 
 
@@ -199,69 +204,64 @@ def queue_rows(sources: Iterable[QueueDepth], sinks: Iterable[QueueDepth]) -> tu
     )
 
 
-def overview_of(name: str, raw: Raw) -> Overview:
-    """The rows of a topology."""
+def overview_of(name: str, readings: Readings) -> Overview:
+    """Work out the overview of a topology from its readings."""
+    graph = readings.graph
     last: dict[str, ErrorReport] = {}
-    for error in raw.errors:
+    for error in readings.errors:
         last.setdefault(error.component, error)
-    spouts = tuple(_spout(each, raw, last.get(each.name)) for each in raw.graph.spouts)
-    tasks = {each.name: task_rows(each, raw) for each in raw.graph.bolts}
+    spouts = tuple(_spout(each, readings, last.get(each.name)) for each in graph.spouts)
+    tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
     return Overview(
         name=name,
-        state=state_of(raw),
-        driver=raw.driver,
-        seconds=raw.counted.seconds,
-        acked_a_second=sum(total_of(raw.rates, spout.name)["acked"] for spout in spouts) / 1000,
+        state=state_of(readings),
+        driver=readings.driver,
+        seconds=readings.counted.seconds,
+        acked_a_second=_together(graph, readings.rates)["acked"] / _PER_SECOND,
         spouts=spouts,
         bolts=tuple(
-            bolt_row(each, raw, tasks[each.name], last.get(each.name)) for each in raw.graph.bolts
+            bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
         ),
         tasks=tuple(row for rows in tasks.values() for row in rows),
-        acker=_acker(raw, sum(spout.timeouts for spout in spouts)),
-        edges=tuple(_edge(each, raw) for each in raw.graph.edges),
-        own=_own(name, raw),
-        message_timeout_s=raw.message_timeout_s,
-        errors=tuple(raw.errors),
-        once=once_rows(
-            [each.name for each in (*raw.graph.spouts, *raw.graph.bolts)],
-            raw.counted.counts,
-            raw.marks,
-        ),
-        faults=tuple(
-            grouped(raw.errors, {bolt.name for bolt in raw.graph.bolts}, raw.known_errors)
-        ),
-        flow=flow_of(raw),
-        spout_tasks=spout_tasks(raw),
-        processes=processes(raw),
-        driver_at=raw.driver_at,
-        trouble=raw.trouble,
-        ordered=raw.state or State.ACTIVE,
+        acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
+        edges=tuple(_edge(each, readings) for each in graph.edges),
+        own=_own(name, readings),
+        message_timeout_s=readings.message_timeout_s,
+        errors=tuple(readings.errors),
+        once=once_rows(readings),
+        faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
+        flow=flow_of(readings),
+        spout_tasks=spout_tasks(readings),
+        processes=processes(readings),
+        driver_at=readings.driver_at,
+        trouble=readings.trouble,
+        ordered=readings.state or State.ACTIVE,
     )
 
 
-def _own(name: str, raw: Raw) -> Own:
+def _own(name: str, readings: Readings) -> Own:
     return Own(
         topology=name,
-        waiting=sum(one.tuples for one in raw.inboxes.values()),
-        oldest_waiting_s=max([0.0, *(one.oldest_s for one in raw.inboxes.values())]),
-        pending=raw.census.pending,
-        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in raw.present.values())]),
-        in_back_off=sum(presence.in_back_off for presence in raw.present.values()),
-        feed_entries=raw.census.feed_entries,
-        feed_lag_s=raw.census.feed_lag_s,
+        waiting=sum(one.tuples for one in readings.inboxes.values()),
+        oldest_waiting_s=max([0.0, *(one.oldest_s for one in readings.inboxes.values())]),
+        pending=readings.census.pending,
+        oldest_pending_s=max([0.0, *(presence.oldest_s for presence in readings.present.values())]),
+        in_back_off=sum(presence.in_back_off for presence in readings.present.values()),
+        feed_entries=readings.census.feed_entries,
+        feed_lag_s=readings.census.feed_lag_s,
     )
 
 
-def state_of(raw: Raw) -> str:
+def state_of(readings: Readings) -> str:
     """Return the state of the topology: the one ordered, if any of its processes is there."""
-    if not raw.driver and not raw.present:
+    if not readings.driver and not readings.present:
         return "not running"
-    return (raw.state or State.ACTIVE).value
+    return (readings.state or State.ACTIVE).value
 
 
-def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> SpoutRow:
-    counts = total_of(raw.counted.counts, component.name)
-    present = [raw.present[task] for task in component.tasks if task in raw.present]
+def _spout(component: Component, readings: Readings, last_error: ErrorReport | None) -> SpoutRow:
+    counts = total_of(readings.counted.counts, component.name)
+    present = [readings.present[task] for task in component.tasks if task in readings.present]
     return SpoutRow(
         name=component.name,
         tasks=len(component.tasks),
@@ -283,13 +283,13 @@ def _spout(component: Component, raw: Raw, last_error: ErrorReport | None) -> Sp
     )
 
 
-def _acker(raw: Raw, timeouts: int) -> AckerRow:
-    counts = total_of(raw.counted.counts, ACKER)
+def _acker(readings: Readings, timeouts: int) -> AckerRow:
+    counts = total_of(readings.counted.counts, ACKER)
     return AckerRow(
-        pending=raw.census.pending,
-        memory_bytes=raw.census.memory_bytes,
+        pending=readings.census.pending,
+        memory_bytes=readings.census.memory_bytes,
         updates=counts["executed"],
-        updates_a_second=total_of(raw.rates, ACKER)["executed"] / 1000,
+        updates_a_second=total_of(readings.rates, ACKER)["executed"] / 1000,
         completed=counts["acked"],
         failed=counts["failed"],
         timeouts=timeouts,
@@ -298,37 +298,42 @@ def _acker(raw: Raw, timeouts: int) -> AckerRow:
     )
 
 
-def _edge(edge: Edge, raw: Raw) -> EdgeRow:
+def _edge(edge: Edge, readings: Readings) -> EdgeRow:
     counter = edge_counter(edge.source, edge.stream)
     return EdgeRow(
         edge=edge,
-        tuples=total_of(raw.counted.counts, edge.target)[counter],
-        a_second=total_of(raw.rates, edge.target)[counter] / 1000,
+        tuples=total_of(readings.counted.counts, edge.target)[counter],
+        a_second=total_of(readings.rates, edge.target)[counter] / 1000,
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """One component now."""
+    """The current speed of one component."""
 
     # Per second: complete trees of a spout, executed tuples of a bolt.
     a_second: float = 0.0
     failed_a_second: float = 0.0
-    # Of a spout the median from emit to complete tree, of a bolt the mean time in ``execute``;
-    # None if there was none.
+    # Of a spout the median time from emit to complete tree, of a bolt the mean time in
+    # ``execute``; None if nothing was processed.
     latency_ms: float | None = None
 
 
 _STILL = Speed()
 
 
-def flow_of(raw: Raw) -> Flow:
-    """Return what the rates say."""
-    spouts = _together(raw.graph, raw.rates)
-    bolts = {bolt.name: _bolt_speed(total_of(raw.rates, bolt.name)) for bolt in raw.graph.bolts}
-    own = {spout.name: _spout_speed(total_of(raw.rates, spout.name)) for spout in raw.graph.spouts}
+def flow_of(readings: Readings) -> Flow:
+    """Work out the current speed from the rates."""
+    spouts = _together(readings.graph, readings.rates)
+    bolts = {
+        bolt.name: _bolt_speed(total_of(readings.rates, bolt.name)) for bolt in readings.graph.bolts
+    }
+    own = {
+        spout.name: _spout_speed(total_of(readings.rates, spout.name))
+        for spout in readings.graph.spouts
+    }
     return Flow(
-        known=bool(raw.rates),
+        known=bool(readings.rates),
         acked_a_second=spouts["acked"] / _PER_SECOND,
         failed_a_second=spouts["failed"] / _PER_SECOND,
         p50_ms=percentile(spouts, 0.5),

@@ -1,23 +1,26 @@
-"""The tables as terminals show them: ``tiercel depths``, ``tiercel top``, ``tiercel errors``."""
+"""Output for terminals: the tables of the commands, and the loop of ``tiercel top``."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.windows import Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.shown import StateEntry
-from tiercel.workers.cells import cell
+from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
-from tiercel.workers.monitoring.survey import Survey
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
@@ -33,9 +36,13 @@ from tiercel.workers.monitoring.tables import (
     Kind,
     TableKind,
 )
+from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Watcher
 from tiercel.workers.monitoring.wording import span
+from tiercel.workers.terminal import cell
 
-# Narrow: with what _LESS leaves out, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
+R = TypeVar("R")
+_Found = tuple[str, ErrorReport]
+# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
 # columns.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 # Rows of several lines.
@@ -46,18 +53,22 @@ _LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others ar
 _ENDLESS = 100_000
 # Characters of a date.
 _DATE = 10
-R = TypeVar("R")
-_Found = tuple[str, ErrorReport]
-
+_LOOK_S = 1.0
+WINDOWS = {
+    "10m": Window.TEN_MINUTES,
+    "3h": Window.THREE_HOURS,
+    "1d": Window.ONE_DAY,
+    "all": Window.ALL_TIME,
+}
 _SPOUTS = SPOUTS.without("released", "oldest", "last error")
-# What its tasks did, and what they are about: two tables, side by side they are too wide.
+# Two tables of bolts, totals and current load, because one would be too wide.
 _STEPS = ("waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
 _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
-# Columns that a narrow terminal does without, the first one first. The page has all of them. Tables
-# that fit everywhere are not listed.
+# Columns that are left out on a narrow terminal, the first one first. The page has all of them.
+# Tables that always fit are not listed.
 _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
@@ -68,48 +79,40 @@ _LESS = {
 }
 
 
-class _Fitting:
-    """A table without the columns for which the terminal is too narrow."""
-
-    def __init__(self, tables: Iterable[Table]) -> None:
-        """``tables`` get narrower; the last one fits everywhere."""
-        self._tables = tuple(tables)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for table in self._tables[:-1]:
-            wanted = Measurement.get(console, options.update_width(_ENDLESS), table).maximum
-            if wanted <= options.max_width:
-                yield table
-                return
-        yield self._tables[-1]
+def window_named(name: str) -> Window:
+    """Return the window of this name. Raises UsageError if there is none."""
+    if name not in WINDOWS:
+        raise UsageError(f"there is no window {name!r}; there are {', '.join(WINDOWS)}")
+    return WINDOWS[name]
 
 
-def depth_table(found: Iterable[QueueRow]) -> RenderableType:
-    """Every queue; what is unknown is a question mark."""
-    return _fitting(
-        QUEUES,
-        found,
-        lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
-    )
+def run_top(addresses: Addresses, topology: str, window: Window, stopped: threading.Event) -> None:
+    """Show a topology every second until ``stopped``; only once if the output is no terminal."""
+    console = Console()
+    with closing(Watcher(addresses)) as watcher:
+        if not console.is_terminal:
+            console.print(view_of(watcher.look(topology, window), window))
+            return
+        with Live(
+            console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
+        ) as live:
+            while not stopped.is_set():
+                live.update(view_of(watcher.look(topology, window), window), refresh=True)
+                stopped.wait(_LOOK_S)
 
 
-def own_table(found: Iterable[Own]) -> RenderableType:
-    """The queues of our own, one row per topology."""
-    return _fitting(OWN, found)
-
-
-def survey_view(survey: Survey) -> RenderableType:
-    """Content of ``tiercel depths``."""
-    parts: list[RenderableType] = [depth_table(survey.queues)]
-    if survey.lags:
-        parts.append(cell(_LAG, "dim"))
-    if survey.own:
-        parts.append(own_table(survey.own))
-    return Group(*parts)
+def view_of(look: Look, window: Window) -> RenderableType:
+    """Render one reading."""
+    if look.overview is None:
+        return Group(
+            *(cell(line, "bold red") for line in look.problems or ["no such topology any more"])
+        )
+    name = next(name for name, each in WINDOWS.items() if each is window)
+    return top_view(look.overview, name, look.problems)
 
 
 def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
-    """Everything about a topology, from top to bottom."""
+    """Render everything about a topology, from top to bottom."""
     heading = cell(overview.name, "bold")
     heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
     if overview.state != "not running" and not overview.driver:
@@ -129,12 +132,51 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     return Group(*parts)
 
 
+def _inboxes(overview: Overview) -> RenderableType:
+    """Return the table of each bolt's inboxes and steps."""
+    return _fitting(
+        _INBOXES,
+        overview.bolts,
+        lambda column, row: (
+            column == "without a process" and bool(row.unattended) and overview.driver
+        ),
+    )
+
+
+def survey_view(survey: Survey) -> RenderableType:
+    """Content of ``tiercel depths``."""
+    parts: list[RenderableType] = [depth_table(survey.queues)]
+    if survey.lags:
+        parts.append(cell(_LAG, "dim"))
+    if survey.own:
+        parts.append(own_table(survey.own))
+    return Group(*parts)
+
+
+def depth_table(found: Iterable[QueueRow]) -> RenderableType:
+    """Return the table of queues; unknown figures are question marks."""
+    return _fitting(
+        QUEUES,
+        found,
+        lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
+    )
+
+
+def own_table(found: Iterable[Own]) -> RenderableType:
+    """Return the table of tiercel's own queues, one row per topology."""
+    return _fitting(OWN, found)
+
+
 def error_table(found: Sequence[_Found]) -> Table:
-    """Content of ``tiercel errors``: (topology, error); says the topology if there are several."""
+    """Content of ``tiercel errors``; with a column for the topology if there are several."""
     several = len({topology for topology, _ in found}) > 1
     time, *others = map(_of_error, ERRORS.columns)
     topology = [Column[_Found]("topology", lambda row: row[0], Kind.TEXT)] if several else []
     return _table(TableKind(ERRORS.title, (time, *topology, *others)), found, look=_BOXED)
+
+
+def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
+    return Column(column.name, lambda row: column.text(row[1]), column.kind)
 
 
 def letter_table(found: Iterable[DeadLetter]) -> Table:
@@ -152,27 +194,12 @@ def state_table(found: Iterable[StateEntry]) -> Table:
     return _table(STATE, found, look=_BOXED)
 
 
-def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
-    return Column(column.name, lambda row: column.text(row[1]), column.kind)
-
-
-def _inboxes(overview: Overview) -> RenderableType:
-    """The inboxes and steps of each bolt's tasks."""
-    return _fitting(
-        _INBOXES,
-        overview.bolts,
-        lambda column, row: (
-            column == "without a process" and bool(row.unattended) and overview.driver
-        ),
-    )
-
-
 def _fitting(
     kind: TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
 ) -> RenderableType:
     """Return the table with as many columns as the terminal has room for.
 
-    In the narrowest one names are broken, and no number is.
+    The narrowest table breaks names over lines, but never numbers.
     """
     rows = tuple(rows)
     names = {column.name for column in kind.columns}
@@ -180,6 +207,22 @@ def _fitting(
     kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
     tables = [_table(each, rows, alarms) for each in kinds]
     return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])
+
+
+class _Fitting:
+    """A table without the columns that the terminal has no room for."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        """``tables`` are sorted from wide to narrow; the last one always fits."""
+        self._tables = tuple(tables)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in self._tables[:-1]:
+            wanted = Measurement.get(console, options.update_width(_ENDLESS), table).maximum
+            if wanted <= options.max_width:
+                yield table
+                return
+        yield self._tables[-1]
 
 
 def _table(
@@ -190,7 +233,7 @@ def _table(
     *,
     break_names: bool = False,
 ) -> Table:
-    """``alarms`` tells of a column's name and a row whether that cell is bad news."""
+    """``alarms`` returns True for a column's name and a row whose cell is bad news."""
     table = Table(**look)
     for column in kind.columns:
         if column.kind is Kind.NUMBER:

@@ -16,11 +16,9 @@ from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.shown import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.monitoring.bolts import BoltRow, TaskRow
 from tiercel.workers.monitoring.faults import Fault
-from tiercel.workers.monitoring.once import OnceRow
 from tiercel.workers.monitoring.overview import AckerRow, Own, QueueRow, SpoutRow
-from tiercel.workers.monitoring.processes import ProcessRow, SpoutTaskRow
+from tiercel.workers.monitoring.rows import BoltRow, OnceRow, ProcessRow, SpoutTaskRow, TaskRow
 from tiercel.workers.monitoring.wording import (
     UNKNOWN,
     count,
@@ -37,12 +35,12 @@ R = TypeVar("R")
 
 
 class Kind(enum.Enum):
-    """Content of a column."""
+    """The kind of content in a column, which decides how it is laid out."""
 
     NUMBER = "number"
-    # Never broken over two lines: a name that the operator will type.
+    # A name that the operator will type, never broken over two lines.
     NAME = "name"
-    # Broken between date and time at most.
+    # Broken only between date and time.
     MOMENT = "moment"
     # A short text.
     TEXT = "text"
@@ -77,7 +75,7 @@ class TableKind(Generic[R]):
 
 
 def _seen(row: TaskRow) -> str:
-    """Seconds only where it is not attended: else they change with each look and say nothing."""
+    """Seconds for unattended tasks only: otherwise they would change each time and mean nothing."""
     if row.attended:
         return "now"
     return "never" if row.seen_s is None else f"{seconds(row.seen_s)} ago"
@@ -106,7 +104,7 @@ def _message(error: ErrorReport | None) -> str:
 
 
 def _about(message: QueuedMessage) -> str:
-    """Return the exchange that it came by, if it has a name, its properties and its headers."""
+    """Return the named exchange that a message came by, its properties and its headers."""
     place = {"exchange": message.exchange, "routing_key": message.routing_key}
     said = {**(place if message.exchange else {}), **message.properties, **message.headers}
     return redact(
@@ -115,7 +113,7 @@ def _about(message: QueuedMessage) -> str:
 
 
 def reason_of(letter: DeadLetter) -> str:
-    """Return the reason of its death, without the passwords of addresses that it quotes."""
+    """Return why a letter is dead, without the passwords in quoted addresses."""
     return redact(letter.reason)
 
 

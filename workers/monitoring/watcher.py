@@ -1,4 +1,4 @@
-"""Reads what a topology's processes left in Redis, and the depths of its queues.
+"""Reads the figures that a topology's processes left in Redis, and the depths of its queues.
 
 The views have no other source.
 """
@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -22,13 +23,12 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Counts, Window
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.queues.broker.depths import DepthReader, QueueDepth
+from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.lease import Lease
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import (
     Registry,
     TopologyNote,
@@ -36,21 +36,21 @@ from tiercel.workers.control.registry import (
     topology_named,
 )
 from tiercel.workers.control.spout_seats import SpoutSeats
+from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.health import NOT_RUNNING
-from tiercel.workers.monitoring.overview import Overview, overview_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
+from tiercel.workers.monitoring.rows import Readings
 
-_SPAN_S = 10.0
 log = logging.getLogger(__name__)
-
-# Read at once; they are shown grouped by reason.
+# Errors that are read at once; views group them by reason.
 ERRORS_SHOWN = 200
 _CENSUS_SHARE = 20
+_SPAN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Addresses of the servers to look at. They may hold passwords."""
+    """Addresses of the servers to read. They may hold passwords."""
 
     redis_urls: tuple[str, ...]
     amqp_url: str | None = None
@@ -59,7 +59,7 @@ class Addresses:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """State at one moment. Where a server did not answer, this is what it said last."""
+    """State at one moment. For a server that did not answer, its last answer."""
 
     at: datetime
     topologies: tuple[str, ...] = ()
@@ -67,95 +67,20 @@ class Look:
     overview: Overview | None = None
     redis_problem: str | None = None
     rabbitmq_problem: str | None = None
-    # Redis answers, and what this topology keeps there cannot be read.
+    # Redis answers, but the data of this topology in it cannot be read.
     unreadable: bool = False
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the servers, for people."""
+        """The problems of the servers, as text for people."""
         return [problem for problem in (self.redis_problem, self.rabbitmq_problem) if problem]
 
 
-class TopologyReader:
-    """Everything in Redis about one topology. Raises AckerError."""
-
-    def __init__(self, redis_urls: tuple[str, ...], note: TopologyNote) -> None:
-        self.note = note
-        self.metrics = RedisMetrics(redis_urls[0], note.name)
-        self._control = RedisControl(redis_urls[0], note.name)
-        presences = RedisPresences(redis_urls[0], note.name)
-        self._lease = Lease(presences)
-        self._spout_seats = SpoutSeats(presences)
-        self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
-        self._ledger = open_ledger(note.ledger_spec(redis_urls))
-        self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
-        self._meter = RateMeter()
-        self._census: Census | None = None
-        self._census_at = 0.0
-        self._newest: ErrorReport | None = None
-        self._known: Sequence[KnownError] = ()
-
-    def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
-        """The topology without its queues."""
-        counted = self.metrics.over(window)
-        totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
-        note = self.note
-        holder = self._lease.holder()
-        reports = self.metrics.errors(errors)
-        raw = Raw(
-            graph=note.graph,
-            counted=counted,
-            present=self._spout_seats.present(range(1, note.spout_tasks + 1)),
-            state=self._control.state(),
-            driver=holder is not None,
-            driver_at=holder.whereabouts if holder else None,
-            trouble=redact(holder.trouble) if holder else "",
-            inboxes=self._inboxes.figures(note.graph.inboxes),
-            census=self._look_at_ledger(),
-            errors=[replace(error, message=redact(error.message)) for error in reports],
-            marks=self._states.marks([each.name for each in note.graph.bolts]),
-            known_errors=self._look_at_traces(reports),
-            message_timeout_s=note.message_timeout_secs,
-            rates=self._meter.look(time.monotonic(), totals),
-        )
-        return overview_of(note.name, raw)
-
-    def close(self) -> None:
-        """Release the connections. Idempotent."""
-        for each in (
-            self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
-        ):  # fmt: skip
-            each.close()
-
-    def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:
-        """Return the kinds of errors that have a traceback; read anew when there is a new error.
-
-        What cannot be read must not hide the rest of the topology: those errors are counted as
-        far as they are kept.
-        """
-        newest = reports[0] if reports else None
-        if newest != self._newest:
-            try:
-                self._known = self.metrics.traces()
-            except (ValueError, TypeError, LookupError):
-                self._known = ()
-            self._newest = newest
-        return self._known
-
-    def _look_at_ledger(self) -> Census:
-        """For a twentieth of the time at most: a census goes through all keys of the server,
-        of all its users.
-        """
-        began = time.monotonic()
-        if self._census is None or began >= self._census_at:
-            self._census = self._ledger.census()
-            ended = time.monotonic()
-            self._census_at = ended + _CENSUS_SHARE * (ended - began)
-        return self._census
-
-
 class Watcher:
-    """Looks again and again; a server that is away is told of and never raised. Thread-safe."""
+    """Reads topologies again and again. Thread-safe.
+
+    A server that is away is reported and never raised.
+    """
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
@@ -169,14 +94,14 @@ class Watcher:
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def look(self, name: str | None, window: Window) -> Look:
-        """A topology, by default one that runs; returns within the time-outs of the clients."""
+        """Read a topology, by default one that runs; returns within the clients' timeouts."""
         with self._lock:
             return self._look(name, window)
 
     def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
-        """Every topology over all time; and which servers answer.
+        """Return every topology over all time, and which servers answer.
 
-        While Redis does not, there is no topology.
+        While Redis does not answer there are no topologies.
         """
         with self._lock:
             if self._refresh() is not None:
@@ -191,7 +116,7 @@ class Watcher:
             return {overview.name: overview for overview in readable}, up
 
     def close(self) -> None:
-        """Release the connections; waits for a look that runs. Idempotent."""
+        """Release the connections; waits for a reading that is under way. Idempotent."""
         with self._lock:
             self._registry.close()
             for reader in self._readers.values():
@@ -227,7 +152,7 @@ class Watcher:
         )
 
     def _first(self, window: Window, *, away: bool) -> str | None:
-        """Return a topology that runs, as far as the last looks say, else the first one."""
+        """Return a topology that ran at the last reading, else the first one."""
         for name in self._known:
             if (name, window) not in self._last and not away:
                 problem, unreadable = self._read(name, window)
@@ -238,7 +163,7 @@ class Watcher:
         return next(iter(self._known), None)
 
     def _refresh(self) -> str | None:
-        """See which topologies there are; returns what is wrong."""
+        """Look up the topologies; return Redis's problem, if it has one."""
         try:
             self._known = self._registry.topologies()
         except AckerError as error:
@@ -246,7 +171,7 @@ class Watcher:
         return None
 
     def _read(self, name: str, window: Window) -> tuple[str | None, bool]:
-        """Read a topology; returns what is wrong, and whether that is of this topology alone."""
+        """Read a topology; return the problem, and True if only this topology has it."""
         note = self._known[name]
         reader = self._readers.get(name)
         if reader is None or reader.note != note:
@@ -258,8 +183,7 @@ class Watcher:
         except RedisUnavailableError as error:
             return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
-            # Another version wrote it, or a stranger: it must not keep the other topologies
-            # from being seen.
+            # Written by another version, or a stranger: the other topologies must still be shown.
             said = (
                 f"cannot read what {name} keeps in Redis: "
                 f"{redact(str(error))[:200] or type(error).__name__}"
@@ -281,27 +205,94 @@ class Watcher:
         return None
 
 
-def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
-    """The topologies that ran, or the one of this name.
+class TopologyReader:
+    """Reads everything in Redis about one topology. Raises AckerError."""
 
-    Raises UsageError if there is none, AckerError.
-    """
-    if name is not None:
-        return {name: topology_named(redis_url, name)}
-    return known_topologies(redis_url)
+    def __init__(self, redis_urls: tuple[str, ...], note: TopologyNote) -> None:
+        self.note = note
+        self.metrics = RedisMetrics(redis_urls[0], note.name)
+        self._control = RedisControl(redis_urls[0], note.name)
+        presences = RedisPresences(redis_urls[0], note.name)
+        self._lease = Lease(presences)
+        self._spout_seats = SpoutSeats(presences)
+        self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
+        self._ledger = open_ledger(note.ledger_spec(redis_urls))
+        self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
+        self._meter = RateMeter()
+        self._census: Census | None = None
+        self._census_at = 0.0
+        self._newest: ErrorReport | None = None
+        self._known: Sequence[KnownError] = ()
+
+    def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
+        """Return the topology, without its queues."""
+        counted = self.metrics.over(window)
+        totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
+        note = self.note
+        holder = self._lease.holder()
+        reports = self.metrics.errors(errors)
+        readings = Readings(
+            graph=note.graph,
+            counted=counted,
+            present=self._spout_seats.present(range(1, note.spout_tasks + 1)),
+            state=self._control.state(),
+            driver=holder is not None,
+            driver_at=holder.whereabouts if holder else None,
+            trouble=redact(holder.trouble) if holder else "",
+            inboxes=self._inboxes.figures(note.graph.inboxes),
+            census=self._look_at_ledger(),
+            errors=[replace(error, message=redact(error.message)) for error in reports],
+            marks=self._states.marks([each.name for each in note.graph.bolts]),
+            known_errors=self._look_at_traces(reports),
+            message_timeout_s=note.message_timeout_secs,
+            rates=self._meter.look(time.monotonic(), totals),
+        )
+        return overview_of(note.name, readings)
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        for each in (
+            self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
+        ):  # fmt: skip
+            each.close()
+
+    def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:
+        """Return the kinds of errors that have a traceback, read again when there is a new error.
+
+        Unreadable tracebacks must not hide the rest of the topology: without them, only the errors
+        that are kept are counted.
+        """
+        newest = reports[0] if reports else None
+        if newest != self._newest:
+            try:
+                self._known = self.metrics.traces()
+            except (ValueError, TypeError, LookupError):
+                self._known = ()
+            self._newest = newest
+        return self._known
+
+    def _look_at_ledger(self) -> Census:
+        """Take a census for at most a twentieth of the time: it scans all keys of the server, also
+        those of other users.
+        """
+        began = time.monotonic()
+        if self._census is None or began >= self._census_at:
+            self._census = self._ledger.census()
+            ended = time.monotonic()
+            self._census_at = ended + _CENSUS_SHARE * (ended - began)
+        return self._census
 
 
 class RateMeter:
-    """Remembers the looks of the last ten seconds. Times are seconds on one monotonic clock."""
+    """Computes rates over the last ten seconds. Times are seconds on one monotonic clock."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Counts]] = deque()
 
     def look(self, now: float, totals: Counts) -> Counts:
-        """Return the counts of a thousand seconds at this rate; nothing at the first look.
+        """Return the counts per thousand seconds at this rate; nothing at the first call.
 
-        Counters that go backwards were lost with their Redis: the look that follows is
-        again a first one.
+        Counters that go backwards were lost with their Redis, so the meter starts again.
         """
         if self._looks and _shrank(self._looks[-1][1], totals):
             self._looks.clear()
@@ -334,3 +325,74 @@ def _shrank(before: Counts, totals: Counts) -> bool:
         for task, counts in tasks.items()
         for name, count in counts.items()
     )
+
+
+def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
+    """Return the topologies that ran, or only the one with this name.
+
+    Raises UsageError if it never ran, AckerError.
+    """
+    if name is not None:
+        return {name: topology_named(redis_url, name)}
+    return known_topologies(redis_url)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """The content of ``tiercel depths``: RabbitMQ's queues, and tiercel's own in Redis."""
+
+    queues: Sequence[QueueRow]
+    # One per topology that the queues belong to.
+    own: Sequence[Own]
+    # Some figures are RabbitMQ's statistics, which are a few seconds old.
+    lags: bool
+
+
+class Surveyor:
+    """Takes surveys."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self._reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
+
+    def take(self, names: Sequence[str]) -> Survey:
+        """Read these queues, or without names the queues of all topologies that ran.
+
+        Raises UsageError if no topology ran, QueueMissingError for a name without a queue,
+        AckerError, QueuesError.
+        """
+        addresses = self._addresses
+        owners, topologies = _known(addresses.redis_urls)
+        if not names and not owners:
+            raise UsageError(
+                "no topology has run here yet: name the queues, tiercel depths QUEUE ..."
+            )
+        sinks = {queue: note.name for note in topologies.values() for queue in note.graph.sinks}
+        uses = {**dict.fromkeys(sinks, SINK), **dict.fromkeys(owners, SOURCE)}
+        found = self._reader.look(names or list(dict.fromkeys([*owners, *sinks])))
+        require(addresses.amqp_url or "", names, found)
+        known = {**sinks, **owners}
+        chosen = {known[name] for name in names if name in known}
+        notes = [note for name, note in topologies.items() if not names or name in chosen]
+        return Survey(
+            queues=[QueueRow(depth=depth, use=uses.get(depth.name, "")) for depth in found],
+            own=[_own_of(addresses.redis_urls, note) for note in notes],
+            lags=any(depth.unacked is not None for depth in found),
+        )
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._reader.close()
+
+
+def _known(redis_urls: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str, TopologyNote]]:
+    """Return the topology of each queue, and the topologies; both empty without a Redis."""
+    if not redis_urls:
+        return {}, {}
+    with closing(Registry(redis_urls[0])) as registry:
+        return registry.queues(), registry.topologies()
+
+
+def _own_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Own:
+    with closing(TopologyReader(redis_urls, note)) as reader:
+        return reader.read(Window.ALL_TIME).own

@@ -28,7 +28,7 @@ def per_second(rate: float | None) -> str:
 
 
 def milliseconds(number: float | None) -> str:
-    """Three digits that count; empty if there is nothing to say."""
+    """Three significant digits; empty for None."""
     if number is None:
         return ""
     if number >= 100:
@@ -57,19 +57,19 @@ def size(number: int) -> str:
 
 
 def tasks_named(tasks: Sequence[int]) -> str:
-    """``3, 4, 5 and 2 more``; empty if there is none."""
+    """``3, 4, 5 and 2 more``; empty without tasks."""
     rest = len(tasks) - _NAMED
     named = ", ".join(str(task) for task in tasks[:_NAMED])
     return f"{named} and {count(rest)} more" if rest > 0 else named
 
 
 def body_text(body: bytes, whole: int) -> tuple[str, str]:
-    """Return the kind of body, "text" or "binary", and the body for people to read; ``whole`` is
-    its size, in bytes.
+    """Return the kind of a body, "text" or "binary", and the body in readable form; ``whole`` is
+    the size of the body, in bytes.
 
-    Text is UTF-8 without control characters; in it, what would not be seen, or change how the
-    rest is seen, is escaped. Anything else is a hexadecimal dump. If this is not all of it,
-    the end says so.
+    Text is UTF-8 without control characters; invisible characters, and characters that change how
+    others look, are escaped. Any other body becomes a hexadecimal dump. If ``body`` is only the
+    beginning, the last line gives the number of missing bytes.
     """
     try:
         # The cut may have gone through a character.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
-from tiercel.workers.patience import patiently
+from tiercel.workers.lifecycle import patiently
 
 _WAIT = timedelta(seconds=1)
 

@@ -22,13 +22,10 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.contract import Control, State
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
-from tiercel.workers.heartbeat import Heartbeat
-from tiercel.workers.patience import patiently
+from tiercel.workers.lifecycle import Heartbeat, on_signals, patiently
 from tiercel.workers.processes import Child, Supervisor
-from tiercel.workers.signals import on_signals
 from tiercel.workers.spout.process import SpoutProcess, spout_spec
 
 log = logging.getLogger(__name__)

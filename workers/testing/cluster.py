@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, get_args
 
+from tiercel.queues.errors import BadPropertyError, SchemaError
+from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.spout import MsgId, Spout
+from tiercel.spark_jobs.bolts.fields import FromField
+from tiercel.spark_jobs.bolts.kinds import AnyBolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.testing.capture import watched
-from tiercel.workers.testing.clock import SimulatedClock
-from tiercel.workers.testing.database_stand_in import with_database, without_database
-from tiercel.workers.testing.engine import Engine
-from tiercel.workers.testing.errors import LocalClusterError
-from tiercel.workers.testing.looking import Looking
+from tiercel.workers.control.presence import MemoryPresences
+from tiercel.workers.testing.capture import Seen, watched
+from tiercel.workers.testing.engine import Engine, LocalClusterError, SimulatedClock, Ticks, absent
+from tiercel.workers.testing.feeder import FeederSpout
 from tiercel.workers.testing.memory_engine import MemoryEngine
-from tiercel.workers.testing.spout_tasks import SpoutTasks
-from tiercel.workers.testing.spouts import Surroundings
-from tiercel.workers.testing.stand_ins import without_broker
-from tiercel.workers.testing.ticks import Ticks
+from tiercel.workers.testing.spouts import SpoutTasks, Surroundings
+from tiercel.workers.testing.stand_ins import (
+    PUBLISHED,
+    BodyFeeder,
+    PublishedMessage,
+    RefusedBody,
+    places_of,
+    published_message,
+    with_database,
+    without_broker,
+    without_database,
+    written_rows,
+)
 
 EngineName = Literal["memory", "spark"]
 
@@ -38,7 +50,7 @@ _ROUNDS = 1_000
 _ROOT_STEP = 1 << 36
 
 
-class LocalCluster(Looking):
+class LocalCluster:
     """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
 
     Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
@@ -69,17 +81,12 @@ class LocalCluster(Looking):
         left behind. Raises LocalClusterError for an unknown engine, TopologyError for a topology
         without a bolt.
         """
-        if engine not in get_args(EngineName):
-            raise LocalClusterError(
-                f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}"
-            )
-        if redis_url and engine == "memory":
-            raise LocalClusterError(
-                'a redis_url is for engine="spark"; engine="memory" has no server'
-            )
+        _check_engine(engine, redis_url)
         check_has_bolts(topology)
-        super().__init__(topology if config is None else replace(topology, config=config))
+        self._topology = topology if config is None else replace(topology, config=config)
         named = config.extra if config is not None else {}
+        self._seen = Seen()
+        # The topology that runs: with stand-ins, and the kit's own bolt.
         self._watched = watched(_for_tests(self._topology, named), self._seen)
         self._engine_name = engine
         self._redis_url = redis_url
@@ -88,7 +95,11 @@ class LocalCluster(Looking):
         self._ticks = Ticks(self._watched)
         self._control = MemoryControl(lambda: 0.0)
         self._spouts = SpoutTasks(self._watched)
+        self._engine: Engine | None = None
         self._running: ExitStack | None = None
+        # Kept when the engine is gone.
+        self._last_states: dict[str, dict[Key, Any]] = {}
+        self._last_tracebacks: list[str] = []
 
     def __enter__(self) -> Self:
         if self._running is not None:
@@ -117,6 +128,31 @@ class LocalCluster(Looking):
         self._engine = None
         if self._running is not None:
             self._running.close()
+
+    # -- feeding -----------------------------------------------------------------------------------
+
+    def feed_body(
+        self,
+        body: bytes | str,
+        spout: str | None = None,
+        properties: Mapping[str, Any] = MappingProxyType({}),
+        identity: str | None = None,
+    ) -> int:
+        """Feed a body to a ``QueueSpout``, the only one unless it is named: at the next
+        ``run_until_idle`` its own decoder reads it.
+
+        Returns the message id: they count from 1, for each spout. Nothing is delivered again but
+        what a bolt wants later (``RetryLater``). A str is sent in UTF-8. ``properties`` are values
+        of the spout's properties by name; those that are not given are null. ``identity`` is the
+        message's id, or its header, by which ``QueueSpout(identity=…)`` knows it. Raises
+        LocalClusterError for a spout or a property that there is not, and for an identity that the
+        spout does not look for.
+        """
+        raw = body.encode() if isinstance(body, str) else body
+        try:
+            return self._feeder(spout).feed_body(raw, properties, identity)
+        except (BadPropertyError, SchemaError) as error:
+            raise LocalClusterError(str(error)) from error
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -178,7 +214,7 @@ class LocalCluster(Looking):
         """Undo ``deactivate``. Idempotent."""
         self._order(State.ACTIVE)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
         """Message ids for which ``ack`` was called on this spout, in order."""
@@ -221,6 +257,82 @@ class LocalCluster(Looking):
             )
         return self._seen.of(component, stream)
 
+    def dead_letters(self, spout: str | None = None) -> list[RefusedBody]:
+        """Return the bodies that a ``QueueSpout``, the only one unless it is named, has
+        dead-lettered at once: those that could not be decoded, and those that a bolt rejected.
+
+        Raises as ``feed_body``.
+        """
+        return list(self._feeder(spout).refused)
+
+    def rejected(self, component: str) -> list[MsgId]:
+        """Message ids that a bolt rejected, in the order in which this spout heard of them; they
+        are among ``failed`` too.
+        """
+        return [one.msg_id for one in self._spouts.told(component) if one.rejected]
+
+    def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
+        """Each message id that a bolt wanted later (``RetryLater``), with the seconds, in order."""
+        told = self._spouts.told(component)
+        return [(one.msg_id, one.later_s) for one in told if one.later_s is not None]
+
+    def published(
+        self, queue: str | None = None, *, exchange: str | None = None
+    ) -> list[PublishedMessage]:
+        """Return what the topology's ``QueueSink`` bolts have published to a queue, or to an
+        exchange.
+
+        In order, as far as one task published it. Raises LocalClusterError for one that none of
+        them publishes to.
+        """
+        if (queue is None) is (exchange is None):
+            raise LocalClusterError("name a queue, or exchange=")
+        wanted = 0 if exchange is None else 1
+        known = [place[wanted] for place in places_of(self._topology) if place[wanted] is not None]
+        name = queue if exchange is None else exchange
+        if name not in known and not any(isinstance(one, FromField) for one in known):
+            there = ", ".join(map(str, known)) or "none"
+            kinds = "exchanges" if wanted else "queues"
+            raise LocalClusterError(f"no QueueSink publishes to {name!r}; the {kinds} are {there}")
+        sent = [
+            published_message(values)
+            for component in self._topology.bolts
+            for values in self._seen.of(component, PUBLISHED)
+        ]
+        if exchange is not None:
+            return [one for one in sent if one.exchange == exchange]
+        return [one for one in sent if not one.exchange and one.routing_key == queue]
+
+    def written(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows that the topology's ``DatabaseSink`` bolts have written into a table:
+        columns to values.
+
+        A row whose key was written before is none. In order, as far as one task wrote them. Raises
+        LocalClusterError for a table that none of them writes into.
+        """
+        return written_rows(self._topology, self._seen, table)
+
+    def state(self, component: str) -> dict[Key, Any]:
+        """The state of a ``StatefulBolt``: what its tasks have put there.
+
+        Raises LocalClusterError if there is no such bolt.
+        """
+        spec = self._topology.bolts.get(component)
+        if spec is None or not isinstance(spec.bolt, StatefulBolt):
+            raise LocalClusterError(f"there is no stateful bolt {component!r}")
+        if component in self._last_states:
+            return dict(self._last_states[component])
+        return _state_of(self._running_engine(), component)
+
+    def tracebacks(self) -> list[str]:
+        """Return the first traceback of each error that bolts raised, the newest error first.
+
+        An error is one exception at one line of one bolt.
+        """
+        if self._engine is None:
+            return list(self._last_tracebacks)
+        return [known.first.text for known in self._engine.tracebacks()]
+
     def spout(self, component: str, task_index: int = 0) -> Spout:
         """The spout object that runs: a ``FeederSpout`` itself, else a copy of the topology's."""
         spouts = self._spouts.spouts_of(component)
@@ -243,6 +355,34 @@ class LocalCluster(Looking):
         )  # fmt: skip
         self._spouts.open(shared, running)
 
+    def _feeder(self, spout: str | None) -> BodyFeeder:
+        feeders = {
+            component: spec.spout
+            for component, spec in self._watched.spouts.items()
+            if isinstance(spec.spout, BodyFeeder)
+        }
+        there = ", ".join(feeders) or "none"
+        if spout is None and len(feeders) != 1:
+            raise LocalClusterError(f"name the QueueSpout that is meant; there are {there}")
+        found = next(iter(feeders)) if spout is None else spout
+        if found not in feeders:
+            raise LocalClusterError(f"there is no QueueSpout {spout!r}; there are {there}")
+        return feeders[found]
+
+    def _keep_seen(self, engine: Engine) -> None:
+        """Keep what can be asked for when the engine is gone."""
+        self._last_tracebacks = [known.first.text for known in engine.metrics.traces()]
+        for component, spec in self._topology.bolts.items():
+            if isinstance(spec.bolt, StatefulBolt):
+                self._last_states[component] = _state_of(engine, component)
+
+    def _running_engine(self) -> Engine:
+        if self._engine is None:
+            raise LocalClusterError(
+                "the cluster does not run: use it as `with LocalCluster(topology) as cluster:`"
+            )
+        return self._engine
+
     def _order(self, state: State) -> None:
         self._running_engine()
         self._control.order(state)
@@ -264,6 +404,19 @@ class LocalCluster(Looking):
         return min((each for each in moments if each is not None and each > now), default=None)
 
 
+def _check_engine(engine: str, redis_url: str | None) -> None:
+    if engine not in get_args(EngineName):
+        raise LocalClusterError(
+            f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}"
+        )
+    if redis_url and engine == "memory":
+        raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
+
+
+def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
+    return {decode_key(field): decode_value(raw) for field, raw in engine.state.entries(component)}
+
+
 def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
     """Return the topology without its servers: a test that names a broker or a database means it,
     those that the topology names are not for tests.
@@ -271,3 +424,97 @@ def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
     runs = topology if named.get("amqp_url") else without_broker(topology)
     database = named.get("database_url")
     return with_database(runs, database) if database else without_database(runs)
+
+
+def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
+    """The same topology with some spouts replaced; the new ones declare the streams.
+
+    Raises LocalClusterError for a component that is no spout of the topology.
+    """
+    specs = dict(topology.spouts)
+    for component, spout in spouts.items():
+        if component not in specs:
+            raise absent("spout", component, topology.spouts)
+        specs[component] = replace(specs[component], spout=spout)
+    return replace(topology, spouts=specs)
+
+
+def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
+    """The same topology with some bolts replaced, for example by one that answers instead of an
+    API. Streams, subscriptions and settings stay.
+
+    Raises LocalClusterError for a component that is no bolt of the topology.
+    """
+    specs = dict(topology.bolts)
+    for component, bolt in bolts.items():
+        if component not in specs:
+            raise absent("bolt", component, topology.bolts)
+        specs[component] = replace(specs[component], bolt=bolt)
+    return replace(topology, bolts=specs)
+
+
+def feeder_for(topology: Topology, component: str) -> FeederSpout:
+    """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``; it has the
+    properties of a QueueSpout.
+    """
+    if component not in topology.spouts:
+        raise absent("spout", component, topology.spouts)
+    spec = topology.spouts[component]
+    if isinstance(spec.spout, QueueSpout):
+        return FeederSpout(spec.spout.body_fields, properties=spec.spout.properties.columns)
+    return FeederSpout(
+        streams={
+            stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields)
+            for stream, schema in spec.streams.items()
+        },
+        direct_streams=spec.direct,
+    )
+
+
+def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by its name
+    topology: Topology,
+    mock_sources: Mapping[str, Sequence[Sequence[Any]]],
+    *,
+    config: Config | None = None,
+    allow_failures: bool = False,
+    engine: EngineName = "memory",
+    redis_url: str | None = None,
+) -> dict[str, list[list[Any]]]:
+    """Feed the named spouts' default streams, run to the end, return what each component emitted on
+    its default stream.
+
+    The spouts in ``mock_sources`` are replaced; the others run as they are, and must run dry.
+    Components without a default stream are left out; for other streams use
+    ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more runs into its
+    message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the
+    first reason, or with ``allow_failures`` the rest is returned. Raises as
+    ``LocalCluster.run_until_idle`` does as well.
+    """
+    fed = _with_fed_spouts(topology, mock_sources)
+    with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:
+        cluster.run_until_idle()
+        settings = config or topology.config
+        if settings.enable_message_timeouts:
+            cluster.advance_time(settings.message_timeout_secs)
+        reasons = {component: cluster.fail_reasons(component) for component in topology.spouts}
+        for component, found in reasons.items():
+            if found and not allow_failures:
+                raise LocalClusterError(
+                    f"{len(found)} tuples of {component!r} failed, the first one with: {found[0]}"
+                    + "".join(f"\n\n{text}" for text in cluster.tracebacks())
+                )
+        return {
+            component: cluster.read_tuples(component)
+            for component in (*topology.spouts, *topology.bolts)
+            if DEFAULT_STREAM in topology.spec(component).streams
+        }
+
+
+def _with_fed_spouts(
+    topology: Topology, mock_sources: Mapping[str, Sequence[Sequence[Any]]]
+) -> Topology:
+    feeders = {component: feeder_for(topology, component) for component in mock_sources}
+    for component, rows in mock_sources.items():
+        for msg_id, values in enumerate(rows):
+            feeders[component].feed(values, msg_id)
+    return with_spouts(topology, feeders)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiercel.acker.effects import perform_all
+from tiercel.acker.inbox.chunk import encode
 from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Metrics
 from tiercel.acker.metrics.traces import KnownError
+from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
+from tiercel.spark_jobs.errors import SparkJobsError
+from tiercel.spark_jobs.running.ticks import tick_for
 from tiercel.spark_jobs.state.store import StateStore
+from tiercel.spark_jobs.topology.graph import Topology
+
+_NS = 1_000_000_000
 
 
 class Engine(Protocol):
@@ -72,3 +82,99 @@ class Engine(Protocol):
     def close(self) -> None:
         """Clean the bolts up and remove every trace. Idempotent, also when ``start`` has failed."""
         ...
+
+
+class SimulatedClock:
+    """Starts at 0. One thread only."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds since the start."""
+        return self._now
+
+    def after(self, seconds: float) -> float:
+        """Return the time so many seconds from now, exact to the nanosecond.
+
+        300 times 0.1 s are 30 s, and not a little less.
+        """
+        return round(self._now + seconds, 9)
+
+    def move_to(self, moment: float) -> None:
+        """Let the time be this, unless it is past that."""
+        self._now = max(self._now, moment)
+
+
+class Ticks:
+    """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks.
+
+    The caller has the clock. All times are seconds on that one clock, kept
+    as whole nanoseconds, so that ``due(next_at)`` always gives what ``next_at`` announced.
+    """
+
+    def __init__(self, topology: Topology, start_s: float = 0.0) -> None:
+        """The first ticks are due one period after ``start_s``. Bolts of the system have none."""
+        beats: dict[int, _Beat] = {}
+        start_ns = round(start_s * _NS)
+        for component in topology.bolts:
+            freq_s = topology.config_of(component).tick_tuple_freq_secs
+            if freq_s is None or is_system(component):
+                continue
+            period_ns = max(1, round(freq_s * _NS))
+            beat = beats.setdefault(
+                period_ns, _Beat(period_ns=period_ns, next_ns=start_ns + period_ns)
+            )
+            beat.parcels += [
+                Parcel(target=task, chunks=[encode(tick_for(task, freq_s))], tuples=[1])
+                for task in topology.task_ids(component)
+            ]
+        self._beats = list(beats.values())
+        # Appends so far.
+        self._sent = 0
+
+    @property
+    def next_at(self) -> float | None:
+        """Time at which ``due`` will return something; None if no bolt wants ticks."""
+        return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
+
+    def send(self, engine: Engine, now_s: float) -> bool:
+        """Append the ticks that are due; returns whether there were any."""
+        parcels = self.due(now_s)
+        if not parcels:
+            return False
+        self._sent += 1
+        sender = Sender(task=SYSTEM_TASK, attempt=1)
+        perform_all(engine.inboxes.append(engine.run_id, sender, self._sent, parcels))
+        return True
+
+    def due(self, now_s: float) -> list[Parcel]:
+        """The ticks to append now.
+
+        A late call gives one per task, not one for each period that went by.
+        """
+        now_ns = round(now_s * _NS)
+        parcels: list[Parcel] = []
+        for beat in self._beats:
+            if beat.next_ns <= now_ns:
+                parcels += beat.parcels
+                beat.next_ns += ((now_ns - beat.next_ns) // beat.period_ns + 1) * beat.period_ns
+        return parcels
+
+
+@dataclass(kw_only=True, slots=True)
+class _Beat:
+    """The tasks with one period."""
+
+    period_ns: int
+    next_ns: int
+    parcels: list[Parcel] = field(default_factory=list)
+
+
+class LocalClusterError(SparkJobsError):
+    """The message says what there is, or what still moves, and what to change in the test."""
+
+
+def absent(kind: str, name: str, there: Iterable[str]) -> LocalClusterError:
+    """Return the error for a spout or a bolt that is not ``there``."""
+    return LocalClusterError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(there)}")

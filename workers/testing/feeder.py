@@ -21,7 +21,7 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
     UnknownStreamError,
 )
-from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.engine import SimulatedClock
 
 
 class Fed(NamedTuple):

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
+import selectors
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from contextvars import Context
 from functools import partial
+from typing import Any, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary
 
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import KnownError
+from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.attempts import attempt_at
+from tiercel.spark_jobs.running.calls.caller import UnderWay
+from tiercel.spark_jobs.running.calls.loop import prepare_loop
+from tiercel.spark_jobs.running.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -23,12 +36,16 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import rates_of
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle, inboxes_of
 from tiercel.workers.testing.capture import CopyingInboxes
-from tiercel.workers.testing.clock import SimulatedClock
-from tiercel.workers.testing.errors import LocalClusterError
-from tiercel.workers.testing.simulated_loop import AwaitedThreads, SimulatedLoop
+from tiercel.workers.testing.engine import LocalClusterError, SimulatedClock
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 # For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
 _MOST_STEPS = 100_000
+# A timer is due at its time, which large times do not tell from the nanosecond before.
+_RESOLUTION_S = 1e-6
+# Real time for a socket to give a sign, before its call counts as one that waits.
+_PATIENCE_S = 1.0
 
 
 class MemoryEngine:
@@ -116,3 +133,196 @@ class MemoryEngine:
     def close(self) -> None:
         while self._attempts:
             self._attempts.pop().close()
+
+
+class SimulatedLoop:
+    """``Loop`` of a simulated cluster. One thread only.
+
+    A call that sleeps ends when simulated time is moved so far. One that waits for a socket or a
+    thread is waited for, in real time.
+    """
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+        self._users = 0
+        self._loop: _Steered | None = None
+
+    @property
+    def next_at(self) -> float | None:
+        """Simulated time at which the loop goes on by itself; None: nothing sleeps."""
+        return None if self._loop is None else self._loop.next_at()
+
+    def time(self) -> float:
+        return self._clock()
+
+    def enter(self) -> None:
+        """Raises LocalClusterError inside a running event loop: two cannot run in one thread."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise LocalClusterError(
+                "AsyncBolts have an event loop of their own: run the cluster in a plain test, or "
+                "by asyncio.to_thread"
+            )
+        self._users += 1
+        if self._loop is None:
+            self._loop = _Steered(self._clock)
+            prepare_loop(self._loop, WeakKeyDictionary())
+
+    def leave(self) -> None:
+        self._users -= 1
+        loop = self._loop
+        if not self._users and loop is not None:
+            self._loop = None
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            # One that swallows this is left: no real time ends it.
+            loop.run_until_still(lambda: False)
+            loop.lasting = True
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        self._running().call_soon(function)
+
+    def run(
+        self,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        timeout_s: float | None = None,  # noqa: ARG002 - nothing takes real time here
+    ) -> T:
+        """Run a coroutine to its end. While it sleeps, simulated time goes on.
+
+        Raises LocalClusterError for one that waits for what will never come.
+        """
+        loop = self._running()
+        task = loop.create_task(make())
+        loop.run_until_still(lambda: not task.done())
+        while not task.done():
+            moment = loop.next_at()
+            if moment is None:
+                task.cancel()
+                raise LocalClusterError(
+                    "prepare, flush or cleanup of an AsyncBolt waits for what never comes"
+                )
+            self._clock.move_to(moment)
+            loop.run_until_still(lambda: not task.done())
+        return task.result()
+
+    def pause(self, calls: UnderWay, seconds: float) -> None:
+        """Wait for the outside, and for simulated time only where the task can do nothing else."""
+        loop = self._running()
+        loop.run_until_still(lambda: calls.under_way > 0)
+        moment = loop.next_at()
+        if calls.changed.is_set() or moment is None or moment > self._clock() + seconds:
+            return
+        self._clock.move_to(moment)
+        loop.run_until_still(lambda: calls.under_way > 0)
+
+    def wake(self) -> None:
+        """Run what is due, also for no call: a task of a bolt's own."""
+        if self._loop is not None:
+            self._loop.run_until_still(lambda: False)
+
+    def blocking(self) -> asyncio.Task[Any] | None:
+        return None
+
+    def _running(self) -> _Steered:
+        if self._loop is None:
+            raise RuntimeError("the event loop is not running: enter it first")
+        return self._loop
+
+
+class AwaitedThreads(ThreadCalls):
+    """Real threads, all of which are waited for: the same test gives the same run."""
+
+    def __init__(self, clock: SimulatedClock, component: str, outputs: Outputs, most: int) -> None:
+        """Gates and limits go by this clock."""
+        super().__init__(component, outputs, most)
+        self._clock = clock
+
+    def time(self) -> float:
+        return self._clock()
+
+    def pause(self, calls: UnderWay, seconds: float) -> None:  # noqa: ARG002 - until all have ended
+        while calls.under_way:
+            calls.changed.wait()
+            calls.changed.clear()
+
+
+class _Steered(asyncio.SelectorEventLoop):
+    """An event loop that stops when nothing moves at the clock's time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._steered_by = clock
+        self._handles: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = itertools.count()
+        self._ran_at = clock()
+        self.waits: Callable[[], bool] = lambda: False
+        # Threads at work for it.
+        self.outside = 0
+        # True at its end: it is waited for, as for any loop.
+        self.lasting = False
+        super().__init__(_Still(self))
+        self._clock_resolution = _RESOLUTION_S
+
+    def time(self) -> float:
+        return self._steered_by()
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        heapq.heappush(self._handles, (when, next(self._numbers), handle))
+        return handle
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self.outside += 1
+        future.add_done_callback(self._returned)
+        return future
+
+    def run_until_still(self, waits: Callable[[], bool]) -> None:
+        """Run what can run now, and wait for the outside while ``waits`` says so."""
+        self.waits = waits
+        self.run_forever()
+        self._ran_at = self.time()
+
+    def next_at(self) -> float | None:
+        """Time of the next timer that has not run."""
+        handles = self._handles
+        ran = self._ran_at + _RESOLUTION_S
+        while handles and (handles[0][2].cancelled() or handles[0][0] <= ran):
+            heapq.heappop(handles)
+        return handles[0][0] if handles else None
+
+    def _returned(self, future: object) -> None:  # noqa: ARG002 - a callback
+        self.outside -= 1
+
+
+class _Still(selectors.DefaultSelector):
+    """Waits in real time for the outside alone, and stops its loop when nothing comes."""
+
+    def __init__(self, loop: _Steered) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if events or (timeout is not None and timeout <= 0):
+            return events
+        if self._loop.lasting:
+            return super().select(timeout)
+        waits = self._loop.waits()
+        if waits and self._loop.outside:
+            return super().select(None)
+        # The loop has one socket itself, for its threads.
+        if waits and len(self.get_map()) > 1:
+            events = super().select(_PATIENCE_S)
+        if not events:
+            self._loop.stop()
+        return events

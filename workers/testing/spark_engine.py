@@ -4,24 +4,37 @@ long-lived Spark tasks.
 
 from __future__ import annotations
 
+import atexit
 import secrets
+import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
+from tiercel.compose.errors import ServiceError
+from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
-from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.spark.travel import check_travel
@@ -29,16 +42,20 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of, spread
 from tiercel.workers.testing.capture import CAPTURE, CopyingInboxes
-from tiercel.workers.testing.errors import LocalClusterError
-from tiercel.workers.testing.imports import Imports
-from tiercel.workers.testing.shared import shared_redis_url, shared_spark
-from tiercel.workers.testing.spark_run import WatchedRun
+from tiercel.workers.testing.engine import LocalClusterError
 
+_CORES = 2
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
 # A process tells its counters, and what bolts raised, each second.
 _TOLD_S = 1.5
 _DELETED_AT_ONCE = 500
+_INSTALLED = tuple(
+    f"{Path(place).resolve()}/"
+    for place in {
+        sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
 
 
 class SparkEngine:
@@ -150,3 +167,165 @@ class SparkEngine:
             keys = list(self._client.scan_iter(pattern, count=_DELETED_AT_ONCE))
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._client.unlink(*keys[start : start + _DELETED_AT_ONCE])
+
+
+@cache
+def shared_redis_url() -> str:
+    """A Redis of our own, which ends with this process. Raises LocalClusterError."""
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    try:
+        return until_exit.enter_context(EmbeddedRedis()).url
+    except ServiceError as error:
+        raise LocalClusterError(
+            f"{error}; or name a server: LocalCluster(…, redis_url=…)"
+        ) from error
+
+
+@cache
+def shared_spark() -> SparkUnit:
+    """A context on this machine, or the one that this process has already.
+
+    Raises SparkUnavailableError.
+    """
+    spark = SparkUnit("tiercel-test-kit", f"local[{_CORES}]", {})
+    spark.use_python(sys.executable, [str(Path(__file__).parents[3])])
+    atexit.register(_end, spark)
+    return spark
+
+
+def _end(spark: SparkUnit) -> None:
+    spark.silence()
+    spark.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedRun(Run):
+    """A run of which the kit sees what components emit, and whose ticks come
+    from simulated time.
+    """
+
+    imports: Imports
+
+    def open_inboxes(self) -> Inboxes:
+        return CopyingInboxes(super().open_inboxes(), self.topology)
+
+    def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
+        """The imports come first: when they are unpickled, what follows may name the
+        test's own modules.
+        """
+        others = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "imports"
+        }
+        return _run, (self.imports, others)
+
+
+def _run(imports: Imports, others: Mapping[str, Any]) -> WatchedRun:
+    return WatchedRun(imports=imports, **others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """Places of the imported modules of one process, beside installed ones.
+
+    To unpickle it makes another process know them.
+
+    Nothing is imported before it is needed: what a module does when it is imported, it does in the
+    workers only if a bolt's code is in it, or is used by it.
+    """
+
+    # ``sys.path``.
+    path: tuple[str, ...]
+    # Module to file.
+    files: Mapping[str, str]
+    # Package to the folders of its modules; for those that pytest only thought up there are none.
+    packages: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of_this_process(cls) -> Imports:
+        files = {
+            name: file
+            for name, module in list(sys.modules.items())
+            if (file := _own_file(name, module))
+        }
+        # pytest makes up empty modules in the places of folders: they count as packages, because
+        # others have them as parents.
+        parents = {
+            parent for name in files for parent in accumulate(name.split(".")[:-1], "{}.{}".format)
+        }
+        packages = {
+            name: _folders(module)
+            for name in files
+            if hasattr(module := sys.modules[name], "__path__")
+        }
+        packages |= {
+            name: _folders(sys.modules[name])
+            for name in parents - files.keys()
+            if name in sys.modules
+        }
+        path = tuple(str(Path(entry or ".").resolve()) for entry in sys.path)
+        return cls(path=path, files=files, packages=packages)
+
+    def restore(self) -> None:
+        """Make this process able to import the same. Idempotent."""
+        if self == _Finder.imports:
+            return
+        sys.path += [entry for entry in self.path if entry not in sys.path]
+        if _Finder not in sys.meta_path:
+            sys.meta_path.insert(0, _Finder)
+        _Finder.imports = self
+
+    def __reduce__(self) -> tuple[Callable[..., Imports], tuple[object, ...]]:
+        return _restored, (self.path, self.files, self.packages)
+
+
+class _Finder:
+    """First in ``sys.meta_path``: a module means the same file in every process, whatever
+    else has its name.
+    """
+
+    imports: Imports | None = None
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG003 - Python's
+        if cls.imports is None:
+            return None
+        folders = cls.imports.packages.get(name)
+        if name in cls.imports.files:
+            found = None if folders is None else list(folders)
+            return spec_from_file_location(
+                name, cls.imports.files[name], submodule_search_locations=found
+            )
+        if folders is not None:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = list(folders)
+            return spec
+        return None
+
+
+def _restored(
+    path: tuple[str, ...], files: Mapping[str, str], packages: Mapping[str, Sequence[str]]
+) -> Imports:
+    imports = Imports(path=path, files=files, packages=packages)
+    imports.restore()
+    return imports
+
+
+def _own_file(name: str, module: ModuleType) -> str | None:
+    """The source file of a module that is not installed.
+
+    Those that are, workers find by themselves.
+    """
+    file = getattr(module, "__file__", None)
+    if name == "__main__" or not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    resolved = Path(file).resolve()
+    return (
+        str(resolved) if resolved.is_file() and not str(resolved).startswith(_INSTALLED) else None
+    )
+
+
+def _folders(package: ModuleType) -> list[str]:
+    return [str(Path(folder).resolve()) for folder in getattr(package, "__path__", ())]

@@ -52,8 +52,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import DRIVER
 from tiercel.workers.control.presence import Attendant
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 
 NAME = "errors"

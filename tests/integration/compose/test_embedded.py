@@ -19,7 +19,6 @@ from redis import Redis
 from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
 from tiercel.compose import install, rabbitmq, redis_server
-from tiercel.compose.apt import root_prefix
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import (
     PortTakenError,
@@ -28,9 +27,10 @@ from tiercel.compose.errors import (
     ServiceStoppedError,
 )
 from tiercel.compose.install import PLAIN_ENVIRONMENT as PLAIN
-from tiercel.compose.ports import free_port
+from tiercel.compose.install import root_prefix
 from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.compose.server import free_port
 from tiercel.queues.publishing.publisher import Publisher
 
 pytestmark = pytest.mark.embedded

@@ -22,7 +22,7 @@ from tests.support.broker import (
     wait_ready,
 )
 from tests.support.waiting import wait_until
-from tiercel.compose.ports import free_port
+from tiercel.compose.server import free_port
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import (

@@ -32,7 +32,7 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.monitoring.page.tables import tables_of

@@ -9,7 +9,7 @@ import pytest
 from tests.support.presences import InRedis
 from tiercel import RedisUnavailableError
 from tiercel.workers.control.presence import Attendant, Seat
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisPresences
 
 # Long: in Redis time passes between two calls too, on a busy machine some seconds.
 HERE = Seat("here", timedelta(seconds=1_000))

@@ -156,7 +156,7 @@ def test_a_private_server_that_dies_is_named_and_started_again_at_its_address(pr
             60,
             "its restart",
         )
-        line = f"the private {server.name} has died; it is started again, with what it kept"
+        line = f"the private {server.name} has died; restarting it with the data that it kept"
         assert caplog.messages.count(line) == 1
     with closing(connect(found.redis)) as client:
         assert client.ping()

@@ -17,8 +17,7 @@ import pytest
 from tests.support.broker import unique
 from tests.support.waiting import wait_until
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 

@@ -16,8 +16,7 @@ from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 

@@ -27,7 +27,7 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
-from tiercel.workers.driver.entering import enter
+from tiercel.workers.driver.process import enter
 
 IDS = pa.array([[1]], pa.list_(pa.uint64()))
 SIGNATURE = b"\0" * 32

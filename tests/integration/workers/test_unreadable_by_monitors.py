@@ -19,8 +19,7 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.examples.word_count import topology as word_count
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.redis_control import RedisControl
-from tiercel.workers.control.redis_presence import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, topology_named
 from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 from tiercel.workers.errors import UsageError

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from tiercel.compose.apt import _INSTALL
+from tiercel.compose.install import _INSTALL
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from tiercel.compose import ports
+from tiercel.compose import server as compose_server
 from tiercel.compose.errors import ServiceStartError
-from tiercel.compose.ports import LOOPBACK, free_port, listeners
+from tiercel.compose.server import LOOPBACK, free_port, listeners
 
 
 def test_where_every_port_is_taken_one_line_says_so():
@@ -41,6 +41,8 @@ def test_a_connection_is_no_listener_and_neither_is_one_at_another_address():
 
 
 def test_a_machine_without_ipv6_has_no_table_of_it(monkeypatch):
-    monkeypatch.setattr(ports, "_TABLES", {**ports._TABLES, "/nowhere/tcp6": {"0" * 32}})
+    monkeypatch.setattr(
+        compose_server, "_TABLES", {**compose_server._TABLES, "/nowhere/tcp6": {"0" * 32}}
+    )
     with socket.create_server((LOOPBACK, 0)) as server:
         assert listeners(server.getsockname()[1]) == {os.geteuid()}

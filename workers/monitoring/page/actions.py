@@ -1,5 +1,5 @@
-"""Actions of the page that need the token: activate, deactivate, look at dead letters and put
-them back, look at tracebacks.
+"""Actions of the page that need the token, and the prompt that asks for it: activate, deactivate,
+read dead letters and put them back, read tracebacks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.spark_jobs.logs.redaction import redact
-from tiercel.workers.control.audit import log_action
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.steering import Steering
+from tiercel.workers.control.steering import Steering, log_action
 from tiercel.workers.errors import WorkersError
-from tiercel.workers.monitoring.page.limits import peer_of
-from tiercel.workers.monitoring.page.token import TokenPrompt
-from tiercel.workers.monitoring.shelf import Shelf
+from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
+from tiercel.workers.monitoring.page.limits import Lock, peer_of
 from tiercel.workers.monitoring.watcher import Addresses
 
 Result = TypeVar("Result")
@@ -41,11 +39,11 @@ _EFFECTS = {
 
 
 class Actions:
-    """Runs actions on a thread of their own, and reports and logs them."""
+    """Runs each action on its own thread, and reports and logs it."""
 
-    def __init__(self, addresses: Addresses, shelf: Shelf, prompt: TokenPrompt) -> None:
+    def __init__(self, addresses: Addresses, cache: DeadLetterCache, prompt: TokenPrompt) -> None:
         self._addresses = addresses
-        self._shelf = shelf
+        self._cache = cache
         self._prompt = prompt
 
     async def turn(self, topology: str, state: State) -> None:
@@ -67,7 +65,7 @@ class Actions:
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
     ) -> None:
-        """Put dead letters back: those with these ids, or all."""
+        """Put the dead letters with the chosen ids back, or all of them."""
 
         def put_back() -> int:
             url = self._addresses.amqp_url or ""
@@ -95,13 +93,13 @@ class Actions:
         )
 
     async def look(self, queue: str, done: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Look at the oldest dead letters of a queue.
+        """Read the oldest dead letters of a queue.
 
-        Changes nothing, but their bodies may be confidential.
+        Changes nothing, but needs the token because bodies may be confidential.
         """
 
         def letters() -> Sequence[DeadLetter]:
-            return self._shelf.look(queue)
+            return self._cache.look(queue)
 
         async def action() -> None:
             done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
@@ -111,7 +109,7 @@ class Actions:
         )
 
     async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
-        """Look at what bolts raised, with the lines of code that it went through."""
+        """Read the tracebacks of errors that bolts raised."""
 
         def known() -> Sequence[KnownError]:
             with closing(RedisMetrics(self._addresses.redis_urls[0], topology)) as metrics:
@@ -142,9 +140,9 @@ def _put_back(moved: int) -> str:
 async def _tried(
     action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]
 ) -> Result | None:
-    """Return what it returns; None if a server refused or did not answer, which is said.
+    """Call ``function`` on a thread, and log the action with its outcome.
 
-    Either is logged.
+    Returns its result; None if a server refused or did not answer, which the page shows.
     """
     origin = peer_of(ui.context.client)
     try:
@@ -153,6 +151,59 @@ async def _tried(
         log_action(action, target, f"failed: {error}", origin)
         ui.notify(printable(redact(str(error)), kept="\n"), type="negative", multi_line=True)
         return None
-    # None: the monitor ends meanwhile, and its threads go on for a moment.
+    # None: the monitor is ending, while its threads go on for a moment.
     log_action(action, target, "not waited for" if result is None else outcome(result), origin)
     return result
+
+
+class TokenPrompt:
+    """Asks for the token, once per page."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._given = False
+        self._asking = False
+        with ui.dialog() as self._dialog, ui.card().style("width: 420px"):
+            self._says = ui.label().classes("font-semibold").style("overflow-wrap: anywhere")
+            ui.label(f"This needs the monitor's token: {lock.hint}.").classes("text-sm")
+            self._input = ui.input("token", password=True, password_toggle_button=True)
+            self._input.classes("w-full").props("autofocus").on("keydown.enter", self._try)
+            with ui.row():
+                self._button = ui.button("OK", on_click=self._try).props("no-caps")
+                self._button.props('data-testid="token ok"')
+                ui.button("cancel", on_click=lambda: self._dialog.submit(None)).props(
+                    "flat no-caps"
+                )
+
+    async def let(self, does: str, says: str, action: Callable[[], Awaitable[None]]) -> None:
+        """Run the action if the token is given, now or before.
+
+        ``does`` names the action in a word or two, ``says`` describes its effect.
+        """
+        if self._given or await self._ask(does, says):
+            await action()
+
+    async def _ask(self, does: str, says: str) -> bool:
+        if self._asking:  # the dialog is open already
+            return False
+        self._asking = True
+        self._says.set_text(says)
+        self._button.set_text(does)
+        try:
+            return bool(await self._dialog)
+        finally:
+            self._asking = False
+            self._input.value = ""
+            self._input.error = None
+
+    def _try(self) -> None:
+        """Check the token that was typed. A wrong one stays in the field, to be corrected."""
+        if not self._asking:
+            return
+        refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))
+        if refusal is not None:
+            self._input.error = refusal
+            ui.notify(refusal, type="negative")
+            return
+        self._given = True
+        self._dialog.submit(True)

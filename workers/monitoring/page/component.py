@@ -1,17 +1,24 @@
-"""One component, opened by a click: what it does now, its tasks, its errors."""
+"""The panel of one component, opened by a click, and the dialog that shows a traceback."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
 from nicegui import ui
 
+from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.printable import printable
-from tiercel.workers.monitoring.bolts import BoltRow
+from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.workers.monitoring.faults import heading_of, known_for
 from tiercel.workers.monitoring.health import busiest
 from tiercel.workers.monitoring.overview import Overview, SpoutRow
+from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.letters import table_of
 from tiercel.workers.monitoring.page.tables import rows_of
-from tiercel.workers.monitoring.page.tracebacks import TracebackDialog
+from tiercel.workers.monitoring.rows import BoltRow
 from tiercel.workers.monitoring.tables import FAULTS, SPOUT_TASKS, TASKS, TableKind
 from tiercel.workers.monitoring.wording import (
     count,
@@ -29,7 +36,9 @@ _TASKS_SHOWN = 100
 
 
 class ComponentSide:
-    """Lies beside the page, or over it on a phone, and is as live as the page."""
+    """The panel beside the page, or over it on a phone, as live as the page: what a component does
+    now, its tasks, its errors.
+    """
 
     def __init__(self, tracebacks: TracebackDialog) -> None:
         self._name: str | None = None
@@ -53,14 +62,14 @@ class ComponentSide:
         self._dialog.on("hide", self._forget)
 
     def open(self, name: str) -> None:
-        """Open it for a component of the topology that was shown last."""
+        """Open the panel for a component of the topology that was shown last."""
         self._name = name
         if self._seen is not None:
             self.show(self._seen)
             self._dialog.open()
 
     def show(self, seen: Overview) -> None:
-        """Show what is new of the component, if one is open."""
+        """Update the component, if the panel is open."""
         self._seen = seen
         if self._name is None:
             return
@@ -89,7 +98,7 @@ class ComponentSide:
 
 
 def _bolt_doing(row: BoltRow, seen: Overview) -> str:
-    """Return what a bolt is doing now, in lines."""
+    """Describe in lines what a bolt is doing now."""
     speed = seen.flow.of(row.name)
     lines = [
         f"executes {per_second(speed.a_second)} tuples per second"
@@ -112,7 +121,7 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
 
 
 def _spout_doing(row: SpoutRow, seen: Overview) -> str:
-    """Return what a spout is doing now, in lines."""
+    """Describe in lines what a spout is doing now."""
     speed = seen.flow.of(row.name)
     lines = [
         f"{per_second(speed.a_second)} messages complete per second"
@@ -131,7 +140,7 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
 
 
 def _ways(name: str, seen: Overview) -> str:
-    """Return where its tuples come from and go to."""
+    """Name the components that its tuples come from and go to."""
     sources = [
         f"{row.edge.source} ({row.edge.stream}, {row.edge.grouping})"
         for row in seen.edges
@@ -140,3 +149,40 @@ def _ways(name: str, seen: Overview) -> str:
     targets = dict.fromkeys(row.edge.target for row in seen.edges if row.edge.source == name)
     parts = [("from", sources), ("to", list(targets))]
     return " · ".join(f"{word} {', '.join(found)}" for word, found in parts if found)
+
+
+class TracebackDialog:
+    """Opens when a row in a table of errors is clicked. Needs the token, because it shows code."""
+
+    def __init__(self, actions: Actions, topology: Callable[[], str | None]) -> None:
+        """``topology`` returns the name of the topology that the page shows."""
+        self._actions = actions
+        self._topology = topology
+        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
+            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
+            self._text = ui.label().classes("tiercel-body w-full").props('data-testid="traceback"')
+            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+
+    def open_from(self, errors: ui.table) -> None:
+        """Open the dialog when a row of this table is clicked."""
+        errors.classes("tiercel-pressed")
+        errors.on("rowClick", lambda event: self._open(event.args))
+
+    async def _open(self, arguments: Any) -> None:
+        """Open the dialog for a row; the browser sends (event, row, number)."""
+        topology = self._topology()
+        row = arguments[1] if isinstance(arguments, list) and len(arguments) > 1 else None
+        if topology is None or not isinstance(row, dict):
+            return
+        component = str(row.get("component", ""))
+        reason = str(row.get("reason", ""))
+        await self._actions.tracebacks(topology, partial(self._show, component, reason))
+
+    def _show(self, component: str, reason: str, known: Sequence[KnownError]) -> None:
+        found = known_for(known, component, reason)
+        if found is None:
+            ui.notify("no traceback is kept of this error", type="warning")
+            return
+        self._heading.set_text(printable(redact(heading_of(found))))
+        self._text.set_text(printable(redact(found.first.text), kept="\n\t"))
+        self._dialog.open()

@@ -1,8 +1,7 @@
-"""Bounds on connections: how many there are, how long they keep the monitor waiting, and the size
-of their requests and messages.
+"""Bounds on connections: their number, their idle time, the size of their requests and messages.
 
-uvicorn can refuse connections above a number, but then idle ones take ``/health`` and ``/metrics``
-away. Here the newest connection gets in, and the one that has been idle for longest is closed.
+uvicorn can refuse connections above a number, but then idle connections block ``/health`` and
+``/metrics``. Here the newest connection is accepted, and the one that was idle longest is closed.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ from tiercel.workers.monitoring.page.limits import Allowance
 
 # Connections that belong to no open page. A browser has six, Prometheus one.
 MOST_CONNECTIONS = 150
-# Websockets per address, which may be a proxy's.
+# Websockets per address, which may belong to a proxy.
 MOST_SOCKETS_PER_PEER = 60
-# Of these, the ones whose pages are not connected yet.
+# Websockets per address whose pages are not connected yet.
 _MOST_WAITING_PER_PEER = 20
-# One, and another while the browser connects again.
+# One, and a second while the browser reconnects.
 _MOST_SOCKETS_PER_PAGE = 2
-# For a whole request, or from a websocket's request until its page is connected.
+# Time for a whole request, or from a websocket's request until its page is connected.
 _REQUEST_S = 10.0
-# For a peer that does not read.
+# Time for a peer that does not read.
 _STALL_S = 30.0
 _HEADER_BYTES = 64 * 1024
 # Unsent bytes that do not count as a stall.
 _LITTLE = 16 * 1024
-# A page sends a few hundred bytes at a time; fifty rows that are chosen come with their cells.
+# A page sends a few hundred bytes at a time, or fifty selected rows with their cells.
 _MESSAGE_BYTES = 512 * 1024
 # Chromium cuts messages at 128 KiB. An empty frame takes memory too.
 _MOST_FRAMES_PER_MESSAGE = 16
-# Frames at once; one comes back each hundredth of a second. Keys and clicks are fewer.
+# Burst of frames; one is refilled each hundredth of a second. Keys and clicks need fewer.
 _MOST_FRAMES = 1000
 _FRAME_EVERY = timedelta(milliseconds=10)
-# Bytes of frames that are read before the next look at these bounds: hundreds of empty ones.
+# Bytes that are read before the bounds are checked again: hundreds of empty frames.
 _SLICE = 4096
 # The packets that a page sends: close, pong, connect, disconnect, event, ack. Never
-# attachments, which socket.io keeps in memory until the last one has come.
+# attachments, which socket.io keeps in memory until all have arrived.
 _PACKET = re.compile(rb"[13]|4[01].*|4[23]\d*\[.*", re.DOTALL)
 _FIRST_PACKET = re.compile(rb"[13]|4[01].*", re.DOTALL)
 _CONNECT = b"40"
@@ -63,13 +62,13 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        # In the order in which they began to wait.
+        # Ordered by the time at which they began to wait.
         self._waiting: dict[_Bounded, asyncio.TimerHandle] = {}
         self._served: dict[_Bounded, None] = {}
         self._pages: dict[PageSocket, str] = {}
 
     def wait(self, connection: _Bounded, seconds: float) -> None:
-        """Close the connection after ``seconds``, or earlier if its room is needed."""
+        """Close the connection after ``seconds``, or earlier if its place is needed."""
         self.leave(connection)
         self._waiting[connection] = connection.loop.call_later(seconds, connection.transport.abort)
         while len(self._waiting) + len(self._served) > MOST_CONNECTIONS:
@@ -90,9 +89,9 @@ class Connections:
             self.close(each)
 
     def has_room_for(self, peer: str) -> bool:
-        """Tell whether this address may have one more websocket.
+        """Return True if this address may have one more websocket.
 
-        The newest is refused, not the oldest closed: it is the handshake that takes time.
+        The newest is refused and the oldest kept, because the handshake takes the time.
         """
         pages = sum(each.peer == peer for each in self._pages)
         waiting = sum(isinstance(each, PageSocket) and each.peer == peer for each in self._waiting)
@@ -108,7 +107,7 @@ class Connections:
             self._pages.pop(connection, None)
 
     def close(self, connection: _Bounded) -> None:
-        """Close it at once, with unsent bytes."""
+        """Close the connection at once, dropping unsent bytes."""
         self.leave(connection)
         connection.transport.abort()
 
@@ -153,7 +152,7 @@ class HttpConnection(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
-        # Begins the next request, if that is here already.
+        # Begins the next request, if it has arrived already.
         super().on_response_complete()
         self._judge()
 
@@ -170,11 +169,11 @@ class HttpConnection(H11Protocol):
         return _bounds_of(self.config)
 
     def _judge(self) -> None:
-        """Note who waits for whom."""
+        """Decide whether the monitor waits for the peer, or serves it."""
         if self.flow.write_paused or self.transport.get_write_buffer_size() > _LITTLE:
             self._bounds.wait(self, _STALL_S)
         elif self.transport.is_closing() or self.cycle.response_complete:
-            # A body that is still being sent waits too: its peer does not read.
+            # A body that is still being sent counts as waiting: its peer does not read.
             self._bounds.wait(self, _REQUEST_S)
         else:
             self._bounds.serve(self)
@@ -183,14 +182,14 @@ class HttpConnection(H11Protocol):
 class PageSocket(WebSocketsSansIOProtocol):
     """A websocket, bounded. It counts as waiting until its page is connected."""
 
-    # Of the page, as its request says.
+    # Id of the page, as its request says.
     _page = ""
     _attended = False
     _connects = 0
 
     @property
     def peer(self) -> str:
-        """The address that it comes from."""
+        """The peer's address."""
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -218,7 +217,7 @@ class PageSocket(WebSocketsSansIOProtocol):
                 self._bounds.attend(self, self._page)
 
     async def receive(self) -> ASGIReceiveEvent:
-        # Each message may have an answer, which would wait in memory while the peer reads nothing.
+        # Each message may have an answer, which stays in memory while the peer does not read.
         await self.writable.wait()
         return await super().receive()
 

@@ -1,18 +1,82 @@
-"""The graph of a topology laid out from left to right, as ``look/topology_graph.js`` draws it.
-
-Pure.
+"""The data of the page's pictures: charts for ``look/line_chart.js``, and the graph of a topology,
+laid out from left to right, for ``look/topology_graph.js``. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.printable import printable
-from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.health import BUSY, ENGAGED, NOT_RUNNING
 from tiercel.workers.monitoring.overview import EdgeRow, Overview, SpoutRow
+from tiercel.workers.monitoring.rows import BoltRow
+from tiercel.workers.monitoring.sampler import Figures, Sample
 from tiercel.workers.monitoring.wording import count, duration, per_second
+
+# Each page is sent all of its charts every two seconds.
+POINTS = 150
+LINES = 8
+# The colour of failures in every chart.
+_BAD = 2
+_TONES = (0, 3, 4, 5, 1, 6, 7, 2)
+
+
+@dataclass(frozen=True)
+class ChartKind:
+    """One chart."""
+
+    # Test id.
+    key: str
+    caption: str
+    unit: str
+    figures: Callable[[Sample], Figures]
+
+
+CHARTS = (
+    ChartKind("throughput", "Throughput: messages per second", "", lambda each: each.throughput),
+    ChartKind("latency", "Latency: spout to complete tree", "ms", lambda each: each.latency),
+    ChartKind("depths", "Depths: on the way in the topology", "", lambda each: each.inside),
+    ChartKind("queues", "Depths: queues of the broker", "", lambda each: each.queues),
+)
+
+
+def chart_of(kind: ChartKind, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return times and lines; a value is None where a server did not answer.
+
+    If there are too many samples, several become one point with their maximum; if there are too
+    many lines, the highest are shown.
+    """
+    every = -(-len(samples) // POINTS) or 1
+    parts = [samples[at : at + every] for at in range(0, len(samples), every)]
+    names = dict.fromkeys(name for sample in samples for name in kind.figures(sample))
+    lines = {name: [_highest(kind, part, name) for part in parts] for name in names}
+    if len(lines) > LINES:
+        tallest = sorted(lines, key=lambda name: -max(_known(lines[name]), default=0.0))[:LINES]
+        lines = {name: lines[name] for name in names if name in tallest}
+    return {
+        "times": [round(part[-1].at.timestamp() * 1000) for part in parts],
+        "lines": [
+            {"name": printable(name), "tone": _line_tone(at, name), "values": values}
+            for at, (name, values) in enumerate(lines.items())
+        ],
+    }
+
+
+def _highest(kind: ChartKind, part: Sequence[Sample], name: str) -> float | None:
+    known = _known([kind.figures(sample).get(name) for sample in part])
+    return round(max(known), 2) if known else None
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _line_tone(at: int, name: str) -> int:
+    return _BAD if name == "failed" else _TONES[at % len(_TONES)]
+
 
 # The components of each layer, from top to bottom.
 Columns = list[list[str]]
@@ -23,7 +87,7 @@ GAP_Y = 20
 _MARGIN = 6
 _NAME_LENGTH = 22
 _STREAM_LENGTH = 14
-# Below the line between its ends: where an edge passes by other layers, and beside its twins.
+# How far an edge bends below the line between its ends, to pass other layers, or a parallel edge.
 _DETOUR = 74
 _BESIDE = 30
 
@@ -34,9 +98,10 @@ class _Point(NamedTuple):
 
 
 def layers(overview: Overview) -> Columns:
-    """Spouts first, then each bolt to the right of all that it subscribes to, and beside them.
+    """Return the columns: spouts first, then each bolt to the right of all its sources, at their
+    height.
 
-    On a cycle there is no such order: of the edges that close it, those go backwards.
+    On a cycle the edges that close it go backwards.
     """
     depth = _depths(overview)
     columns: Columns = [[] for _ in range(1 + max(depth.values(), default=0))]
@@ -58,7 +123,7 @@ def layers(overview: Overview) -> Columns:
 
 
 def _depths(overview: Overview) -> dict[str, int]:
-    """The layer of each component."""
+    """Return the column of each component."""
     depth = {spout.name: 0 for spout in overview.spouts}
     sources: dict[str, set[str]] = {bolt.name: set() for bolt in overview.bolts}
     for row in overview.edges:
@@ -78,7 +143,7 @@ def _depths(overview: Overview) -> dict[str, int]:
 
 
 def graph_of(overview: Overview) -> dict[str, Any]:
-    """Return the graph: its size, its nodes, and its edges with what goes over them."""
+    """Return the graph: its size, its nodes, and its edges with their traffic."""
     columns = layers(overview)
     most = max(map(len, columns))
     height = most * (NODE_HEIGHT + GAP_Y) - GAP_Y
@@ -110,9 +175,9 @@ def graph_of(overview: Overview) -> dict[str, Any]:
 
 
 def _detours(overview: Overview, layer_of: dict[str, int]) -> list[float]:
-    """Return how far below its ends each edge goes.
+    """Return how far each edge bends below its ends.
 
-    Round the layers that it passes by, back on a cycle, away from others between the same two.
+    It bends around the columns that it passes, back on a cycle, and away from parallel edges.
     """
     seen: dict[tuple[str, str], int] = {}
     found = []
@@ -138,14 +203,14 @@ def _edge(row: EdgeRow, corners: dict[str, _Point], detour: float) -> dict[str, 
         "path": path,
         "label": _edge_label(row.edge.stream, row.a_second),
         "flows": row.a_second > 0,
-        # The middle of such a curve.
+        # The middle of the curve.
         "x": round((begin.x + end.x) / 2),
         "y": round((begin.y + end.y) / 2 + 0.75 * detour - 5),
     }
 
 
 def _edge_label(stream: str, a_second: float) -> str:
-    """Nothing where nothing goes: in a large topology it would only hide the rest."""
+    """Return the label; no rate without traffic, which would clutter a large topology."""
     name = "" if stream == "default" else _cut(stream, _STREAM_LENGTH)
     rate = f"{per_second(a_second)}/s" if a_second else ""
     return ": ".join(part for part in (name, rate) if part)
@@ -188,7 +253,7 @@ def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
         "label": _cut(row.name, _NAME_LENGTH),
         "title": printable(f"bolt {row.name}, {counted(row.tasks, 'task')}"),
         "kind": "bolt",
-        "tone": _tone(row, overview),
+        "tone": _bolt_tone(row, overview),
         "failing": speed.failed_a_second > 0,
         "failed": f"{count(row.failed)} failed" if row.failed else "",
         "share": round(row.busy, 3),
@@ -196,7 +261,7 @@ def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
     }
 
 
-def _tone(row: BoltRow, overview: Overview) -> str:
+def _bolt_tone(row: BoltRow, overview: Overview) -> str:
     if overview.state == NOT_RUNNING:
         return "off"
     if row.unattended:

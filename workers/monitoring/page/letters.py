@@ -1,4 +1,4 @@
-"""The dead letters of the page: listed, read whole, put back."""
+"""The page's section of dead letters: lists them, shows whole bodies, puts them back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nicegui import run, ui
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.printable import printable
+from tiercel.workers.monitoring.dead_letter_cache import SHOWN, DeadLetterCache
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.tables import DEAD, Cells, definitions, rows_of
-from tiercel.workers.monitoring.shelf import SHOWN, Shelf
 from tiercel.workers.monitoring.tables import TableKind, reason_of
 from tiercel.workers.monitoring.wording import body_text, count, size
 
-# Vue shows the value as text, whatever is in it.
+# Vue shows any value as text.
 _BODY_CELL = """
 <q-td :props="props">
   <div>{{ props.value }}</div>
@@ -28,7 +28,7 @@ _BODY_CELL = """
 
 
 def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None) -> ui.table:
-    """A table of the page, without rows yet."""
+    """Make a table of the page, without rows yet."""
     table = ui.table(
         columns=definitions(kind), rows=[], row_key="key", selection=selection
     ).classes("w-full")
@@ -39,13 +39,12 @@ def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None)
 class LetterList:
     """The section about the dead letters of one queue at a time.
 
-    Their reasons are there for all to see; their bodies once the token was given, as they were when
-    the operator asked for them.
+    Reasons are public; bodies are shown once the token was given, as they were at that time.
     """
 
-    def __init__(self, actions: Actions, shelf: Shelf) -> None:
+    def __init__(self, actions: Actions, cache: DeadLetterCache) -> None:
         self._actions = actions
-        self._shelf = shelf
+        self._cache = cache
         self._letters: dict[str, DeadLetter] = {}
         self._opened: set[str] = set()
         with ui.row().classes("items-center gap-2"):
@@ -66,7 +65,7 @@ class LetterList:
         self.clear()
 
     async def refresh(self, queues: Sequence[QueueDepth]) -> None:
-        """Show the letters of the chosen one of these queues, by default of one that has some."""
+        """Show the letters of the chosen queue, by default the first queue that has any."""
         names = [queue.name for queue in queues]
         if list(self._queue.options) != names:
             full = [queue.name for queue in queues if queue.dead_lettered]
@@ -76,8 +75,8 @@ class LetterList:
         depth = next((each.dead_lettered for each in queues if each.name == chosen), None)
         if chosen is None:
             return
-        listing = await run.io_bound(self._shelf.listed, chosen, depth)
-        # None: the server is ending. And the operator may have chosen another one meanwhile.
+        listing = await run.io_bound(self._cache.listed, chosen, depth)
+        # None: the server is ending. The operator may have chosen another queue meanwhile.
         if listing is not None and chosen == self._queue.value:
             self._show(listing.letters)
             more = f"{count(depth)}, of which the oldest {SHOWN} are shown" if depth else ""
@@ -86,7 +85,7 @@ class LetterList:
             self._note.set_text(printable(listing.problem or many or none))
 
     def clear(self) -> None:
-        """Show none."""
+        """Show no letters."""
         self._opened.clear()
         self._note.set_text("")
         self._show(())
@@ -96,7 +95,7 @@ class LetterList:
         return button.classes("px-2").props(f'data-testid="{key}"')
 
     def _show(self, letters: Sequence[DeadLetter]) -> None:
-        """Keep what was chosen: letters that are equal in all are told apart by their number."""
+        """Show letters, keeping the selection; equal letters are told apart by their number."""
         seen: Counter[str] = Counter()
         keyed: dict[str, DeadLetter] = {}
         rows: list[Cells] = []
@@ -114,7 +113,7 @@ class LetterList:
         self._offer_buttons()
 
     def _offer_buttons(self) -> None:
-        """Show the buttons that would do something, each with what it would do."""
+        """Show the buttons that would have an effect, labelled with it."""
         chosen = len(self._chosen())
         hidden = any(letter.id not in self._opened for letter in self._letters.values())
         self._look_button.set_visibility(hidden)
@@ -136,7 +135,7 @@ class LetterList:
         self._show(letters)
 
     async def _read(self, key: str) -> None:
-        """Show a body, once the token was given for it."""
+        """Show a body, asking for the token first if it was not given."""
         if key in self._letters and self._letters[key].id not in self._opened:
             await self._look()
         letter = self._letters.get(key)

@@ -1,7 +1,10 @@
-"""Limits on what strangers can use up of the monitor: pages in memory, and lines in the log."""
+"""Limits on the resources that strangers can use up: pages in memory, lines in the log, and guesses
+at the token.
+"""
 
 from __future__ import annotations
 
+import hmac
 import logging
 import time
 from collections.abc import Callable
@@ -12,12 +15,12 @@ from nicegui import Client, core
 
 log = logging.getLogger(__name__)
 
-# A page costs half a megabyte, from the request on and for a minute, whether a browser
-# opens it or not.
+# A page takes half a megabyte from its request on, for at least a minute, even if no browser opens
+# it.
 MOST_PAGES = 100
 _REPORT_CHARACTERS = 500
 _REPORT_EVERY = timedelta(seconds=2)
-# Their warnings and errors are about requests and packets that cannot be read.
+# Loggers whose warnings and errors are about unreadable requests and packets.
 _WRITTEN_BY_STRANGERS = (
     "uvicorn.error",
     "engineio.server",
@@ -28,7 +31,7 @@ _WRITTEN_BY_STRANGERS = (
 
 
 class Allowance:
-    """A bucket of ``most``, of which one comes back per ``every``. For one thread."""
+    """A token bucket: holds ``most``, and refills by one per ``every``. For one thread."""
 
     def __init__(
         self, most: int, every: timedelta, clock: Callable[[], float] = time.monotonic
@@ -41,12 +44,12 @@ class Allowance:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until there is one; 0 if there is."""
+        """Seconds until ``take`` succeeds; 0 if it would now."""
         self._fill()
         return max(0.0, (1 - self._left) * self._every_s)
 
     def take(self) -> bool:
-        """Take one; False if there is none."""
+        """Take one; False if the bucket is empty."""
         if self.wait_s > 0:
             return False
         self._left -= 1
@@ -58,16 +61,54 @@ class Allowance:
         self._seen_at = now
 
 
+class Lock:
+    """Checks tokens, and limits wrong ones over all pages and peers together."""
+
+    def __init__(self, token: str, *, hint: str, allowance: Allowance | None = None) -> None:
+        """``hint`` says where the operator finds the token."""
+        self._token = token.encode()
+        self.hint = hint
+        self._allowance = allowance or Allowance(5, timedelta(seconds=10))
+        self._closed = False
+
+    def refusal(self, given: str, peer: str) -> str | None:
+        """Return None for the right token, else a message for the page; log wrong tokens.
+
+        After too many wrong ones the right one is refused too, or guessing could go on.
+        """
+        wait_s = self._allowance.wait_s
+        if wait_s > 0:
+            # Logged once per closing, or guesses would flood the log instead.
+            if not self._closed:
+                log.warning(
+                    "too many wrong tokens, refusing all for now; the last from %s",
+                    peer,
+                    extra={"event": "token_closed"},
+                )
+            self._closed = True
+            return f"too many wrong tokens were given; try again in {wait_s:.0f} s"
+        self._closed = False
+        if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token):
+            return None
+        self._allowance.take()
+        log.warning(
+            "a wrong token was given from %s",
+            peer,
+            extra={"event": "token_refused", "origin": peer},
+        )
+        return "wrong token"
+
+
 class Rooms:
-    """Keeps the number of pages bounded: those that no browser is connected to make room."""
+    """Bounds the number of pages: pages without a connected browser make room for new ones."""
 
     def __init__(self) -> None:
         self._opened: set[str] = set()
 
     def take(self, client: Client) -> bool:
-        """Make room for a page that was just asked for.
+        """Make room for a page that was just requested.
 
-        False if browsers are connected to all the others.
+        False if browsers are connected to all other pages.
         """
         while len(Client.instances) > MOST_PAGES:
             idle = [
@@ -87,28 +128,28 @@ class Rooms:
 
 def peer_of(client: Client) -> str:
     """Return the address that a page's browser, or its proxy, is connected from."""
-    # Of its socket, as long as there is one: that is what acts.
+    # The address of its socket, while it has one, because the socket sends the actions.
     scope = (client.environ or {}).get("asgi.scope", {})
     address = scope.get("client")
     return str(address[0]) if address else client.ip or "unknown"
 
 
 class Seldom(logging.Filter):
-    """Passes a few records at once, then one every two seconds."""
+    """Passes a burst of five records, then one every two seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self._allowance = Allowance(5, _REPORT_EVERY)
 
     def filter(self, _record: logging.LogRecord) -> bool:
-        """Pass the record while there is an allowance."""
+        """Return True while the allowance lasts."""
         return self._allowance.take()
 
 
 def limit_reports() -> None:
-    """Have pages log what went wrong in them as one bounded line, now and then.
+    """Log the errors that pages report as single bounded lines, at a limited rate.
 
-    NiceGUI logs all of it, at once; the servers beneath it log each bad request and packet.
+    NiceGUI would log every report in full; its servers log each bad request and packet.
     """
     for logger in _WRITTEN_BY_STRANGERS:
         logging.getLogger(logger).addFilter(Seldom())

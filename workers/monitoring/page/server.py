@@ -6,7 +6,8 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI, Response
@@ -18,22 +19,21 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiercel.workers.errors import UsageError
+from tiercel.workers.lifecycle import on_signals
+from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.exposition import Scrape, registry_of
 from tiercel.workers.monitoring.page.connections import BoundedConfig
-from tiercel.workers.monitoring.page.hosts import AllowedHosts
-from tiercel.workers.monitoring.page.limits import Rooms, limit_reports
-from tiercel.workers.monitoring.page.token import Lock
+from tiercel.workers.monitoring.page.limits import Lock, Rooms, limit_reports
 from tiercel.workers.monitoring.page.view import Page
-from tiercel.workers.monitoring.shelf import Shelf
-from tiercel.workers.monitoring.station import Station
+from tiercel.workers.monitoring.sampler import Sampler
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
-from tiercel.workers.signals import on_signals
 
+log = logging.getLogger(__name__)
 SOCKETS = "/_nicegui_ws/"
 PAGE = "/"
 HEALTH = "/health"
-# Paths that exist, or of which NiceGUI itself says that they do not: for all others it makes a page
-# of its own, and keeps that for a minute.
+# Paths that exist, or that NiceGUI itself answers with 404. For any other path NiceGUI would make a
+# page, and keep it for a minute.
 _PLACES = re.compile(
     rf"/|/metrics|/favicon\.ico"
     rf"|/_nicegui/{re.escape(__version__)}/((static|libraries|components|resources/[^/]+|esm/[^/]+)/.*|dynamic_resources/[^/]+)"
@@ -47,60 +47,74 @@ _ALWAYS = {
 }
 _NOTHING = "default-src 'none'; frame-ancestors 'none'"
 # Vue compiles the templates of tables in the browser, which is eval; Quasar and ECharts set
-# styles. Neither lets a text become a script: a script in the page has this answer's nonce, or
-# is a file of ours.
+# styles. Neither turns text into a script: a script in the page has the nonce of its answer, or is
+# a file of ours.
 _PAGE = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' "
     "'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-log = logging.getLogger(__name__)
-
 _GRACE_S = 2
 _RECONNECT_S = 60.0
-# Messages that a page keeps for a browser that connects again.
+# Messages that a page keeps for a browser that reconnects.
 _KEPT_MESSAGES = 50
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_NAME = r"\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?"
+_HOST = re.compile(rf"({_NAME})(?::\d{{1,5}})?", re.IGNORECASE)
+_ORIGIN = re.compile(rf"https?://(({_NAME})(?::\d{{1,5}})?)", re.IGNORECASE)
 
 
 def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM, under these names; ``listener`` is closed afterwards."""
-    station = Station(Watcher(addresses))
+    """Serve under the names in ``hosts`` until SIGINT or SIGTERM; then close ``listener``."""
+    sampler = Sampler(Watcher(addresses))
     config = BoundedConfig(
-        _guarded(_app(addresses, station, lock), hosts),
+        _guarded(_app(addresses, sampler, lock), hosts),
         log_config=None,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_S,
-        # Else a local stranger could say to be anywhere else, in the log.
+        # Otherwise a stranger on this machine could claim any address in the log.
         proxy_headers=False,
         server_header=False,
     )
     server = uvicorn.Server(config)
-    # While it serves it handles signals itself, and raises them again at its end; this is for one
-    # that comes earlier.
+    # While it serves, uvicorn handles signals itself, and raises them again at its end. This is for
+    # a signal that comes earlier.
     on_signals(lambda: setattr(server, "should_exit", True))
-    station.start()
+    sampler.start()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     log.info("the page is at http://%s:%d/", shown, port, extra={"event": "monitor_ready"})
     try:
         server.run(sockets=[listener])
     finally:
-        station.close()
+        sampler.close()
         listener.close()
 
 
-def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
-    """Put the gate in front. Answers are compressed last: SafeHeaders looks into pages."""
-    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises UsageError if it is taken or not of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and "
+            "--port"
+        ) from error
+    return listener
 
 
-def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
+def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A watcher of its own: a scrape must not wait for the page's look, nor the page for a scrape.
+    # A watcher of its own, so that scrapes and the page do not wait for each other.
     scrape = Scrape(registry_of(Watcher(addresses)))
     rooms = Rooms()
-    shelf = Shelf(addresses.amqp_url or "")
+    cache = DeadLetterCache(addresses.amqp_url or "")
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -117,10 +131,10 @@ def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
             return Response(
                 "too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain"
             )
-        Page(station, addresses, shelf, lock, topology)
+        Page(sampler, addresses, cache, lock, topology)
         return None
 
-    # A browser that was cut off for longer loads the page anew, and what was chosen in it is gone.
+    # A browser that was cut off for longer loads the page again, and its selections are lost.
     ui.run_with(
         app,
         dark=None,
@@ -129,78 +143,21 @@ def _app(addresses: Addresses, station: Station, lock: Lock) -> FastAPI:
         message_history_length=_KEPT_MESSAGES,
         gzip_middleware_factory=None,
     )
-    # Only over a websocket: what a browser asks for with plain requests need not
-    # come from our page.
+    # Websockets only: a plain request of a browser may come from another page.
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take the address. Raises UsageError if it is taken or not ours."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and "
-            "--port"
-        ) from error
-    return listener
-
-
-class SafeHeaders:
-    """Adds the headers to every answer, and the nonce to each script of the page."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, _Answer(send).send if scope["type"] == "http" else send)
-
-
-class _Answer:
-    """One answer on its way; a page is held until it is whole, for its length changes."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._start: Message | None = None
-        self._page = b""
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers.update(_ALWAYS)
-            if headers.get("content-type", "").startswith("text/html"):
-                self._start = message
-                return
-            headers["Content-Security-Policy"] = _NOTHING
-        elif self._start is not None:
-            self._page += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._send_page(self._start)
-            return
-        await self._send(message)
-
-    async def _send_page(self, start: Message) -> None:
-        nonce = secrets.token_urlsafe(16)
-        # All content comes as JSON in which every < is escaped: these are the page's own scripts.
-        page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
-        headers = MutableHeaders(scope=start)
-        headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)
-        headers["Content-Length"] = str(len(page))
-        await self._send(start)
-        await self._send({"type": "http.response.body", "body": page})
+def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
+    """Put the gate in front. Answers are compressed last, because SafeHeaders reads pages."""
+    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
 
 
 class Gate:
-    """Stands before everything that the monitor serves, on whatever address it listens.
+    """Checks every request and websocket, on any address that the monitor listens on.
 
-    ``/health`` is open to all, for it tells nothing: health checks come without a host or with any.
+    ``/health`` is open to all and reveals nothing: health checks come with any host, or none.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -227,14 +184,14 @@ class Gate:
             return stranger
         if not _PLACES.fullmatch(path):
             return PlainTextResponse("there is nothing here", 404)
-        # A foreign page may not show ours in a frame, nor ask for it as a picture, a thousand
+        # Another site's page must not show ours in a frame, nor request it as a picture a thousand
         # times.
         if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
             return PlainTextResponse("this is a page to be opened by itself", 403)
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:
-        """Return the answer to a request that names another host, or comes from another page."""
+        """Return the refusal for a request that names another host, or comes from another page."""
         hosts = list(_headers(scope, b"host"))
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
@@ -252,3 +209,101 @@ def _headers(scope: Scope, name: bytes) -> Iterator[str]:
     for key, value in scope["headers"]:
         if key == name:
             yield value.decode("latin-1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowedHosts:
+    """The host names that the page answers to: loopback, the operator's, and the address that a
+    connection was made to.
+
+    A stranger's web page can have its own name resolve to this machine (DNS rebinding), and read
+    the monitor as if both were one site. The browser then sends the stranger's host, which is
+    refused.
+    """
+
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> AllowedHosts:
+        """Take names from the command line. Raises UsageError for a name that is not a host."""
+        return cls(given=frozenset(_checked(name) for name in names))
+
+    def admit(self, host: str, local_address: str) -> bool:
+        """Return True if a request may name this ``Host`` on a connection to ``local_address``.
+
+        The address itself is allowed: it needs no name service, so a stranger cannot claim it.
+        """
+        name = _name_in(_HOST.fullmatch(host))
+        return name is not None and name in LOOPBACK | self.given | {
+            local_address.lower().removeprefix("::ffff:")
+        }
+
+    def admit_origin(self, origin: str, host: str) -> bool:
+        """Return True if ``origin`` is our own page, and so may connect to ``host``.
+
+        Behind a proxy that changes the host, our own page has one of the given names.
+        """
+        found = _ORIGIN.fullmatch(origin)
+        if found is None:
+            return False
+        return (
+            found[1].lower() == host.lower()
+            or found[2].strip("[]").lower() in self.given - LOOPBACK
+        )
+
+
+def _checked(name: str) -> str:
+    found = _HOST.fullmatch(name) or _HOST.fullmatch(f"[{name}]")
+    if found is None or (found[0] != found[1]):
+        raise UsageError(
+            f"--allowed-host {name}: write a host name or address, without scheme and port"
+        )
+    return found[1].strip("[]").lower()
+
+
+def _name_in(found: re.Match[str] | None) -> str | None:
+    return found[1].strip("[]").lower() if found else None
+
+
+class SafeHeaders:
+    """Adds security headers to every answer, and the nonce to each script of the page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, _Answer(send).send if scope["type"] == "http" else send)
+
+
+class _Answer:
+    """One answer; a page is held back until it is complete, because its length changes."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None
+        self._page = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_ALWAYS)
+            if headers.get("content-type", "").startswith("text/html"):
+                self._start = message
+                return
+            headers["Content-Security-Policy"] = _NOTHING
+        elif self._start is not None:
+            self._page += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_page(self._start)
+            return
+        await self._send(message)
+
+    async def _send_page(self, start: Message) -> None:
+        nonce = secrets.token_urlsafe(16)
+        # Content is JSON in which every < is escaped, so each tag is one of the page's own scripts.
+        page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
+        headers = MutableHeaders(scope=start)
+        headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)
+        headers["Content-Length"] = str(len(page))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": page})

@@ -1,4 +1,4 @@
-"""The page's tables, as NiceGUI takes them: columns, and a {"name": text} per row. Pure."""
+"""The page's tables in the form that NiceGUI takes: columns, and a {"name": text} per row. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.bolts import TaskRow
 from tiercel.workers.monitoring.overview import Overview
+from tiercel.workers.monitoring.rows import TaskRow
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
@@ -23,19 +23,19 @@ from tiercel.workers.monitoring.tables import (
     TableKind,
 )
 
-# The page shows one topology, and its letters are chosen by their rows.
+# The page shows one topology, and letters are selected by row.
 OWN = tables.OWN.without("topology")
 DEAD = tables.DEAD.without("id")
 
 _WRAP = "white-space: normal; overflow-wrap: anywhere; min-width: 220px"
-# Each page is sent all of its rows every two seconds.
+# All rows are sent to each page every two seconds.
 _TASKS_SHOWN = 100
 Cells = dict[str, str]
 R = TypeVar("R")
 
 
 def definitions(kind: TableKind[Any]) -> list[dict[str, Any]]:
-    """Return the columns; numbers stand to the right."""
+    """Return the columns; numbers are right-aligned."""
     return [
         {
             "name": column.name,
@@ -49,7 +49,7 @@ def definitions(kind: TableKind[Any]) -> list[dict[str, Any]]:
 
 
 def rows_of(kind: TableKind[R], rows: Iterable[R]) -> list[Cells]:
-    """Return the rows, each with a key, which is its number."""
+    """Return the rows, each with its number as key."""
     return [
         {
             "key": str(number),
@@ -76,7 +76,7 @@ def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
 
 
 def _tasks_shown(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """All of them, or of very many those without a process and those that are behind most."""
+    """Return all tasks; if too many, the ones without a process or furthest behind."""
     if len(rows) <= _TASKS_SHOWN:
         return rows
     return sorted(rows, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]

@@ -1,6 +1,6 @@
 """The page of ``tiercel monitor``: one topology at a time, live.
 
-The first screen says whether it is well and where it hurts; the tables below say the rest.
+The first screen shows its health and its problems; the tables below show the details.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ from nicegui import run, ui
 from tiercel.acker.metrics.windows import Window
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.health import Grade, Health, health_of
-from tiercel.workers.monitoring.history import Sample
 from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.page.actions import Actions
-from tiercel.workers.monitoring.page.component import ComponentSide
-from tiercel.workers.monitoring.page.drawing import graph_of
+from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt
+from tiercel.workers.monitoring.page.component import ComponentSide, TracebackDialog
+from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of, graph_of
 from tiercel.workers.monitoring.page.letters import LetterList, table_of
-from tiercel.workers.monitoring.page.lines import CHARTS, ChartKind, chart_of
+from tiercel.workers.monitoring.page.limits import Lock
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, tables_of
-from tiercel.workers.monitoring.page.token import Lock, TokenPrompt
-from tiercel.workers.monitoring.page.tracebacks import TracebackDialog
-from tiercel.workers.monitoring.shelf import Shelf
-from tiercel.workers.monitoring.station import LOOK_S, Station
+from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
@@ -46,7 +43,7 @@ from tiercel.workers.monitoring.tables import (
 from tiercel.workers.monitoring.watcher import Addresses, Look
 from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, span, when
 
-# More of them would push what the page is about off the first screen.
+# More would push the charts off the first screen.
 _HURTS = 6
 _GRADES = [grade.value for grade in Grade]
 _ORDERS = {
@@ -55,7 +52,7 @@ _ORDERS = {
 }
 _LOOK = Path(__file__).with_name("look")
 STYLE = _LOOK / "page.css"
-# In the head of the page, for it must be there before the scripts that it looks after.
+# In the head of the page, before the scripts that it reloads.
 LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
 _WINDOWS = {
     Window.TEN_MINUTES: "10 min",
@@ -78,16 +75,16 @@ class Page:
 
     def __init__(
         self,
-        station: Station,
+        sampler: Sampler,
         addresses: Addresses,
-        shelf: Shelf,
+        cache: DeadLetterCache,
         lock: Lock,
         topology: str | None,
     ) -> None:
-        self._station = station
+        self._sampler = sampler
         self._topology = topology
         self._window = Window.TEN_MINUTES
-        self._actions = Actions(addresses, shelf, TokenPrompt(lock))
+        self._actions = Actions(addresses, cache, TokenPrompt(lock))
         self._tables: dict[TableKind[Any], ui.table] = {}
         ui.add_head_html(LOAD_AGAIN)
         ui.add_css(STYLE)
@@ -97,7 +94,7 @@ class Page:
         self._side = ComponentSide(self._tracebacks)
         with ui.column().classes("tiercel-page"):
             self._first_screen()
-            self._troubles(shelf)
+            self._troubles(cache)
             self._details()
         ui.timer(LOOK_S, self._refresh, immediate=True)
 
@@ -112,13 +109,13 @@ class Page:
                 self._charts = [LineChart(kind) for kind in CHARTS]
             self._draw_graph()
 
-    def _troubles(self, shelf: Shelf) -> None:
+    def _troubles(self, cache: DeadLetterCache) -> None:
         with _section("Errors"):
             ui.label("one line per reason; press one for its traceback").classes("tiercel-faint")
             self._tables[FAULTS] = table_of(FAULTS)
             self._tracebacks.open_from(self._tables[FAULTS])
         with _section(DEAD.title):
-            self._letters = LetterList(self._actions, shelf)
+            self._letters = LetterList(self._actions, cache)
 
     def _details(self) -> None:
         for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, ONCE, OWN):
@@ -126,7 +123,7 @@ class Page:
                 self._tables[kind] = table_of(kind)
         for long in (BOLTS, TASKS, FAULTS):
             self._tables[long].classes("tiercel-long")
-        # Of the others too few are shown to be worth it.
+        # The other tables show too few rows to need it.
         self._tables[TASKS].props("virtual-scroll")
 
     def _header(self) -> None:
@@ -172,7 +169,7 @@ class Page:
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
         if topology is not None:
-            # To be linked, and to be the same when the page is loaded again.
+            # So that the page can be linked to, and shows the same topology after a reload.
             ui.navigate.history.replace(f"?{urlencode({'topology': topology})}")
         self._letters.clear()
 
@@ -182,9 +179,9 @@ class Page:
 
     async def _refresh(self) -> None:
         asked = self._topology, self._window
-        look = await run.io_bound(self._station.look, *asked)
-        # None: the server is ending. And a slow look may come after the operator has chosen another
-        # topology or window.
+        look = await run.io_bound(self._sampler.look, *asked)
+        # None: the server is ending. A slow reading may arrive after another topology or window was
+        # chosen.
         if look is not None and asked == (self._topology, self._window):
             self._show(look)
             if look.overview is not None:
@@ -211,7 +208,7 @@ class Page:
         self._draw(seen)
 
     def _draw(self, seen: Overview) -> None:
-        samples = self._station.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
+        samples = self._sampler.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
         for chart in self._charts:
             chart.show(samples)
         self._graph.show(seen)
@@ -231,7 +228,7 @@ def _section(title: str) -> ui.element:
 
 
 class TopologyGraph(ui.element, component="look/topology_graph.js"):
-    """The graph; ``on_pick`` is called with the name of a component that is pressed."""
+    """The graph; calls ``on_pick`` with the name of a component that is clicked."""
 
     def __init__(self, on_pick: Callable[[str], Awaitable[None] | None]) -> None:
         super().__init__()
@@ -270,7 +267,7 @@ class LineChart(ui.element, component="look/line_chart.js"):
 class _Tile:
     name: str
     text: Callable[[Overview], str]
-    # Bad news unless it is none.
+    # True if the figure is bad news.
     is_bad: Callable[[Overview], bool] = lambda _seen: False
 
 
@@ -301,7 +298,7 @@ _TILES = (
 
 
 class Tiles:
-    """One row of them, more where the screen is narrow."""
+    """A row of figures, or several rows on a narrow screen."""
 
     def __init__(self) -> None:
         self._labels: dict[str, tuple[ui.element, ui.label]] = {}
@@ -324,12 +321,12 @@ class Tiles:
 
 
 class Verdict:
-    """The card with the badge, the hurts, and the button that applies."""
+    """The card with the badge, the problems, and the button to activate or deactivate."""
 
     def __init__(
         self, turn: Callable[[State], Awaitable[None]], on_pick: Callable[[str], None]
     ) -> None:
-        """``turn`` gives an order, ``on_pick`` is called with a component that is pressed."""
+        """``turn`` gives an order; ``on_pick`` is called with a component that is clicked."""
         self._on_pick = on_pick
         self._shown: Health | None = None
         self._buttons: dict[State, ui.button] = {}
@@ -347,13 +344,13 @@ class Verdict:
             self._hurts = ui.element("div").classes("tiercel-hurts").props('data-testid="hurts"')
 
     def say(self, text: str) -> None:
-        """Say this in place of a topology's state."""
+        """Show a text in place of a topology's state."""
         self._state.set_text(printable(text))
         self._badge.set_text("?")
         self._driver.set_text("")
 
     def show(self, seen: Overview, at: datetime) -> None:
-        """Show how a topology is, as it was seen ``at``."""
+        """Show the health of a topology that was read ``at`` this time."""
         self._state.set_text(f"{seen.name} is {seen.state}")
         self._driver.set_text(_about(seen, at))
         for state, button in self._buttons.items():

@@ -21,7 +21,7 @@ from tiercel.acker.ledger import LedgerSpec, Updates
 from tiercel.acker.outcomes import total
 from tiercel.acker.redis_ledger import RedisLedger, open_ledger
 from tiercel.acker.scripts import ShardScripts
-from tiercel.compose.ports import free_port
+from tiercel.compose.server import free_port
 
 
 @pytest.fixture

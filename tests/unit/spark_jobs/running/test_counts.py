@@ -13,7 +13,7 @@ from tiercel.acker.metrics.windows import Window
 from tiercel.spark_jobs.running.counts import ACKER, ACKER_TASK, edge_counter, edge_of
 from tiercel.workers.control.graph import graph_of
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.rows import Readings
 
 
 class Hold(Bolt):
@@ -203,7 +203,7 @@ def test_a_bolt_that_is_busy_all_the_time_has_a_capacity_near_1():
         pump.counting.flush()
         thread.join(0.05)
     pump.counting.flush()
-    raw = Raw(
+    raw = Readings(
         graph=graph_of(topology),
         counted=pump.metrics.over(Window.ALL_TIME),
         present={},

@@ -27,7 +27,7 @@ from tiercel import (
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.records import PARCEL_BYTES, Bounds
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.engine import SimulatedClock
 
 LIMIT = 100_000
 ROW = 10_000

@@ -36,7 +36,7 @@ from tiercel import (
 from tiercel.queues.consuming.channel import RELEASES
 from tiercel.queues.consuming.intake import Delivery, HandOut
 from tiercel.spark_jobs.running.calling import CallingAttempt
-from tiercel.workers.testing.clock import SimulatedClock
+from tiercel.workers.testing.engine import SimulatedClock
 
 FIRST_OF_A_KEY = 0
 

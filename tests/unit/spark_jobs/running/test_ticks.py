@@ -9,7 +9,7 @@ from tests.support.reasons import unplaced
 from tiercel import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
 from tiercel.acker.inbox.chunk import decode
 from tiercel.spark_jobs.running.ticks import TickClock
-from tiercel.workers.testing.ticks import Ticks
+from tiercel.workers.testing.engine import Ticks
 
 
 class Pass(BasicBolt):

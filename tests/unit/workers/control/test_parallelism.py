@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiercel.workers.control.parallelism import MOST_TASKS, pack, parse_change, unpack
+from tiercel.workers.control.contract import MOST_TASKS, pack, parse_change, unpack
 from tiercel.workers.errors import UsageError
 
 

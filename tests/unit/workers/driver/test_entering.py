@@ -19,7 +19,7 @@ from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.suspects.case import Case, Suspect
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.workers.driver.entering import enter
+from tiercel.workers.driver.process import enter
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 FIRST = "1"

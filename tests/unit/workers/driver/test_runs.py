@@ -26,10 +26,10 @@ from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control import lease
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
 from tiercel.workers.control.lease import DRIVER, Holder, Lease
-from tiercel.workers.control.memory_presence import MemoryPresences
-from tiercel.workers.driver import keeper, run_watch, runs, watch
-from tiercel.workers.driver.entering import enter
-from tiercel.workers.driver.ground import Ground
+from tiercel.workers.control.presence import MemoryPresences
+from tiercel.workers.driver import keeper, run_watch, runs
+from tiercel.workers.driver.process import enter
+from tiercel.workers.driver.run_watch import RunContext
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.errors import RunsFailedError
 
@@ -54,8 +54,8 @@ def _quick(monkeypatch):
     monkeypatch.setattr(runs, "_RESERVE_S", 0.02)
     monkeypatch.setattr(runs, "_GRACE_S", 1.0)
     monkeypatch.setattr(run_watch, "_DRAIN_S", 0.5)
-    monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(watch, "_LONGEST_UNFIT_PAUSE_S", 0.1)
+    monkeypatch.setattr(run_watch, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(run_watch, "_LONGEST_UNFIT_PAUSE_S", 0.1)
 
 
 class Job:
@@ -168,14 +168,14 @@ class World:
             id=str(number), topology=topology, hosts=((BOLT,),), ledger=SPEC, run_number=number
         )
 
-    def ground(self, **parts):
+    def context(self, **parts):
         shared = {
             "lease": self.lease,
             "control": self.control,
             "inboxes": self.inboxes,
             "enter": self.enter,
         }
-        return Ground(topology=topology(), make=self.make, **{**shared, **parts})
+        return RunContext(topology=topology(), make=self.make, **{**shared, **parts})
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ class Driver:
     """A driver on a thread of its own, as ``Driver.run`` goes about it."""
 
     def __init__(self, world, **parts):
-        self.runs = Runs(world.ground(**parts))
+        self.runs = Runs(world.context(**parts))
         self.error = None
         self._world = world
         self.thread = threading.Thread(target=self._run)
@@ -360,7 +360,7 @@ def test_a_run_whose_job_fails_is_followed_by_another(world, drive, caplog):
 
 
 def test_between_two_runs_spout_workers_hold_still(world, drive, monkeypatch):
-    monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.5)
+    monkeypatch.setattr(run_watch, "_LONGEST_PAUSE_S", 0.5)
     drive()
     run = running(world)
     world.jobs[0].fail("Job aborted")
@@ -369,7 +369,7 @@ def test_between_two_runs_spout_workers_hold_still(world, drive, monkeypatch):
 
 
 def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monkeypatch):
-    monkeypatch.setattr(watch, "UNATTENDED_S", 0.2)
+    monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
     drive()
     run = running(world)
     wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
@@ -382,8 +382,8 @@ def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monke
 
 
 def test_bolt_tasks_that_wait_for_a_new_executor_end_the_run_later(world, drive, monkeypatch):
-    monkeypatch.setattr(watch, "UNATTENDED_S", 0.2)
-    monkeypatch.setattr(watch, "_REPLACED_S", 3_600.0)
+    monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
+    monkeypatch.setattr(run_watch, "_REPLACED_S", 3_600.0)
     drive()
     run = running(world)
     wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
@@ -490,7 +490,7 @@ def test_a_spark_that_has_ended_ends_the_driver_and_messages_are_given_back(worl
 
 
 def test_a_driver_can_be_stopped_while_it_waits_for_an_executor(world, drive, monkeypatch):
-    monkeypatch.setattr(watch, "_LONGEST_UNFIT_PAUSE_S", 60)
+    monkeypatch.setattr(run_watch, "_LONGEST_UNFIT_PAUSE_S", 60)
     world.troubles = [TROUBLE] * 100
     driver = drive()
     wait_until(lambda: world.asked, 5, "the driver to ask")

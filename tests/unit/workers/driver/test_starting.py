@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.support.waiting import wait_until
-from tiercel.workers.driver.starting import start_unless
+from tiercel.workers.driver.process import start_unless
 
 # It needs a while to end, as a JVM does.
 SLOW_TO_END = """

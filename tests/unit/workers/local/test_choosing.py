@@ -9,14 +9,13 @@ import pytest
 
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
-from tiercel.workers.local.addresses import claimed
-from tiercel.workers.local.choosing import with_run
+from tiercel.workers.local.addresses import claimed, with_run
 
 NOTHING = Settings()
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> None:
+def no_runs_yet(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 

@@ -16,7 +16,7 @@ from tiercel.acker.metrics.windows import Counted
 from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.rows import Readings
 
 COMPOSE = Path(__file__).parents[4] / "compose"
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
@@ -60,7 +60,7 @@ def exposed(**changed: Any) -> dict[str, float]:
         "census": Census(pending=0, memory_bytes=0, feed_entries=0, feed_lag_s=0),
         "errors": [],
     }
-    seen = overview_of("t", Raw(**{**given, **changed}))
+    seen = overview_of("t", Readings(**{**given, **changed}))
     whole = generate_latest(registry_of(Seen(replace(seen, queues=(DEPTH,))))).decode()
     lines = [line.rsplit(" ", 1) for line in whole.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}

@@ -18,7 +18,7 @@ from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.page.tables import tables_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.rows import Readings
 from tiercel.workers.monitoring.tables import BOLTS, TASKS
 from tiercel.workers.monitoring.watcher import RateMeter
 from tiercel.workers.monitoring.wording import (
@@ -71,7 +71,7 @@ def overview(**changed):
         "census": NOTHING,
         "errors": [],
     }
-    return overview_of("t", Raw(**{**given, **changed}))
+    return overview_of("t", Readings(**{**given, **changed}))
 
 
 def test_a_topology_that_never_ran_is_all_zeros():

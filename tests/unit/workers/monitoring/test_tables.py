@@ -28,7 +28,6 @@ from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.workers.control.graph import graph_of
 from tiercel.workers.monitoring import screen, tables
-from tiercel.workers.monitoring.bolts import BoltRow
 from tiercel.workers.monitoring.overview import (
     AckerRow,
     Overview,
@@ -38,7 +37,7 @@ from tiercel.workers.monitoring.overview import (
     overview_of,
 )
 from tiercel.workers.monitoring.page.tables import DEAD, OWN, definitions, rows_of
-from tiercel.workers.monitoring.raw import Raw
+from tiercel.workers.monitoring.rows import BoltRow, Readings
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
 KINDS = [kind for kind in vars(tables).values() if isinstance(kind, TableKind)]
@@ -305,7 +304,7 @@ def seen_whole(builder):
     graph = graph_of(builder.build())
     components = (*graph.spouts, *graph.bolts)
     counts = {each.name: {each.tasks[0]: COUNTS} for each in components}
-    raw = Raw(
+    raw = Readings(
         graph=graph,
         counted=Counted(counts=counts, seconds=600),
         present={},

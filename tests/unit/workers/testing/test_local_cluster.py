@@ -27,7 +27,7 @@ from tiercel.testing import (
     with_spouts,
 )
 from tiercel.workers.spout.admission import LARGEST_BOUND
-from tiercel.workers.testing.shared import shared_redis_url
+from tiercel.workers.testing.spark_engine import shared_redis_url
 
 TIMEOUT = 30
 

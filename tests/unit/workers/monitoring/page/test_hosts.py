@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.page.hosts import AllowedHosts
 from tiercel.workers.monitoring.page.limits import Allowance
+from tiercel.workers.monitoring.page.server import AllowedHosts
 
 HOSTS = AllowedHosts.of(["Monitor", "tiercel.example.com", "::2"])
 

@@ -1,6 +1,5 @@
-"""Looks at all topologies every two seconds, watched or not.
-
-Remembers their depths, throughput and latencies.
+"""Reads all topologies every two seconds, whether a page is open or not, and remembers depths,
+throughput and latencies: ten minutes of single readings, three hours in steps of half a minute.
 """
 
 from __future__ import annotations
@@ -8,26 +7,46 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.metrics.windows import Window
-from tiercel.workers.monitoring.history import History, Sample
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
-
 LOOK_S = 2.0
+FINE = timedelta(minutes=10)
+KEPT = timedelta(hours=3)
+STEP = timedelta(seconds=30)
+# By the name of the chart's line; None where a server did not answer, or nothing was measured.
+Figures = Mapping[str, float | None]
 
 
-class Station:
-    """One thread that looks, for any number of pages. Thread-safe."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The figures of one topology at one moment."""
+
+    at: datetime
+    # Depths of the broker's queues.
+    queues: Figures = field(default_factory=dict)
+    # Tuples and trees on their way through the topology.
+    inside: Figures = field(default_factory=dict)
+    # Per second.
+    throughput: Figures = field(default_factory=dict)
+    # In milliseconds.
+    latency: Figures = field(default_factory=dict)
+
+
+class Sampler:
+    """Reads on one thread, for any number of pages. Thread-safe."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._stopped = threading.Event()
         self._remembering = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="station", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._first: str | None = None
         self._looks: dict[tuple[str | None, Window], tuple[float, Look]] = {}
         self._histories: dict[str, History] = {}
@@ -36,13 +55,13 @@ class Station:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; a look that runs is left to its timeouts."""
+        """Stop; a reading that is under way runs into its timeouts."""
         self._stopped.set()
 
     def look(self, name: str | None, window: Window) -> Look:
-        """Return a look that is at most two seconds old.
+        """Return a reading that is at most two seconds old.
 
-        Other windows than ten minutes are looked at on request.
+        Windows other than ten minutes are read on request.
         """
         seen_at, look = self._looks.get((name, window), (float("-inf"), None))
         if look is not None and (
@@ -52,7 +71,7 @@ class Station:
         return self._see(name, window)
 
     def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
-        """Of the last three hours, or ten minutes, or since the monitor began; oldest first."""
+        """Return the samples of three hours, oldest first; of ten minutes if not ``long``."""
         with self._remembering:
             history = self._histories.get(name)
             if history is None:
@@ -64,9 +83,9 @@ class Station:
             try:
                 self._round()
             except Exception:
-                # Whatever it was, the page must go on and try again.
+                # The page must go on after any error, and try again.
                 log.exception(
-                    "a look at the servers failed", extra={"event": "monitor_look_failed"}
+                    "could not read the servers, will retry", extra={"event": "monitor_look_failed"}
                 )
             self._stopped.wait(LOOK_S)
 
@@ -85,15 +104,14 @@ class Station:
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)
-        # Of topologies that there are: any client may ask for any name, and that must not
-        # fill the memory.
+        # Known topologies only: a client may ask for any name, which must not fill the memory.
         if name is None or name in look.topologies:
             self._looks[name, window] = time.monotonic(), look
         return look
 
 
 def sample_of(look: Look) -> Sample:
-    """The lines of the charts at this moment."""
+    """Return the points that a reading adds to the charts."""
     seen = look.overview
     if seen is None:
         return Sample(at=datetime.now(UTC))
@@ -121,3 +139,48 @@ def sample_of(look: Look) -> Sample:
             "p99": None if still else seen.flow.p99_ms,
         },
     )
+
+
+class History:
+    """The samples of one topology, in bounded memory."""
+
+    def __init__(self, look: timedelta) -> None:
+        """``look`` is the time between two samples."""
+        self._fine: deque[Sample] = deque(maxlen=FINE // look)
+        self._steps: deque[Sample] = deque(maxlen=KEPT // STEP)
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample, which must be newer than all before."""
+        self._fine.append(sample)
+        last = self._steps[-1] if self._steps else None
+        if last is None or sample.at >= last.at + STEP:
+            self._steps.append(sample)
+        else:
+            self._steps[-1] = _step(last, sample)
+
+    def samples(self) -> Sequence[Sample]:
+        """Return all samples, oldest first; a step keeps its highest figures: no peak is lost."""
+        fine = self.fine()
+        return [step for step in list(self._steps) if not fine or step.at < fine[0].at] + fine
+
+    def fine(self) -> list[Sample]:
+        """Return the samples of the last ten minutes, oldest first."""
+        return list(self._fine)
+
+
+def _step(one: Sample, other: Sample) -> Sample:
+    return Sample(
+        at=one.at,
+        queues=_highest(one.queues, other.queues),
+        inside=_highest(one.inside, other.inside),
+        throughput=_highest(one.throughput, other.throughput),
+        latency=_highest(one.latency, other.latency),
+    )
+
+
+def _highest(one: Figures, other: Figures) -> Figures:
+    def higher(name: str) -> float | None:
+        known = [figure for figure in (one.get(name), other.get(name)) if figure is not None]
+        return max(known, default=None)
+
+    return {name: higher(name) for name in {**one, **other}}

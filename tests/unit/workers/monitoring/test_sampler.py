@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tiercel.workers.monitoring.history import FINE, KEPT, STEP, History, Sample
+from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 LOOK = timedelta(seconds=2)

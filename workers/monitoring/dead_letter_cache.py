@@ -1,7 +1,7 @@
-"""Dead letters as they were at the last look, for any number of pages.
+"""Dead letters as they were last read, for any number of pages.
 
-Each look is a delivery to RabbitMQ, and before 4.3 moves a letter after three of them. So it looks
-again only when their number says that others are there.
+RabbitMQ counts each reading as a delivery, and before 4.3 moves a letter after three of them. So a
+queue is read again only when the number of its letters has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.redaction import redact
 
-# Of the oldest, at most. Their bodies are kept, 64 KiB each at most.
+# Letters per queue, the oldest. Their bodies are kept, at most 64 KiB of each.
 SHOWN = 50
 PAUSE_S = 5.0
 Show = Callable[[str, int], Sequence[DeadLetter]]
@@ -27,7 +27,7 @@ class Listing:
     """The oldest dead letters of one queue."""
 
     letters: Sequence[DeadLetter] = ()
-    # RabbitMQ's answer, if it did not show them.
+    # RabbitMQ's answer, if it refused.
     problem: str | None = None
 
 
@@ -37,12 +37,12 @@ NOTHING_LISTED = Listing()
 @dataclass(slots=True)
 class _Place:
     found: Listing
-    # Letters that there were by the depths when it looked.
+    # Number of letters, by the depths, at the time of reading.
     depth: int
     looked_at: float
 
 
-class Shelf:
+class DeadLetterCache:
     """The dead letters of all queues. Thread-safe."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Shelf:
         self._places: dict[str, _Place] = {}
 
     def listed(self, queue: str, depth: int | None) -> Listing:
-        """Return the letters of a queue which has ``depth`` of them now; None: it has none yet.
+        """Return the letters of a queue that has ``depth`` of them now; None: unknown.
 
-        Looks at most once per five seconds, and only where the number has changed.
+        Reads the queue at most once per five seconds, and only if the number has changed.
         """
         with self._looking:
             place = self._places.get(queue)
@@ -67,7 +67,7 @@ class Shelf:
             return place.found
 
     def look(self, queue: str) -> Sequence[DeadLetter]:
-        """Look now. Raises QueuesError."""
+        """Read the queue now. Raises QueuesError."""
         with self._looking:
             letters = self._show(queue, SHOWN)
             self._keep(queue, Listing(letters=letters), len(letters))
@@ -75,7 +75,7 @@ class Shelf:
 
     def _is_old(self, place: _Place, depth: int) -> bool:
         if len(place.found.letters) >= SHOWN:
-            # More of them, behind the oldest, are not seen anyway.
+            # More letters, behind the oldest, would not be shown anyway.
             place.depth = max(depth, place.depth)
         if self._clock() < place.looked_at + PAUSE_S:
             return False

@@ -1,0 +1,349 @@
+"""The readings of a topology at one moment, and the rows that views show of its bolts and tasks,
+its processes, and its components that apply each message once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.windows import Counted, Counts, total_of
+from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.graph import Component, Graph
+from tiercel.workers.control.presence import UNATTENDED_S
+from tiercel.workers.control.spout_seats import Presence
+
+# Counts per thousand seconds, and nanoseconds.
+_PER_SECOND = 1e3
+_SHARE = 1e12
+DRIVER = "the driver"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Readings:
+    """Everything that was read about a topology at one moment."""
+
+    graph: Graph
+    counted: Counted
+    present: Mapping[int, Presence]
+    state: State | None
+    # A driver has the topology's lease.
+    driver: bool
+    # By bolt task.
+    inboxes: Mapping[int, InboxFigures]
+    census: Census
+    # Newest first.
+    errors: Sequence[ErrorReport]
+    # 0: messages never time out.
+    message_timeout_s: float = 0.0
+    # Number of tuples that each once bolt remembers.
+    marks: Mapping[str, int] = field(default_factory=dict)
+    # Kinds of errors that have a traceback.
+    known_errors: Sequence[KnownError] = ()
+    # Where the driver runs that holds the lease; None: it did not say.
+    driver_at: Whereabouts | None = None
+    # The driver's reason why no executor can run bolts; empty: it reported none.
+    trouble: str = ""
+    # Counts per thousand seconds, averaged over the last ten seconds.
+    rates: Counts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskRow:
+    """One bolt task: its inbox and its process now, its steps in a window."""
+
+    component: str
+    task: int
+    # Tuples in its inbox, including the ones that its current step works on.
+    waiting: int
+    waiting_bytes: int
+    # Age of the oldest waiting tuple.
+    oldest_s: float
+    executed: int
+    # Total time in ``execute`` and ``flush``, in seconds.
+    execute_s: float
+    # Share of the window that it spent in ``execute``, as in Storm: execute latency x executed /
+    # window.
+    capacity: float
+    # The same share, of the last ten seconds.
+    busy: float
+    steps: int
+    # Now.
+    steps_a_second: float
+    # Total time of its steps.
+    step_s: float
+    # Mean time of a step, its commit included; None if there was none.
+    step_ms: float | None
+    # Attempts at the task in this run, including the first.
+    attempts: int
+    # A process reported in the last seconds that it runs the task.
+    attended: bool
+    # Seconds since the last such report; None: there was none in this run.
+    seen_s: float | None
+    # Time that its current call of the bolt has taken so far; None: no call takes long.
+    doing_s: float | None = None
+    # Where its process runs; None: it has none, or did not say.
+    place: Whereabouts | None = None
+
+    @property
+    def restarts(self) -> int:
+        """Attempts after the first."""
+        return max(0, self.attempts - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoltRow:
+    """One bolt in a window; waiting tuples and its processes are current."""
+
+    name: str
+    tasks: int
+    emitted: int
+    transferred: int
+    executed: int
+    acked: int
+    failed: int
+    # Mean time in ``execute`` and ``flush`` per tuple; None if nothing was executed.
+    execute_ms: float | None
+    # Mean time from the beginning of ``execute`` to the ack; None if nothing was acked.
+    process_ms: float | None
+    # Both as totals, in seconds.
+    execute_s: float
+    process_s: float
+    # Of its busiest task; near 1, the bolt needs more tasks.
+    capacity: float
+    # Of its busiest task, in the last ten seconds.
+    busy: float
+    # Tuples in the inboxes of its tasks, and in the line that they share.
+    waiting: int
+    # Age of the oldest waiting tuple.
+    oldest_s: float
+    # Now.
+    steps_a_second: float
+    # Mean time of a step, its commit included; None if there was none.
+    step_ms: float | None
+    # Attempts in this run after the first one of each task.
+    restarts: int
+    # Tasks without a process.
+    unattended: tuple[int, ...]
+    last_error: ErrorReport | None
+
+
+def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
+    """Return the rows of a bolt's tasks, in order."""
+    counts = readings.counted.counts.get(component.name, {})
+    rates = readings.rates.get(component.name, {})
+    return tuple(
+        _task(component.name, task, counts.get(task, {}), rates.get(task, {}), readings)
+        for task in component.tasks
+    )
+
+
+def _task(
+    component: str,
+    task: int,
+    counts: Mapping[str, int],
+    rates: Mapping[str, int],
+    readings: Readings,
+) -> TaskRow:
+    inbox = readings.inboxes.get(task)
+    execute_s = counts.get("execute_ns", 0) / 1e9
+    steps = counts.get("steps", 0)
+    step_s = counts.get("step_ns", 0) / 1e9
+    return TaskRow(
+        component=component,
+        task=task,
+        waiting=inbox.tuples if inbox else 0,
+        waiting_bytes=inbox.bytes if inbox else 0,
+        oldest_s=inbox.oldest_s if inbox else 0.0,
+        executed=counts.get("executed", 0),
+        execute_s=execute_s,
+        # The first report of a process covers the second before it, when the window had not begun.
+        capacity=min(1.0, execute_s / readings.counted.seconds)
+        if readings.counted.seconds
+        else 0.0,
+        busy=min(1.0, rates.get("execute_ns", 0) / _SHARE),
+        steps=steps,
+        steps_a_second=rates.get("steps", 0) / _PER_SECOND,
+        step_s=step_s,
+        step_ms=mean(step_s * 1e3, steps),
+        attempts=inbox.attempts if inbox else 0,
+        attended=attended(inbox),
+        seen_s=inbox.seen_s if inbox else None,
+        doing_s=inbox.doing_s if inbox and attended(inbox) else None,
+        place=unpacked(inbox.place) if inbox and attended(inbox) else None,
+    )
+
+
+def attended(inbox: InboxFigures | None) -> bool:
+    """Return True if a process runs the task.
+
+    The driver uses the same rule to begin a new run when a task stays unattended.
+    """
+    return (
+        inbox is not None
+        and inbox.adopted
+        and inbox.seen_s is not None
+        and inbox.seen_s <= UNATTENDED_S
+    )
+
+
+def bolt_row(
+    component: Component,
+    readings: Readings,
+    rows: Sequence[TaskRow],
+    last_error: ErrorReport | None,
+) -> BoltRow:
+    """Return the row of a bolt; ``rows`` are its tasks."""
+    counts = total_of(readings.counted.counts, component.name)
+    line = readings.inboxes.get(line_of(component.tasks))
+    return BoltRow(
+        name=component.name,
+        tasks=len(component.tasks),
+        emitted=counts["emitted"],
+        transferred=counts["transferred"],
+        executed=counts["executed"],
+        acked=counts["acked"],
+        failed=counts["failed"],
+        execute_ms=mean(counts["execute_ns"] / 1e6, counts["executed"]),
+        process_ms=mean(counts["process_ns"] / 1e6, counts["acked"]),
+        execute_s=counts["execute_ns"] / 1e9,
+        process_s=counts["process_ns"] / 1e9,
+        capacity=max((row.capacity for row in rows), default=0.0),
+        busy=max((row.busy for row in rows), default=0.0),
+        waiting=sum(row.waiting for row in rows) + (line.tuples if line else 0),
+        oldest_s=max([line.oldest_s if line else 0.0, *(row.oldest_s for row in rows)]),
+        steps_a_second=sum(row.steps_a_second for row in rows),
+        step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
+        restarts=sum(row.restarts for row in rows),
+        unattended=tuple(row.task for row in rows if not row.attended),
+        last_error=last_error,
+    )
+
+
+def mean(total: float, count: int) -> float | None:
+    """Return the mean; None without a count."""
+    return total / count if count else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpoutTaskRow:
+    """One spout task at this moment."""
+
+    component: str
+    task: int
+    # A worker runs the task.
+    running: bool
+    # The spout may emit.
+    active: bool = False
+    pending: int = 0
+    oldest_s: float = 0.0
+    place: Whereabouts | None = None
+
+
+def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
+    """Return the rows of all spout tasks, in order."""
+    return tuple(
+        _spout_task(spout.name, task, readings)
+        for spout in readings.graph.spouts
+        for task in spout.tasks
+    )
+
+
+def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
+    presence = readings.present.get(task)
+    if presence is None:
+        return SpoutTaskRow(component=component, task=task, running=False)
+    return SpoutTaskRow(
+        component=component,
+        task=task,
+        running=True,
+        active=presence.active,
+        pending=presence.pending,
+        oldest_s=presence.oldest_s,
+        place=presence.whereabouts,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessRow:
+    """One process that is alive."""
+
+    # None: an older version, which does not report where it runs.
+    place: Whereabouts | None
+    # "the driver", or its tasks by component: ``split[3, 4]``.
+    runs: str
+
+
+def processes(readings: Readings) -> tuple[ProcessRow, ...]:
+    """Return the processes: the driver first, then spout workers, then the processes of bolts."""
+    running: dict[Whereabouts | None, dict[str, list[int]]] = defaultdict(dict)
+    if readings.driver:
+        running[readings.driver_at][DRIVER] = []
+    for component in readings.graph.spouts:
+        for task in component.tasks:
+            if task in readings.present:
+                _note(running[readings.present[task].whereabouts], component, task)
+    for component in readings.graph.bolts:
+        for task in component.tasks:
+            inbox = readings.inboxes.get(task)
+            if inbox is not None and attended(inbox):
+                _note(running[unpacked(inbox.place)], component, task)
+    return tuple(ProcessRow(place=place, runs=_runs(tasks)) for place, tasks in running.items())
+
+
+def _note(tasks: dict[str, list[int]], component: Component, task: int) -> None:
+    tasks.setdefault(component.name, []).append(task)
+
+
+def _runs(tasks: dict[str, list[int]]) -> str:
+    return ", ".join(
+        f"{name}[{', '.join(map(str, numbers))}]" if numbers else name
+        for name, numbers in tasks.items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnceRow:
+    """The once figures of a spout or bolt in a window."""
+
+    name: str
+    # Messages without the identity that the spout looks for.
+    no_identity: int
+    # Tuples that the bolt had applied before.
+    repeated: int
+    # Tuples without a key.
+    unkeyed: int
+    # Tuples that the bolt remembers now.
+    remembered: int
+    # Tuples older than the bolt's memory, which it may have applied before.
+    unsure: int
+
+
+def once_rows(readings: Readings) -> tuple[OnceRow, ...]:
+    """Return the rows of the components that have anything to show."""
+    rows = []
+    for component in (*readings.graph.spouts, *readings.graph.bolts):
+        total = total_of(readings.counted.counts, component.name)
+        remembered = readings.marks.get(component.name, 0)
+        met = any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE))
+        if met or remembered:
+            rows.append(
+                OnceRow(
+                    name=component.name,
+                    no_identity=total[NO_IDENTITY],
+                    repeated=total[ONCE_REPEATED],
+                    unkeyed=total[ONCE_UNKEYED],
+                    remembered=remembered,
+                    unsure=total[ONCE_UNSURE],
+                )
+            )
+    return tuple(rows)
