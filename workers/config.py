@@ -9,14 +9,14 @@ TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or
                      redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
-TIERCEL_TOKEN        what tiercel monitor asks for before it shows a body or changes anything, 16
-                     characters or more; by default it draws one and says it
-TIERCEL_SPOUT_TASKS  least number of tasks of each spout that reads a queue; the same for all
+TIERCEL_TOKEN        the token that tiercel monitor requires to show a body or change anything, 16
+                     characters or more; by default it draws one and prints it
+TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
                      processes of a topology
 TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns,
                      for health checks
-TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …: what the
-                     environment does not say
+TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …, for settings that
+                     are not in the environment
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
 """
@@ -60,8 +60,7 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
         )
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
-    # one in brackets.
+    # Each host is read alone: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
     place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")
     try:
@@ -78,8 +77,7 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
 
 
 def _without_controls(value: str) -> str:
-    # urlsplit drops line breaks and tabs, so a password with one would be another
-    # than the one shown.
+    # urlsplit drops line breaks and tabs, so a password with one would differ from the one shown.
     value = value.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise ValueError("must not have a line break, a tab or another control character in it")
@@ -117,7 +115,7 @@ def _master(value: str) -> str:
 
 
 class Settings(BaseSettings):
-    """The addresses are secrets, they hold passwords: ``repr`` redacts them, and they must
+    """The settings of a process. The addresses hold passwords: ``repr`` redacts them, and they must
     never be logged.
     """
 
@@ -137,11 +135,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Self:
-        """The settings from the command line, where it gives them (not None), else from the
-        environment, else the defaults.
+        """Load each setting from the command line if it is not None, else from the environment,
+        else the default.
 
-        Raises ConfigError: one line that names the setting and never shows a value that may
-        hold a password.
+        Raises ConfigError: one line that names the setting, and never shows a value that may hold a
+        password.
         """
         try:
             found = {name: value for name, value in given.items() if value is not None}
@@ -155,8 +153,8 @@ class Settings(BaseSettings):
         return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
-        """The same settings; raises ConfigError if one of ``names`` (both servers if none are
-        named) has no address.
+        """Return these settings; raise ConfigError if one of the named servers (by default both)
+        has no address.
         """
         for name in names or ("amqp", "redis"):
             if not getattr(self, name):
@@ -167,12 +165,12 @@ class Settings(BaseSettings):
         return self
 
     def with_services(self, amqp: str, redis: str, management: str | None) -> Self:
-        """The same settings with the addresses of these services."""
+        """Return the settings with the addresses of these services."""
         return self.model_copy(update={"amqp": amqp, "redis": redis, "management": management})
 
     def as_environment(self) -> dict[str, str]:
-        """Return the environment that makes a child process load the same settings: passwords do
-        not belong on a command line.
+        """Return the environment from which a child process loads the same settings, because
+        passwords do not belong on a command line.
         """
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in self if value is not None}
 
@@ -183,13 +181,13 @@ class Settings(BaseSettings):
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with ``extra`` over it: what a child process is started with."""
+    """Return the environment for a child process: our own, updated with ``extra``."""
     return {**os.environ, **extra}
 
 
 def python_path(folder: Path) -> dict[str, str]:
-    """The variable that lets child processes, Spark's Python workers among them, import what
-    lies in ``folder``.
+    """Return the variable that lets child processes, and Spark's Python workers, import the modules
+    in ``folder``.
     """
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -199,7 +197,7 @@ def python_path(folder: Path) -> dict[str, str]:
 def check_spark_python(master: str) -> None:
     """Raise ConfigError in local mode if ``PYSPARK_PYTHON`` names no program.
 
-    On a cluster it names one that is where the executors are.
+    On a cluster it names a program on the executors' machines.
     """
     named = os.environ.get("PYSPARK_PYTHON")
     if named and is_local(master) and shutil.which(named) is None:
@@ -210,9 +208,9 @@ def check_spark_python(master: str) -> None:
 
 
 def use_this_python_for_spark(folder: Path) -> None:
-    """Make Spark's Python workers the Python that runs now, able to import what lies in ``folder``.
+    """Have Spark's workers use the Python that runs now, able to import the modules in ``folder``.
 
-    A ``PYSPARK_PYTHON`` that the user set stays. Call it before the context starts.
+    Keeps a ``PYSPARK_PYTHON`` that the user set. Call it before the context starts.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ.update(python_path(folder))

@@ -13,12 +13,12 @@ class WorkersError(Exception):
 
 
 class UsageError(WorkersError):
-    """Something that the user gave is wrong; the message says what to change."""
+    """The user's input is wrong; the message says what to change."""
 
 
 class RunsFailedError(WorkersError):
-    """Run after run of the topology failed at once; the message has the last one's fault."""
+    """Run after run of the topology failed at once; the message has the fault of the last run."""
 
 
 class ConfigError(UsageError):
-    """A setting has a value that cannot be used."""
+    """A setting has an invalid value."""

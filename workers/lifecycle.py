@@ -1,4 +1,6 @@
-"""Patience of a worker while Redis is away: it waits, says so once, and can still be stopped."""
+"""The life of a worker process: signals that end it, a heartbeat for health checks, and patience
+while Redis is away.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _FIRST_WAIT_S = 0.1
 def on_signals(stop: Callable[[], None]) -> None:
     """Call ``stop`` on SIGINT and SIGTERM, in a thread; a second signal ends the process at once.
 
-    Not in the handler: it may have broken into a wait for the very event that ``stop`` sets, and
-    would wait for its lock for ever. A ``SimpleQueue`` may be put into from there.
+    Not in the handler, which may interrupt a wait for the very event that ``stop`` sets, and would
+    then wait for its lock for ever. ``SimpleQueue.put`` is safe in a handler.
     """
     signals: SimpleQueue[int] = SimpleQueue()
 
@@ -42,16 +44,16 @@ def on_signals(stop: Callable[[], None]) -> None:
 
 
 class Heartbeat:
-    """A file that is touched. Its age is what a watcher looks at."""
+    """A file that the loop touches while it turns; a health check looks at its age."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """``path`` of None: nothing watches."""
+        """``path`` of None: there is no health check."""
         self._path = path
 
     def beat(self) -> None:
-        """Call it about once a second.
+        """Touch the file; call it about once per second.
 
-        What cannot be written is said once, and the work goes on.
+        A failure is logged once, and the work goes on.
         """
         if self._path is None:
             return
@@ -65,12 +67,12 @@ class Heartbeat:
 def patiently(
     stopped: threading.Event, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T | None:
-    """Call it until Redis answers; returns what it does, or None if ``stopped`` came first.
+    """Repeat the call until Redis answers, and return its result; None if ``stopped`` came first.
 
-    What else it raises is raised.
+    Logs once that Redis is away. Other errors are raised.
     """
     try:
-        # First without tenacity, which takes longer than a read of the outcome feed.
+        # The first call is without tenacity, which takes longer than a read of the outcome feed.
         return call(*args, **kwargs)
     except RedisUnavailableError as error:
         if stopped.is_set():

@@ -27,8 +27,7 @@ _FILE = re.compile(r"(?P<path>[^:]*[^:/])\.py(:(?P<attribute>.*))?", re.DOTALL)
 
 
 def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
-    """The topology at ``MODULE:ATTRIBUTE``; an attribute that can be called is called
-    without arguments.
+    """Load the topology at ``MODULE:ATTRIBUTE``; a callable is called without arguments.
 
     Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for
     in the current folder, first. Raises UsageError with one line.
@@ -53,7 +52,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
 def load_for_spark(
     name: str, spout_tasks: int | None, options: Mapping[str, str] = MappingProxyType({})
 ) -> Topology:
-    """As ``load_topology``, with these options of Spark; its bolts can travel to Spark.
+    """As ``load_topology``, with options of Spark; checks that the bolts can travel to Spark.
 
     Raises UsageError and SparkJobsError, with one line.
     """
@@ -63,12 +62,12 @@ def load_for_spark(
 
 
 def module_of(name: str) -> str:
-    """``MODULE`` of ``MODULE:ATTRIBUTE``."""
+    """Return ``MODULE`` of ``MODULE:ATTRIBUTE``."""
     return name.partition(":")[0]
 
 
 def spark_options_of(given: Iterable[str]) -> dict[str, str]:
-    """``KEY=VALUE`` each, as for Spark's own programs. Raises UsageError."""
+    """Read options in the form ``KEY=VALUE``, as Spark's own programs do. Raises UsageError."""
     options = {}
     for one in given:
         key, equals, value = one.partition("=")
@@ -82,7 +81,9 @@ def spark_options_of(given: Iterable[str]) -> dict[str, str]:
 
 
 def with_spark_options(topology: Topology, options: Mapping[str, str]) -> Topology:
-    """The same topology, these options over its own: its operator knows the cluster better."""
+    """Return the topology with options that override its own: the operator knows the cluster
+    better.
+    """
     if not options:
         return topology
     config = replace(topology.config, spark_options={**topology.config.spark_options, **options})
@@ -96,7 +97,7 @@ def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # Either this module is missing, or it is there and imports another that is.
+        # Either this module is missing, or it imports a module that is missing.
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise UsageError(
                 f"there is no module {module!r}, neither installed nor in {here}"
@@ -108,7 +109,7 @@ def _import(module: str) -> ModuleType:
 
 
 def _refuse_file(name: str) -> None:
-    """Raise UsageError for the name of a file, with the name of the module that it is."""
+    """Raise UsageError for the name of a file, with the name of its module."""
     file = _FILE.fullmatch(name)
     if file is None:
         return
@@ -136,8 +137,8 @@ def _modules_here() -> list[str]:
 
 
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
-    # Any number of readers can share a queue. Another spout may cut its source into as many parts
-    # as it has tasks, and need a worker for each.
+    # Any number of tasks can share a queue. Other spouts may divide their source among their tasks,
+    # and need a worker for each.
     spouts = {
         component: replace(spec, parallelism=max(least, spec.parallelism))
         if isinstance(spec.spout, QueueSpout)
@@ -170,7 +171,9 @@ def _call(factory: Any, name: str) -> Any:
 
 
 def _public(thing: Any) -> list[str]:
-    """Return the names in it, of a module without classes and modules: they make no topology."""
+    """Return the public names in it; of a module without classes and modules, which make no
+    topology.
+    """
     names = [name for name in dir(thing) if not name.startswith("_")]
     if not isinstance(thing, ModuleType):
         return names
@@ -188,8 +191,8 @@ def _kind(thing: Any) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """``ValueError: no such thing (topologies.py:12)``: the place in the user's code,
-    if there is one.
+    """Return ``ValueError: no such thing (topologies.py:12)``, with the place in the user's
+    code.
     """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     place = "" if isinstance(error, SyntaxError) else place_of(error)
@@ -197,7 +200,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'topology'?``, the end of an error's line; empty if none is near.
+    """Return ``; did you mean 'topology'?``, the end of an error's line; empty if no name is close.
 
     >>> did_you_mean("topolgy", ["topology", "Split"])
     "; did you mean 'topology'?"

@@ -1,10 +1,10 @@
 """Logging of our own processes: readable lines at a terminal, or one JSON object per line.
 
-What the bolts of Spark's Python workers log comes here too: ``driver/jvm_output``.
+Log records of bolts in Spark's Python workers arrive here too: ``driver/jvm_output``.
 
-A call that others may want to count or search for names its event: ``log.info("…", extra={"event":
-"channel_lost"})``. Other keys of ``extra`` become keys of the JSON object. Everything goes to
-stderr; stdout belongs to results.
+A record that people may want to count or search for names its event: ``log.info("…",
+extra={"event": "channel_lost"})``. Other keys of ``extra`` become keys of the JSON object.
+Everything goes to stderr; stdout is for results.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def set_up_logging(
     log_format: LogFormat, level: str = "info", component: str = "", console: Console | None = None
 ) -> None:
-    """Send all log records to stderr; replaces what an earlier call set up.
+    """Send all log records to stderr; replaces the handlers of an earlier call.
 
-    ``component`` names this process where a record does not name its own. ``console`` is the rich
+    ``component`` names this process in records that name no component. ``console`` is the rich
     console that also shows a progress bar, if there is one: lines are then written above it.
     """
     logging.basicConfig(

@@ -24,9 +24,8 @@ _USAGE = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """Wait before a dead child is started again.
-
-    Doubling, and from the beginning after a quiet time.
+    """The wait before a dead child is restarted: doubles with each death, and starts again after a
+    quiet time.
     """
 
     first: timedelta = timedelta(milliseconds=500)
@@ -41,10 +40,10 @@ class Backoff:
 class Child:
     """One child process that is kept running. Thread-safe; made once, started once, stopped once.
 
-    It gets its own session, so Ctrl-C at the terminal reaches only the command, which then stops it
-    in order; and it is killed when this process ends, however it ends. It writes to our stdout and
-    stderr. ``env`` is added to our environment. A child that ends with code 0 has finished; with
-    code 2 it has refused to work. Any other end is a death: it is restarted.
+    It has its own session, so that Ctrl-C at the terminal reaches only the command, which then
+    stops the child; and it is killed when this process ends, however it ends. It writes to our
+    stdout and stderr. ``env`` is added to our environment. A child that ends with code 0 has
+    finished; with code 2 it has refused to work. After any other end it is restarted.
     """
 
     def __init__(
@@ -82,16 +81,13 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Code with which it ended for good (negative: a signal).
-
-        None while it is kept running.
-        """
+        """The final exit code (negative: a signal); None while it is kept running."""
         return self._exit_code
 
     def start(self) -> None:
-        """Start it, and keep it running from now on.
+        """Start the child, and keep it running from now on.
 
-        Raises OSError if there are no resources for it.
+        Raises OSError if the machine has no resources for it.
         """
         self._spawn()
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
@@ -136,7 +132,7 @@ class Child:
         while (process := self._process) is not None:
             started = time.monotonic()
             code = process.wait()
-            process.kill()  # what it left behind in its process group
+            process.kill()  # processes that it left behind in its group
             if self._stopping.is_set() or code in (0, _USAGE):
                 self._end(code)
                 return
@@ -180,7 +176,7 @@ class Child:
 
 
 class Supervisor:
-    """Several children that live and end together. Thread-safe."""
+    """Children that live and end together. Thread-safe."""
 
     def __init__(self, grace: timedelta = timedelta(seconds=10)) -> None:
         self._grace = grace
@@ -189,7 +185,7 @@ class Supervisor:
         self._stopped = False
 
     def start(self, child: Child) -> Child:
-        """Start ``child`` and look after it. Its name must be new."""
+        """Start ``child`` and keep it running. Its name must be new."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the supervisor has been stopped")
@@ -210,10 +206,7 @@ class Supervisor:
 
     @property
     def refused(self) -> tuple[Child, ...]:
-        """Children that ended for good without having finished.
-
-        Without them the rest cannot do the work.
-        """
+        """Children that ended for good without finishing, so that the others cannot do the work."""
         return tuple(child for child in self.children if child.exit_code not in (None, 0))
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The way to the terminal: each line that a command says is written here."""
+"""The only way to write to the terminal: lines, and cells of tables, without control characters."""
 
 from __future__ import annotations
 

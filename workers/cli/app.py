@@ -25,8 +25,8 @@ from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.terminal import say
 
-# The roots of our error trees; their messages say what to do. Anything else is a bug, and
-# keeps its traceback.
+# The roots of our error trees, whose messages say what to do. Any other error is a bug, and keeps
+# its traceback.
 EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
 
 USAGE = 2
@@ -72,7 +72,7 @@ COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Knows each command by name and first line; imports the one that is called."""
+    """Lists all commands with their first lines; imports only the command that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -128,8 +128,8 @@ def loaded(name: str) -> Any:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, for nothing has begun; not by a traceback, and not when
-    a library has been imported to its end.
+    """Let Ctrl-C end the process at once, without a traceback or a wait for imports, because no
+    work has begun.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -149,7 +149,7 @@ def main() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Around a command: ``tiercel: what is wrong and what to do``, exit code 2, no traceback.
+    """Turn expected errors of a command into one line, ``tiercel: …``, and exit code 2.
 
     Also usable as a decorator.
     """

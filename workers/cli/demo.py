@@ -33,7 +33,7 @@ def demo(
     """Count a real text while things fail, and show that nothing is lost."""
     stopped = threading.Event()
     on_signals(stopped.set)
-    # On servers of its own, whatever the environment names: it publishes, counts and kills.
+    # Always on private servers, even if the environment names others: it publishes and kills.
     settings = Settings.load(log_level=log_level).model_copy(
         update={"amqp": None, "redis": None, "management": None}
     )

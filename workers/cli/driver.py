@@ -30,7 +30,8 @@ from tiercel.workers.terminal import say
 commands = typer.Typer()
 logger = logging.getLogger(__name__)
 
-# Exit code for Docker, Kubernetes and ``tiercel run``: 2 would mean that an operator must act.
+# Exit code that has Docker, Kubernetes and ``tiercel run`` restart it; 2 means that an operator
+# must act.
 _START_AGAIN = 1
 
 

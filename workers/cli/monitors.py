@@ -152,7 +152,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
 
 def _token(given: str | None) -> tuple[str, str]:
-    """Return the token, drawn if none is given, and where the operator finds it."""
+    """Return the token, drawn if none is given, and the place where the operator finds it."""
     if given is not None:
         return given, "TIERCEL_TOKEN, as it was set for the monitor"
     token = secrets.token_urlsafe(12)
@@ -161,7 +161,7 @@ def _token(given: str | None) -> tuple[str, str]:
 
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:
-    """Look at the queues once, or with ``watch`` each second until a signal comes."""
+    """Take a survey once, or with ``watch`` every second until a signal."""
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
@@ -174,7 +174,7 @@ def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[S
 
 @contextmanager
 def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
-    """Shows each survey that it is given."""
+    """Yield the function that shows a survey."""
     console = Console()
     if as_json:
         yield lambda survey: say(
@@ -193,9 +193,9 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 
 
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
-    """Raises typer.Exit if there is more somewhere than there may be.
+    """Raise typer.Exit if a queue has more messages than its limit.
 
-    Raises UsageError for a queue that was not looked at.
+    Raises UsageError for a queue that is not in the survey.
     """
     found = [row.depth for row in survey.queues]
     depth = {each.name: each.ready for each in found}
@@ -216,9 +216,9 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
 
 
 def _named(queues: Sequence[str], limits: Iterable[str]) -> list[str]:
-    """Return the queues to look at; none stands for all known ones.
+    """Return the queues to read; an empty list stands for all known queues.
 
-    A limit names a queue, which is looked at too where any other is named.
+    If any queue is named, the queues with limits are read too.
     """
     if not queues:
         return []

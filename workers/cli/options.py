@@ -1,4 +1,4 @@
-"""Shared by the commands: options and settings."""
+"""Options and settings that the commands share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Level = Annotated[
 
 
 def load_settings(component: str, **given: Any) -> Settings:
-    """The settings of one command, with logging set up as they say."""
+    """Load the settings of a command, and set up logging."""
     settings = Settings.load(**given)
     set_up_logging(settings.log, settings.log_level, component)
     return settings
@@ -75,10 +75,11 @@ def found_settings(
     queues: Sequence[str] = (),
     **given: str | None,
 ) -> Settings:
-    """As ``load_settings``; if no server is named, those of a ``tiercel run`` on this machine.
+    """As ``load_settings``; if no server is named, with the servers of a ``tiercel run`` on this
+    machine.
 
-    Which one is said in a line: the one of this topology, or that has these queues, or the only
-    one; ``run`` names another. Raises UsageError if there are several.
+    It is the run named ``run``, of this topology, with these queues, or the only run, and is
+    printed to stderr. Raises UsageError if there are several.
     """
     settings, found = with_run(
         load_settings("tiercel", **given), run=run, topology=topology, queues=queues

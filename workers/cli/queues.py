@@ -1,4 +1,4 @@
-"""The commands about queues: ``publish``, ``dead-letters``.
+"""The commands about queues: ``publish``, ``peek``, ``dead-letters``.
 
 Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
 is one: of several, to those of ``--run``, or of the topology that has the queue.
@@ -41,7 +41,6 @@ from tiercel.workers.monitoring.screen import letter_table, message_table
 from tiercel.workers.monitoring.wording import body_text, count
 from tiercel.workers.terminal import say
 
-_MOST_PEEKED = 1_000
 QueueName = Annotated[
     str, typer.Argument(help="the queue that the messages came from, without .dead")
 ]
@@ -69,6 +68,8 @@ MessageIdFrom = Annotated[
         metavar="FIELD", help="take the message id from this member of each body, a JSON object"
     ),
 ]
+
+_MOST_PEEKED = 1_000
 
 commands = typer.Typer()
 dead_letters = typer.Typer(
@@ -107,6 +108,203 @@ def publish(  # noqa: PLR0913 - a command has its options
     )
     published = publish_files(settings.amqp or "", envelopes, files, whole=whole)
     say(f"published {counted(published, 'message')} to {exchange if queue is None else queue}")
+
+
+def _place_and_files(
+    places: list[str], exchange: str | None, routing_key: str
+) -> tuple[str | None, list[Path]]:
+    """Return the queue (None with an exchange) and the files."""
+    queue, files = (places[0], places[1:]) if exchange is None else (None, places)
+    if exchange is None and routing_key:
+        raise UsageError(
+            "--routing-key is for --exchange: a message reaches a queue by the queue's name"
+        )
+    if exchange is not None and not exchange:
+        raise UsageError("--exchange needs a name; without it the first argument is a queue")
+    if not files:
+        raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
+    return queue, [Path(file) for file in files]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelopes:
+    """The properties and the address of messages, without their bodies."""
+
+    # Empty: the default exchange.
+    exchange: str
+    # The name of the queue, if there is no exchange.
+    routing_key: str
+    headers: Headers | None
+    priority: int | None
+    # The member of each body that becomes its message id.
+    message_id_from: str | None
+
+    def around(self, body: bytes, where: str) -> OutgoingMessage:
+        """Return a message with this body. Raises UsageError, which says ``where`` the body is
+        from.
+        """
+        try:
+            properties = write_properties(
+                {
+                    "priority": self.priority,
+                    "message_id": self._message_id(body),
+                }
+            )
+        except (BadBodyError, BadPropertyError) as error:
+            raise UsageError(f"{where}: {error}") from error
+        properties.headers = self.headers
+        return OutgoingMessage(
+            body=body, exchange=self.exchange, routing_key=self.routing_key, properties=properties
+        )
+
+    def _message_id(self, body: bytes) -> str | None:
+        if self.message_id_from is None:
+            return None
+        value = read_json(body)
+        if not isinstance(value, dict):
+            raise BadBodyError("the body is not a JSON object, so it has no message id")
+        found = value.get(self.message_id_from)
+        if isinstance(found, str) and found:
+            return found
+        if isinstance(found, int) and not isinstance(found, bool):
+            return str(found)
+        raise BadBodyError(
+            f"the member {self.message_id_from!r} of the body is not a text or a whole number, as "
+            "a message id must be"
+        )
+
+
+def headers_of(texts: Sequence[str]) -> Headers | None:
+    """Return the headers that are given as NAME=VALUE; None without any. Raises UsageError."""
+    headers = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise UsageError(f"--header {text!r:.60} is not NAME=VALUE")
+        headers[name] = value
+    try:
+        return write_headers(headers) if headers else None
+    except BadPropertyError as error:
+        raise UsageError(f"--header: {error}") from error
+
+
+def publish_files(url: str, envelopes: Envelopes, files: Sequence[Path], *, whole: bool) -> int:
+    """Publish the messages in the files; return their number.
+
+    Raises UsageError for a file that cannot be read, and for a body without the message id that was
+    asked for; earlier messages are published by then. Raises QueuesError.
+    """
+    total = sum(_size(file) for file in files)
+    if envelopes.exchange:
+        find_exchange(url, envelopes.exchange)
+    else:
+        declare_queue(url, WorkQueue(name=envelopes.routing_key))
+    with (
+        Progress(console=Console(stderr=True), transient=True) as progress,
+        Publisher(url) as publisher,
+    ):
+        to = envelopes.exchange or envelopes.routing_key
+        bar = progress.add_task(f"publishing to {to}", total=total or None)
+
+        def messages() -> Iterator[OutgoingMessage]:
+            for file in files:
+                for number, body in _bodies(file, whole=whole):
+                    progress.advance(bar, len(body) + 1)
+                    yield envelopes.around(body, f"{file}, message {number}")
+
+        return publisher.publish_all(messages())
+
+
+def _size(file: Path) -> int:
+    if str(file) == "-":
+        return 0
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered messages of a file: its non-blank lines without line ends, or all
+    of it.
+    """
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
+            if whole:
+                yield 1, lines.read()
+            else:
+                texts = (line.rstrip(b"\r\n") for line in lines)
+                yield from enumerate(filter(None, texts), 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+@commands.command()
+def peek(  # noqa: PLR0913 - one parameter an option
+    queue: Annotated[str, typer.Argument(help="any queue; dead letters are in QUEUE.dead")],
+    *,
+    limit: Annotated[
+        int, typer.Option(min=1, max=_MOST_PEEKED, help="show at most this many, the first")
+    ] = 10,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="look even if that counts against the queue's own delivery limit"
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per message, each on its own line")
+    ] = False,
+    amqp: Amqp = None,
+    run: Run = None,
+) -> None:
+    """Look at the first messages of a queue; they stay in it, in their order.
+
+    Meanwhile no consumer gets them: stderr says for how long.
+    """
+    settings = found_settings(run=run, queues=[work_queue(queue)], amqp=amqp).required("amqp")
+
+    found = read_first(settings.amqp or "", queue, limit, anyway=anyway)
+    if as_json:
+        for message in found.messages:
+            say(json.dumps(_as_json(message)))
+    elif found.messages:
+        Console().print(message_table(found.messages))
+    say(_cost(queue, found), err=True)
+
+
+def _as_json(message: QueuedMessage) -> dict[str, Any]:
+    said = {
+        "position": message.position,
+        "came_back": message.came_back,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "properties": dict(message.properties),
+        "headers": {
+            name: redact(value) if name == REASON_HEADER and value else value
+            for name, value in message.headers.items()
+        },
+        "bytes": message.size,
+    }
+    try:
+        # The cut may have gone through a character.
+        whole = len(message.body) == message.size
+        text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
+    except UnicodeDecodeError:
+        return {**said, "body_base64": base64.b64encode(message.body).decode()}
+    return {**said, "body": text}
+
+
+def _cost(queue: str, found: Peeked) -> str:
+    """Describe the cost of a look, and the messages that it could not show."""
+    shared = f"; what its {count(found.consumers)} consumers hold is not shown"
+    if not found.messages:
+        return f"no message waits in {queue}{shared if found.consumers else ''}"
+    counted = "; RabbitMQ counts it as a delivery of each" if found.counted else ""
+    return (
+        f"{count(len(found.messages))} of {count(found.waiting)} messages that waited in {queue}; "
+        f"no consumer had them for {found.away_s:.2f} s{counted}{shared if found.consumers else ''}"
+    )
 
 
 @dead_letters.command()
@@ -203,198 +401,3 @@ def _not_among(ids: str, queue: str) -> str:
         f"{ids} is not among the oldest {letters.SEARCHED:,} dead letters of {queue}; "
         f"tiercel dead-letters show {queue}"
     )
-
-
-def _place_and_files(
-    places: list[str], exchange: str | None, routing_key: str
-) -> tuple[str | None, list[Path]]:
-    """The queue, None with an exchange, and the files."""
-    queue, files = (places[0], places[1:]) if exchange is None else (None, places)
-    if exchange is None and routing_key:
-        raise UsageError(
-            "--routing-key is for --exchange: a message reaches a queue by the queue's name"
-        )
-    if exchange is not None and not exchange:
-        raise UsageError("--exchange needs a name; without it the first argument is a queue")
-    if not files:
-        raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
-    return queue, [Path(file) for file in files]
-
-
-@commands.command()
-def peek(  # noqa: PLR0913 - one parameter an option
-    queue: Annotated[str, typer.Argument(help="any queue; dead letters are in QUEUE.dead")],
-    *,
-    limit: Annotated[
-        int, typer.Option(min=1, max=_MOST_PEEKED, help="show at most this many, the first")
-    ] = 10,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway", help="look even if that counts against the queue's own delivery limit"
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per message, each on its own line")
-    ] = False,
-    amqp: Amqp = None,
-    run: Run = None,
-) -> None:
-    """Look at the first messages of a queue; they stay in it, in their order.
-
-    Meanwhile no consumer gets them: stderr says for how long.
-    """
-    settings = found_settings(run=run, queues=[work_queue(queue)], amqp=amqp).required("amqp")
-
-    found = read_first(settings.amqp or "", queue, limit, anyway=anyway)
-    if as_json:
-        for message in found.messages:
-            say(json.dumps(_as_json(message)))
-    elif found.messages:
-        Console().print(message_table(found.messages))
-    say(_cost(queue, found), err=True)
-
-
-def _as_json(message: QueuedMessage) -> dict[str, Any]:
-    said = {
-        "position": message.position,
-        "came_back": message.came_back,
-        "exchange": message.exchange,
-        "routing_key": message.routing_key,
-        "properties": dict(message.properties),
-        "headers": {
-            name: redact(value) if name == REASON_HEADER and value else value
-            for name, value in message.headers.items()
-        },
-        "bytes": message.size,
-    }
-    try:
-        # The cut may have gone through a character.
-        whole = len(message.body) == message.size
-        text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
-    except UnicodeDecodeError:
-        return {**said, "body_base64": base64.b64encode(message.body).decode()}
-    return {**said, "body": text}
-
-
-def _cost(queue: str, found: Peeked) -> str:
-    """Return what a look has cost, and what it could not show."""
-    shared = f"; what its {count(found.consumers)} consumers hold is not shown"
-    if not found.messages:
-        return f"no message waits in {queue}{shared if found.consumers else ''}"
-    counted = "; RabbitMQ counts it as a delivery of each" if found.counted else ""
-    return (
-        f"{count(len(found.messages))} of {count(found.waiting)} messages that waited in {queue}; "
-        f"no consumer had them for {found.away_s:.2f} s{counted}{shared if found.consumers else ''}"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Envelopes:
-    """Everything about the messages but their bodies."""
-
-    # Empty: the default exchange.
-    exchange: str
-    # The name of the queue, if there is no exchange.
-    routing_key: str
-    headers: Headers | None
-    priority: int | None
-    # The member of each body that is its message id.
-    message_id_from: str | None
-
-    def around(self, body: bytes, where: str) -> OutgoingMessage:
-        """Return a message; raises UsageError, which says ``where`` the body is from."""
-        try:
-            properties = write_properties(
-                {
-                    "priority": self.priority,
-                    "message_id": self._message_id(body),
-                }
-            )
-        except (BadBodyError, BadPropertyError) as error:
-            raise UsageError(f"{where}: {error}") from error
-        properties.headers = self.headers
-        return OutgoingMessage(
-            body=body, exchange=self.exchange, routing_key=self.routing_key, properties=properties
-        )
-
-    def _message_id(self, body: bytes) -> str | None:
-        if self.message_id_from is None:
-            return None
-        value = read_json(body)
-        if not isinstance(value, dict):
-            raise BadBodyError("the body is no JSON object, so that it has no message id")
-        found = value.get(self.message_id_from)
-        if isinstance(found, str) and found:
-            return found
-        if isinstance(found, int) and not isinstance(found, bool):
-            return str(found)
-        raise BadBodyError(
-            f"the member {self.message_id_from!r} of the body is no text and no whole number, "
-            "which a message id is"
-        )
-
-
-def headers_of(texts: Sequence[str]) -> Headers | None:
-    """Return the headers that are given as NAME=VALUE each, if any are; raises UsageError."""
-    headers = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise UsageError(f"--header {text!r:.60} is not NAME=VALUE")
-        headers[name] = value
-    try:
-        return write_headers(headers) if headers else None
-    except BadPropertyError as error:
-        raise UsageError(f"--header: {error}") from error
-
-
-def publish_files(url: str, envelopes: Envelopes, files: Sequence[Path], *, whole: bool) -> int:
-    """Publish the messages of the files; returns how many there were.
-
-    Raises UsageError for a file that cannot be read and for a message that has no such envelope,
-    when those before it are in their queues; QueuesError.
-    """
-    total = sum(_size(file) for file in files)
-    if envelopes.exchange:
-        find_exchange(url, envelopes.exchange)
-    else:
-        declare_queue(url, WorkQueue(name=envelopes.routing_key))
-    with (
-        Progress(console=Console(stderr=True), transient=True) as progress,
-        Publisher(url) as publisher,
-    ):
-        to = envelopes.exchange or envelopes.routing_key
-        bar = progress.add_task(f"publishing to {to}", total=total or None)
-
-        def messages() -> Iterator[OutgoingMessage]:
-            for file in files:
-                for number, body in _bodies(file, whole=whole):
-                    progress.advance(bar, len(body) + 1)
-                    yield envelopes.around(body, f"{file}, message {number}")
-
-        return publisher.publish_all(messages())
-
-
-def _size(file: Path) -> int:
-    if str(file) == "-":
-        return 0
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-
-
-def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
-    """The messages of a file, numbered: its lines without the line ends, blank ones left out, or
-    all of it.
-    """
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
-            if whole:
-                yield 1, lines.read()
-            else:
-                texts = (line.rstrip(b"\r\n") for line in lines)
-                yield from enumerate(filter(None, texts), 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -43,7 +43,7 @@ Reload = Annotated[
     bool,
     typer.Option("--reload", help="restart its processes whenever a file of its code changes"),
 ]
-# One of a run with --reload, which has the servers and says what happens.
+# Set for the child processes of a run with --reload, which has the servers and logs changes.
 Generation = Annotated[bool, typer.Option("--generation", hidden=True)]
 
 
@@ -72,7 +72,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return
     say_when(stopped)
     if reload:
-        # See ReloadingRun: it is the same for the code that is loaded here.
+        # As in ReloadingRun, for the code that is loaded here.
         sys.dont_write_bytecode = True
     loaded = load_for_spark(topology, settings.spout_tasks)
     try:
@@ -95,7 +95,7 @@ def _work(name: str, topology: Topology, settings: Settings, stopped: threading.
 
 
 def say_when(stopped: threading.Event) -> None:
-    """Say that the end has begun as soon as ``stopped`` is set, in a thread."""
+    """Log from a thread, as soon as ``stopped`` is set, that the run is stopping."""
 
     def wait() -> None:
         stopped.wait()

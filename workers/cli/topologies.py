@@ -1,4 +1,4 @@
-"""The commands about topologies that run: ``errors``, ``activate``, ``deactivate``,
+"""The commands about topologies: ``errors``, ``state``, ``activate``, ``deactivate``,
 ``rebalance``, ``kill``.
 
 Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
@@ -42,7 +42,7 @@ from tiercel.workers.terminal import say
 commands = typer.Typer()
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, ErrorReport]]
-# Characters of a value in a table: where several entries are looked at, and where keys are named.
+# Characters of a value in a table: of several entries, and of named keys.
 _SHORT = 200
 _LONG = 64 * 1024
 # Entries whose values are in memory at a time.
@@ -80,7 +80,7 @@ def errors(
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
-    """(topology, error), newest first."""
+    """Return (topology, error), newest first."""
     found: _Found = []
     for name in names_of(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
@@ -92,7 +92,7 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
 
 
 def show_tracebacks(redis_url: str, topology: str | None, limit: int) -> None:
-    """Write the kinds that came last to stdout, the newest first: of one topology, or of all.
+    """Write the kinds of errors that came last to stdout, newest first: of one topology, or of all.
 
     Raises UsageError for a topology that never ran.
     """
@@ -116,7 +116,7 @@ def _told(known: KnownError, topology: str) -> str:
     last = known.last.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     when = f"at {began}" if known.count == 1 else f"first at {began}, last at {last}"
     head = f"{where}: {first.reason}\n{times}, {when}; the first one in task {first.task}:"
-    # Indented: no message can forge the beginning of another error.
+    # Indented, so that a message cannot forge the beginning of another error.
     return redact(f"{head}\n{indent(first.text, '    ', lambda _: True)}")
 
 
@@ -145,7 +145,7 @@ def state(  # noqa: PLR0913 - one parameter an option
     settings = found_settings(topology=topology, redis=redis).required("redis")
     note = topology_named(settings.redis_urls[0], topology)
     spec = note.ledger_spec(settings.redis_urls)
-    # No turn begins, so that no run is ended: this one has no number.
+    # Run number 0: no turn begins, so no run is ended.
     with closing(RedisStateStore(spec, run_number=0)) as store:
         there = store.count(component)
         _check_component(note, component, there)
@@ -195,7 +195,7 @@ def _cut(value: str, longest: int) -> str:
 
 def _check_component(note: TopologyNote, component: str, there: int) -> None:
     bolts = [bolt.name for bolt in note.graph.bolts]
-    # One that the code has lost may have left entries.
+    # A bolt that is no longer in the code may have left entries.
     if component not in bolts and not there:
         raise UsageError(
             f"{note.name} has no bolt {component!r}, and no state of one"

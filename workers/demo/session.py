@@ -44,11 +44,10 @@ _TOP = 10
 def run_demo(
     settings: Settings, path: Path | None, repeat: int, stopped: threading.Event, *, calm: bool
 ) -> int:
-    """Run the demo and print what came of it.
+    """Run the demo, and print its result.
 
-    Returns the exit code: 0 if nothing is lost, 1 if something is.
-
-    ``stopped`` ends it early (exit code 130).
+    Returns the exit code: 0 if nothing is lost, 1 if something is, 130 if ``stopped`` ends it
+    early.
     """
     console = Console()
     set_up_logging(settings.log, settings.log_level, "demo", console)
@@ -86,7 +85,9 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
     *,
     kill: bool,
 ) -> list[DemoProgress]:
-    """Show the progress until all is done; ``kill`` a spout worker half way."""
+    """Show the progress until all words are counted; with ``kill``, kill a spout worker
+    half way.
+    """
     total = text.words
     samples: list[DemoProgress] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
@@ -137,10 +138,10 @@ def _check_alive(running: LocalRun, moved_at: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoProgress:
-    """One look while the demo runs."""
+    """A measurement while the demo runs."""
 
     at: float
-    # Different words of the text that have been counted, or that stand in dead letters.
+    # Words of the text that have been counted, or are in dead letters.
     words: int
     failed: int
     ready: int
@@ -151,7 +152,7 @@ class DemoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """State at the end, when no worker runs any more."""
+    """The state at the end, when no worker runs any more."""
 
     published: int
     ready: int
@@ -166,7 +167,7 @@ class Audit:
 
 
 class Observer:
-    """The demo's view of its servers."""
+    """Measures from the broker and from Redis."""
 
     def __init__(self, settings: Settings) -> None:
         self._amqp = settings.amqp or ""
@@ -295,17 +296,16 @@ class Result:
 
     # Messages that the broker confirmed.
     published: int
-    # Messages that left the queue and are not dead-lettered: the broker was told
-    # that they are done.
+    # Messages that were acked: they left the queue, and are not dead-lettered.
     acked: int
-    # Deliveries that were not the first of their message.
+    # Repeated deliveries of a message.
     requeued: int
     dead_lettered: int
-    # Lines that left the queue although a word of theirs never reached the counter.
+    # Lines that left the queue although the counter missed one of their words.
     lost: int
     # Words whose count is below the independent one.
     undercounted: int
-    # Words whose count is above it: sentences that were processed twice.
+    # Words whose count is too high: sentences that were processed twice.
     overcounted: int
     sentences_per_s: float
     # Complete latency, from the emit to the outcome of the whole tree.
@@ -325,7 +325,7 @@ class Result:
 
 
 def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
-    """The most frequent words as (word, counted, true count)."""
+    """Print the most frequent words, given as (word, counted, true count)."""
     table = Table(title="The most frequent words", title_justify="left")
     table.add_column("word")
     table.add_column("counted", justify="right")
@@ -336,7 +336,7 @@ def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
 
 
 def show_result(console: Console, result: Result, depth: QueueDepth) -> None:
-    """The figures, and what is left in the queues."""
+    """Print the figures, and the messages left in the queues."""
     table = Table(title="What became of the messages", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")

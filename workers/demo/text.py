@@ -1,6 +1,5 @@
-"""The text that the demo counts, and the count that tiercel's is held against.
-
-Shares no code with the topology.
+"""The text that the demo counts, and an independent count, which shares no code with the
+topology.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ POISON = "\N{SKULL AND CROSSBONES} poison"
 
 @dataclass(frozen=True)
 class Text:
-    """Lines without the blank ones.
-
-    It knows where the words of each begin if all words of the text are numbered through.
+    """Non-blank lines, with the number of the first word of each; words are numbered over the whole
+    text.
     """
 
     lines: Sequence[str]
@@ -48,7 +46,7 @@ class Text:
             yield json.dumps({"first_word": first, "sentence": line}).encode()
 
     def line_of(self, body: str) -> int:
-        """The line that a message was made from, by the beginning of its body."""
+        """Return the line of a message, found by the beginning of its body."""
         found = _FIRST_WORD.match(body)
         if found is None:
             raise ValueError(f"{body!r:.80} is no message of this text")
@@ -68,7 +66,7 @@ class Text:
         )
 
     def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:
-        """Return the lines of which at least one word is not marked in ``seen``.
+        """Return the lines with at least one word that is not marked in ``seen``.
 
         Bit n, most significant first, is word n.
         """
@@ -82,9 +80,8 @@ class Text:
 
 
 def load(path: Path | None, repeat: int) -> list[str]:
-    """Return the non-blank lines of a file, ``repeat`` times over.
-
-    Without a file those of the Python language reference, which CPython carries.
+    """Return the non-blank lines of a file, ``repeat`` times over; without a file the lines of the
+    Python language reference, which comes with CPython.
     """
     if path is None:
         from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, wanted by the demo only

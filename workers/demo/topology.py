@@ -37,7 +37,7 @@ SPOUT = "sentences"
 
 
 class SplitNumbered(BasicBolt):
-    """A sentence in; its words out, each with its number in the text."""
+    """Splits a sentence into words, each with its number in the text."""
 
     output_fields = "word string, number long"
 
@@ -47,7 +47,7 @@ class SplitNumbered(BasicBolt):
 
 
 class FlakySplit(SplitNumbered):
-    """Fails one sentence in a hundred, another one each time, and poison always."""
+    """Fails one sentence in a hundred at random, and poison lines always."""
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         if tup["sentence"].startswith(POISON):
@@ -73,8 +73,8 @@ class CountNumbered(BasicBolt):
         self.numbers.append(tup["number"])
 
     def flush(self, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        # Marks first: if the counts then fail, the sentences are replayed, and a mark twice
-        # is the same mark.
+        # Marks first: if the counts then fail, the sentences are replayed, and setting a mark twice
+        # is harmless.
         with self.redis.pipeline(transaction=False) as pipeline:
             for number in self.numbers:
                 pipeline.setbit(SEEN_KEY, number, 1)

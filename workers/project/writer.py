@@ -22,11 +22,11 @@ _HEADER = """\
 
 """
 
-# What is cut out, or put in another's place; each is found in the package's file exactly once.
+# Patterns and their replacements; each is found in the package's file exactly once.
 _CHANGES = (
     # Its own heading.
     (r"\A(#[^\n]*\n)+\n", ""),
-    # Built elsewhere: a project has no sources of tiercel.
+    # The build: a project has no sources of tiercel.
     (r"(?m)^  build:\n(    .*\n)+", ""),
     # Prometheus and Grafana, which mount files of the checkout.
     (r"(?ms)^  # These two with:.*?(?=^networks:)", ""),
@@ -87,7 +87,7 @@ def _filled(text: str, names: ProjectNames) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectNames:
-    """Names that the files of a project have in them."""
+    """The names in the files of a project."""
 
     # Of the project and its topology: ``my-project``.
     project: str
@@ -99,8 +99,8 @@ def names_for(folder: str) -> ProjectNames:
     """Return the names for a project in a folder of this name; raises UsageError."""
     if not _PROJECT.fullmatch(folder):
         raise UsageError(
-            f"{folder!r:.60} cannot be the name of a project, which its module is named after: "
-            "write small letters, digits and hyphens, such as my-project"
+            f"{folder!r:.60} cannot be the name of a project and its module: write small letters, "
+            "digits and hyphens, such as my-project"
         )
     module = folder.replace("-", "_")
     if module in sys.stdlib_module_names or keyword.iskeyword(module) or _installed(module):
@@ -112,7 +112,7 @@ def names_for(folder: str) -> ProjectNames:
 
 
 def _installed(module: str) -> bool:
-    # A folder without Python is found too, and hides nothing: it has no origin.
+    # A folder without Python files is found too, but has no origin, and hides nothing.
     spec = find_spec(module)
     return spec is not None and spec.origin is not None
 

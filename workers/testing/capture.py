@@ -1,9 +1,9 @@
 """Captures what components emit: one more bolt, as in Storm's own kit, receives a copy
 of every stream.
 
-It is given what really left a task: what a ``BasicBolt`` emitted for a tuple that failed is not
-among that. A direct stream names its receivers itself, so the kit adds an untracked copy of those
-chunks: see ``CopyingInboxes``.
+It receives only tuples that really left a task: not the ones that a ``BasicBolt`` emitted for a
+tuple that failed. A direct stream names its receivers itself, so the kit adds an untracked copy of
+its chunks: see ``CopyingInboxes``.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ CAPTURE = "__capture"
 
 
 class Seen:
-    """Tuples of each stream so far."""
+    """The tuples of each stream so far."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
 
     def add(self, tup: Tuple) -> None:
-        """One tuple that left a task."""
+        """Add a tuple that left a task."""
         self._values[tup.source_component, tup.source_stream].append(list(tup.values))
 
     def of(self, component: str, stream: str) -> list[list[Any]]:
-        """Copies: a test may change them."""
+        """Return copies, which a test may change."""
         return [list(values) for values in self._values[component, stream]]
 
 
 class _Capture(BasicBolt):
-    """Runs in the process of the test, and shows what it is given to the ``Seen`` there."""
+    """Runs in the process of the test, and adds its tuples to the ``Seen`` there."""
 
     transient = frozenset({"_seen"})
 
@@ -61,15 +61,15 @@ class _Capture(BasicBolt):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., _Capture], tuple[()]]:
-        # To Spark it travels with the topology, but never works there.
+        # It travels to Spark with the topology, but never runs there.
         return _Capture, ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Watched(Topology):
-    """The user's topology and the capturing bolt, of which components are not told."""
+    """The user's topology and the capturing bolt, which is hidden from the components."""
 
-    # An engine may give it a name of its own, of which components are not told either.
+    # The name that components see, where an engine gives the topology another one.
     shown_name: str
 
     def context_of(self, task_id: int) -> TopologyContext:
@@ -83,7 +83,7 @@ class _Watched(Topology):
 
 
 def watched(topology: Topology, seen: Seen) -> Topology:
-    """The topology with the capturing bolt; the ids of its own tasks stay what they were."""
+    """Return the topology with the capturing bolt; the ids of its own tasks do not change."""
     subscriptions = tuple(
         Subscription(component=component, stream=stream, grouping=Global())
         for component in (*topology.spouts, *topology.bolts)
@@ -103,8 +103,8 @@ def watched(topology: Topology, seen: Seen) -> Topology:
 
 
 def _copier(sender: Sender, target: int) -> Sender:
-    """The sender of copies: one per target, for a parcel that found no room is sent again
-    without the others.
+    """Return the sender of copies, one per target, because a parcel that found no room is sent
+    again alone.
     """
     return replace(sender, task=sender.task << 32 | target)
 
@@ -122,10 +122,12 @@ class _WithCopy:
 
 
 class CopyingInboxes:
-    """``Inboxes`` that append a copy of what travels on direct streams for the capturing bolt."""
+    """``Inboxes`` that append copies of direct streams' chunks for the capturing bolt."""
 
     def __init__(self, inboxes: Inboxes, topology: Topology, *, bounded: bool = True) -> None:
-        """Not ``bounded``: for a thread that cannot wait for room, which it makes itself."""
+        """Not ``bounded``: for a thread that cannot wait for room, because it makes the room
+        itself.
+        """
         self._inboxes = inboxes
         self._topology = topology
         self._bounded = bounded

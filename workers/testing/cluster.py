@@ -45,15 +45,15 @@ from tiercel.workers.testing.stand_ins import (
 EngineName = Literal["memory", "spark"]
 
 _ROUNDS = 1_000
-# Between two roots. They ascend, as the tuples are emitted; their high bits differ now and then, as
-# those of real ones do, so that they spread over the shards of a ledger.
+# The distance between two roots, which ascend in the order of emission. Their high bits differ now
+# and then, as the bits of real roots do, so that they spread over the shards of a ledger.
 _ROOT_STEP = 1 << 36
 
 
 class LocalCluster:
-    """Runs a topology, for tests: ``with LocalCluster(topology) as cluster: …``.
+    """Runs a topology in a test: ``with LocalCluster(topology) as cluster: …``.
 
-    Components, groupings, trees and timeouts are those of the real thing. ``engine="memory"`` has
+    Components, groupings, trees and timeouts work as in a real cluster. ``engine="memory"`` has
     no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
     the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
     still except in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and a
@@ -61,8 +61,8 @@ class LocalCluster:
     kit does not wait for threads of theirs. Entering opens spouts; leaving closes them and cleans
     the bolts up, even after an error.
 
-    Order: outcomes of one round come in the order in which the tuples were emitted. A real cluster
-    does not promise it.
+    Outcomes of one round come in the order in which the tuples were emitted. A real cluster does
+    not guarantee this order.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class LocalCluster:
         slots: int = 2,
         redis_url: str | None = None,
     ) -> None:
-        """``config`` takes the place of the topology's; ``slots`` is how many Spark tasks
-        share the bolt tasks.
+        """``config`` replaces the topology's; ``slots`` is the number of Spark tasks that share the
+        bolt tasks.
 
-        ``redis_url`` is for Spark: a server to use instead of a private one, on which nothing is
-        left behind. Raises LocalClusterError for an unknown engine, TopologyError for a topology
+        ``redis_url`` is for Spark: a server to use instead of a private one; its keys are removed
+        afterwards. Raises LocalClusterError for an unknown engine, TopologyError for a topology
         without a bolt.
         """
         _check_engine(engine, redis_url)
@@ -97,7 +97,7 @@ class LocalCluster:
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
-        # Kept when the engine is gone.
+        # Results that are kept when the engine is closed.
         self._last_states: dict[str, dict[Key, Any]] = {}
         self._last_tracebacks: list[str] = []
 
@@ -123,7 +123,7 @@ class LocalCluster:
     def close(self) -> None:
         """Close the cluster, as leaving the ``with`` block does.
 
-        What was seen can still be looked at. Idempotent. Raises what spouts raise.
+        Results can still be read. Idempotent. Raises the errors of spouts.
         """
         self._engine = None
         if self._running is not None:
@@ -141,12 +141,11 @@ class LocalCluster:
         """Feed a body to a ``QueueSpout``, the only one unless it is named: at the next
         ``run_until_idle`` its own decoder reads it.
 
-        Returns the message id: they count from 1, for each spout. Nothing is delivered again but
-        what a bolt wants later (``RetryLater``). A str is sent in UTF-8. ``properties`` are values
-        of the spout's properties by name; those that are not given are null. ``identity`` is the
-        message's id, or its header, by which ``QueueSpout(identity=…)`` knows it. Raises
-        LocalClusterError for a spout or a property that there is not, and for an identity that the
-        spout does not look for.
+        Returns the message id, counted from 1 for each spout. Only messages that a bolt wants later
+        (``RetryLater``) are delivered again. A str is sent in UTF-8. ``properties`` are values of
+        the spout's properties by name; missing ones are null. ``identity`` is the message id, or
+        the header, that ``QueueSpout(identity=…)`` names. Raises LocalClusterError for an unknown
+        spout or property, and for an identity that the spout does not look for.
         """
         raw = body.encode() if isinstance(body, str) else body
         try:
@@ -157,12 +156,10 @@ class LocalCluster:
     # -- running -----------------------------------------------------------------------------------
 
     def run_until_idle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run until nothing moves: no spout has anything to emit or hear; trees may be pending.
+        """Run until no spout has anything to emit or hear; trees may be pending.
 
-        Batches that are not full are executed when nothing else moves: no time has to pass.
-
-        Raises LocalClusterError if something still moves after ``max_rounds``, and
-        what a spout raises.
+        Incomplete batches are executed when nothing else moves, without any time passing. Raises
+        LocalClusterError if something still moves after ``max_rounds``, and the errors of spouts.
         """
         for _ in range(max_rounds):
             if not self.step():
@@ -173,10 +170,8 @@ class LocalCluster:
         )
 
     def step(self) -> bool:
-        """Run at most one round: emit what the spouts have, and process it. Return False if nothing
-        moved.
-
-        For spouts that never run dry.
+        """Run at most one round, for spouts that never run dry: emit the spouts' tuples, and
+        process them. Return False if nothing moved.
         """
         engine = self._running_engine()
         ticked = self._ticks.send(engine, self._clock())
@@ -188,13 +183,11 @@ class LocalCluster:
         return ticked or moved or due
 
     def advance_time(self, seconds: float) -> None:
-        """Let time pass, as if the cluster ran all the while: each message timeout and each tick
-        comes at its moment, and what a spout replays then begins a timeout of its own there.
+        """Let time pass while the cluster runs: message timeouts and ticks come at their times, and
+        a replayed tuple begins a new timeout when it is emitted.
 
-        Runs until idle first and last.
-
-        Raises as ``run_until_idle`` does, and ValueError for a time that is not a positive number
-        or 0.
+        Runs until idle at the beginning and at the end. Raises as ``run_until_idle`` does, and
+        ValueError for a negative or infinite time.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
@@ -207,7 +200,9 @@ class LocalCluster:
         self.run_until_idle()
 
     def deactivate(self) -> None:
-        """No spout is asked for tuples any more. They still hear of those in flight. Idempotent."""
+        """Stop asking spouts for tuples. They still hear outcomes of tuples in flight.
+        Idempotent.
+        """
         self._order(State.DEACTIVATED)
 
     def activate(self) -> None:
@@ -217,32 +212,34 @@ class LocalCluster:
     # -- results -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
-        """Message ids for which ``ack`` was called on this spout, in order."""
+        """Return the message ids that were acked to this spout, in order."""
         return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """Message ids that failed, timed out or were rejected, in the order in which this spout
-        heard of them.
+        """Return the message ids that failed, timed out or were rejected, in the order in which
+        this spout heard of them.
 
-        One that the spout replays may be here several times. One that a bolt wants later with
-        ``blame=False`` is not here.
+        A message that the spout replays may appear several times; a message that a bolt wants later
+        with ``blame=False`` does not appear.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
 
     def fail_reasons(self, component: str) -> list[str]:
-        """The reason for each of ``failed``: ``timeout``, or ``bolt[task]: ValueError: …``."""
+        """Return the reason of each failure in ``failed``: ``timeout``, or ``bolt[task]:
+        ValueError: …``.
+        """
         told = self._spouts.told(component)
         return [one.reason for one in told if one.is_failure and one.reason is not None]
 
     def pending(self, component: str) -> int:
-        """Number of this spout's tuples whose trees are in flight."""
+        """Return the number of this spout's trees in flight."""
         return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
-        """Return what a component emitted on a stream so far, each tuple once for all receivers.
+        """Return the tuples that a component has emitted on a stream, each one once.
 
-        The values are those that a receiver sees, typed by the stream's fields. Raises
-        LocalClusterError for a component or a stream that there is not.
+        The values are typed by the stream's fields, as receivers see them. Raises LocalClusterError
+        for an unknown component or stream.
         """
         components = (*self._topology.spouts, *self._topology.bolts)
         if component not in components:
@@ -259,31 +256,32 @@ class LocalCluster:
 
     def dead_letters(self, spout: str | None = None) -> list[RefusedBody]:
         """Return the bodies that a ``QueueSpout``, the only one unless it is named, has
-        dead-lettered at once: those that could not be decoded, and those that a bolt rejected.
+        dead-lettered at once: bodies that could not be decoded, and bodies that a bolt rejected.
 
         Raises as ``feed_body``.
         """
         return list(self._feeder(spout).refused)
 
     def rejected(self, component: str) -> list[MsgId]:
-        """Message ids that a bolt rejected, in the order in which this spout heard of them; they
-        are among ``failed`` too.
+        """Return the message ids that a bolt rejected, in the order in which this spout heard of
+        them; ``failed`` includes them.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.rejected]
 
     def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
-        """Each message id that a bolt wanted later (``RetryLater``), with the seconds, in order."""
+        """Return the message ids that a bolt wanted later (``RetryLater``) and the seconds, in
+        order.
+        """
         told = self._spouts.told(component)
         return [(one.msg_id, one.later_s) for one in told if one.later_s is not None]
 
     def published(
         self, queue: str | None = None, *, exchange: str | None = None
     ) -> list[PublishedMessage]:
-        """Return what the topology's ``QueueSink`` bolts have published to a queue, or to an
+        """Return the messages that ``QueueSink`` bolts have published to a queue, or to an
         exchange.
 
-        In order, as far as one task published it. Raises LocalClusterError for one that none of
-        them publishes to.
+        Messages of one task are in order. Raises LocalClusterError if no sink publishes there.
         """
         if (queue is None) is (exchange is None):
             raise LocalClusterError("name a queue, or exchange=")
@@ -304,16 +302,15 @@ class LocalCluster:
         return [one for one in sent if not one.exchange and one.routing_key == queue]
 
     def written(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows that the topology's ``DatabaseSink`` bolts have written into a table:
-        columns to values.
+        """Return the rows that ``DatabaseSink`` bolts have written into a table: columns to values.
 
-        A row whose key was written before is none. In order, as far as one task wrote them. Raises
-        LocalClusterError for a table that none of them writes into.
+        Rows whose key was written before are left out. Rows of one task are in order. Raises
+        LocalClusterError if no sink writes into the table.
         """
         return written_rows(self._topology, self._seen, table)
 
     def state(self, component: str) -> dict[Key, Any]:
-        """The state of a ``StatefulBolt``: what its tasks have put there.
+        """Return the state of a ``StatefulBolt``, of all its tasks together.
 
         Raises LocalClusterError if there is no such bolt.
         """
@@ -334,7 +331,9 @@ class LocalCluster:
         return [known.first.text for known in self._engine.tracebacks()]
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
-        """The spout object that runs: a ``FeederSpout`` itself, else a copy of the topology's."""
+        """Return the running spout: a ``FeederSpout`` itself, else a copy of the topology's
+        spout.
+        """
         spouts = self._spouts.spouts_of(component)
         self._running_engine()
         return spouts[task_index]
@@ -346,7 +345,7 @@ class LocalCluster:
         running.callback(engine.close)
         engine.start()
         running.callback(self._keep_seen, engine)
-        # Nothing of what a driver and an operator say lapses here.
+        # The clock stands still: neither the lease nor an order lapses.
         lease = Lease(MemoryPresences(lambda: 0.0))
         lease.take(Holder(driver="local-cluster", run=engine.run_id))
         shared = Surroundings(
@@ -370,7 +369,7 @@ class LocalCluster:
         return feeders[found]
 
     def _keep_seen(self, engine: Engine) -> None:
-        """Keep what can be asked for when the engine is gone."""
+        """Keep the results that can be read after the engine is closed."""
         self._last_tracebacks = [known.first.text for known in engine.metrics.traces()]
         for component, spec in self._topology.bolts.items():
             if isinstance(spec.bolt, StatefulBolt):
@@ -400,7 +399,7 @@ class LocalCluster:
         now = self._clock()
         engine = self._running_engine()
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
-        # One that has come and could not be used, as by a spout that is deactivated, moves nothing.
+        # A moment in the past that nothing has used, as of a deactivated spout, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
 
 
@@ -418,8 +417,8 @@ def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
 
 
 def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
-    """Return the topology without its servers: a test that names a broker or a database means it,
-    those that the topology names are not for tests.
+    """Return the topology without its own broker and database, which are not for tests, unless the
+    test names them in its config.
     """
     runs = topology if named.get("amqp_url") else without_broker(topology)
     database = named.get("database_url")
@@ -427,7 +426,7 @@ def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
 
 
 def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
-    """The same topology with some spouts replaced; the new ones declare the streams.
+    """Return the topology with some spouts replaced; the new ones declare the streams.
 
     Raises LocalClusterError for a component that is no spout of the topology.
     """
@@ -440,8 +439,8 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
 
 def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
-    """The same topology with some bolts replaced, for example by one that answers instead of an
-    API. Streams, subscriptions and settings stay.
+    """Return the topology with some bolts replaced, for example to answer in place of an API.
+    Streams, subscriptions and settings stay.
 
     Raises LocalClusterError for a component that is no bolt of the topology.
     """
@@ -454,8 +453,8 @@ def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
-    """A FeederSpout with the streams of a spout of the topology, for ``with_spouts``; it has the
-    properties of a QueueSpout.
+    """Return a FeederSpout with the streams of a spout, and the properties of a QueueSpout, for
+    ``with_spouts``.
     """
     if component not in topology.spouts:
         raise absent("spout", component, topology.spouts)
@@ -480,15 +479,15 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     engine: EngineName = "memory",
     redis_url: str | None = None,
 ) -> dict[str, list[list[Any]]]:
-    """Feed the named spouts' default streams, run to the end, return what each component emitted on
-    its default stream.
+    """Feed the default streams of the named spouts, run to the end, and return the tuples that each
+    component emitted on its default stream.
 
-    The spouts in ``mock_sources`` are replaced; the others run as they are, and must run dry.
+    The spouts in ``mock_sources`` are replaced; other spouts run as they are, and must run dry.
     Components without a default stream are left out; for other streams use
-    ``LocalCluster.read_tuples``. What is still in flight when nothing moves any more runs into its
-    message timeout. A tuple that fails is not fed again: LocalClusterError is raised with the
-    first reason, or with ``allow_failures`` the rest is returned. Raises as
-    ``LocalCluster.run_until_idle`` does as well.
+    ``LocalCluster.read_tuples``. Trees still in flight at the end run into their message timeout. A
+    tuple that fails is not fed again: LocalClusterError is raised with the first reason, or with
+    ``allow_failures`` the other tuples are returned. Also raises as
+    ``LocalCluster.run_until_idle`` does.
     """
     fed = _with_fed_spouts(topology, mock_sources)
     with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:

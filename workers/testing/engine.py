@@ -1,4 +1,6 @@
-"""The contract of an engine: what runs the bolts of a ``LocalCluster``."""
+"""The contract of an engine, which runs the bolts of a ``LocalCluster``; simulated time, and the
+ticks in it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ _NS = 1_000_000_000
 class Engine(Protocol):
     """Runs the bolts of one topology; used by one thread, between ``start`` and ``close``.
 
-    Spouts and time are not its business: the spout is the only authority on timeouts, so both run
-    in the test's process.
+    It has neither spouts nor time: only a spout decides on timeouts, so both run in the test's
+    process.
     """
 
     @property
@@ -56,9 +58,8 @@ class Engine(Protocol):
 
     @property
     def next_at(self) -> float | None:
-        """Simulated time at which the bolts go on by themselves; None: they do not.
-
-        Then ``work`` must be called.
+        """Simulated time at which bolts go on by themselves, and ``work`` must be called; None:
+        never.
         """
         ...
 
@@ -67,9 +68,7 @@ class Engine(Protocol):
         ...
 
     def work(self) -> None:
-        """Let the bolts work until every inbox is empty.
-
-        Then the ledger knows what became of all trees.
+        """Run the bolts until every inbox is empty, and the ledger has the outcome of all trees.
 
         Raises LocalClusterError if the bolts cannot be run.
         """
@@ -80,12 +79,12 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Clean the bolts up and remove every trace. Idempotent, also when ``start`` has failed."""
+        """Clean up the bolts and remove all data. Idempotent, also after ``start`` has failed."""
         ...
 
 
 class SimulatedClock:
-    """Starts at 0. One thread only."""
+    """Simulated time, which starts at 0 and stands still until it is moved. For one thread."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -95,26 +94,26 @@ class SimulatedClock:
         return self._now
 
     def after(self, seconds: float) -> float:
-        """Return the time so many seconds from now, exact to the nanosecond.
-
-        300 times 0.1 s are 30 s, and not a little less.
+        """Return the time after this number of seconds, rounded to the nanosecond, so that 300
+        times 0.1 s are exactly 30 s.
         """
         return round(self._now + seconds, 9)
 
     def move_to(self, moment: float) -> None:
-        """Let the time be this, unless it is past that."""
+        """Move the time forward to this moment; never back."""
         self._now = max(self._now, moment)
 
 
 class Ticks:
-    """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks.
+    """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks. In a
+    real cluster each task has its own clock.
 
-    The caller has the clock. All times are seconds on that one clock, kept
-    as whole nanoseconds, so that ``due(next_at)`` always gives what ``next_at`` announced.
+    All times are seconds on the caller's clock, kept as whole nanoseconds, so that
+    ``due(next_at)`` always returns the ticks that ``next_at`` announced.
     """
 
     def __init__(self, topology: Topology, start_s: float = 0.0) -> None:
-        """The first ticks are due one period after ``start_s``. Bolts of the system have none."""
+        """The first ticks are due one period after ``start_s``. System bolts have none."""
         beats: dict[int, _Beat] = {}
         start_ns = round(start_s * _NS)
         for component in topology.bolts:
@@ -135,11 +134,11 @@ class Ticks:
 
     @property
     def next_at(self) -> float | None:
-        """Time at which ``due`` will return something; None if no bolt wants ticks."""
+        """Time of the next ticks; None if no bolt wants any."""
         return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
 
     def send(self, engine: Engine, now_s: float) -> bool:
-        """Append the ticks that are due; returns whether there were any."""
+        """Append the ticks that are due; return True if there were any."""
         parcels = self.due(now_s)
         if not parcels:
             return False
@@ -149,9 +148,9 @@ class Ticks:
         return True
 
     def due(self, now_s: float) -> list[Parcel]:
-        """The ticks to append now.
+        """Return the ticks that are due.
 
-        A late call gives one per task, not one for each period that went by.
+        A late call returns one per task, not one for each period that went by.
         """
         now_ns = round(now_s * _NS)
         parcels: list[Parcel] = []

@@ -30,18 +30,18 @@ class Fed(NamedTuple):
     values: list[Any]
     msg_id: MsgId | None
     stream: str
-    # The one that it is for, on a direct stream.
+    # The receiving task, on a direct stream.
     task: int | None
-    # What its message is known by.
+    # The identity of its message.
     identity: Identified | None = None
 
 
 class FeederSpout(Spout):
-    """Emits what it is fed, in order.
+    """Emits the tuples that a test feeds it, in order.
 
-    It replays nothing: what failed is in ``LocalCluster.failed``, feed it again. But what a bolt
-    wants later (``RetryLater``) comes again by itself, when ``LocalCluster.advance_time`` has come
-    so far.
+    It replays nothing: failed tuples are in ``LocalCluster.failed``, and must be fed again. But a
+    tuple that a bolt wants later (``RetryLater``) comes again by itself, when
+    ``LocalCluster.advance_time`` has reached its time.
 
     The object in the topology is the one that runs, so that a test can go on feeding it; with a
     parallelism above 1 its tasks share it.
@@ -57,7 +57,7 @@ class FeederSpout(Spout):
     ) -> None:
         """``fields`` is the default stream's DDL, ``streams`` are named ones.
 
-        ``properties`` adds the columns of a QueueSpout's to the default stream. Raises
+        ``properties`` adds columns to the default stream, as a QueueSpout's do. Raises
         TopologyError without fields and streams, SchemaError.
         """
         if not fields and not streams:
@@ -67,15 +67,15 @@ class FeederSpout(Spout):
         self._properties = PropertyColumns.of(properties)
         self.output_fields = self._properties.after(fields) if fields else ""
         self.changing_fields = self._properties.changing
-        # Of the default stream, without the properties.
+        # Number of fields of the default stream, without the properties.
         self._width = len(Schema.parse(fields).fields) if fields else 0
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._clock: Callable[[], float] = SimulatedClock()
         self._fed: deque[Fed] = deque()
-        # What was emitted with a message id and is not settled.
+        # Tuples with a message id that are not settled yet.
         self._emitted: dict[MsgId, list[Fed]] = {}
-        # What comes again, the next one first: when, and in which order it was asked for.
+        # A heap of tuples that come again: time, order of request, tuple.
         self._later: list[tuple[float, int, Fed]] = []
         self._asked = 0
 
@@ -88,14 +88,15 @@ class FeederSpout(Spout):
         properties: Mapping[str, Any] = MappingProxyType({}),
         identity: Identified | None = None,
     ) -> None:
-        """Emit this at the next ``run_until_idle``; without a ``msg_id`` it is not tracked.
+        """Feed a tuple, to be emitted at the next ``run_until_idle``; without a ``msg_id`` it is
+        not tracked.
 
         ``task`` is for direct streams. ``properties`` are values of the feeder's properties by
-        name, behind ``values``; those that are not given are null. ``identity`` is what the message
-        is known by, from which the keys of its tuples follow.
+        name, appended to ``values``; missing ones are null. ``identity`` is the identity of the
+        message, from which the keys of its tuples are derived.
 
-        Raises BadValuesError, UnknownStreamError, and DirectStreamError for a task too many or too
-        few, here and not in ``run_until_idle``.
+        Raises, already here, BadValuesError, UnknownStreamError, and DirectStreamError if ``task``
+        is missing or not allowed.
         """
         values = self._with_properties(values, stream, properties)
         self._check(values, stream)
@@ -105,12 +106,12 @@ class FeederSpout(Spout):
         self._fed.append(Fed(list(values), msg_id, stream, task, identity))
 
     def attach(self, clock: Callable[[], float]) -> None:
-        """Go by this clock, in seconds."""
+        """Use this clock, in seconds."""
         self._clock = clock
 
     @property
     def next_at(self) -> float | None:
-        """Time at which a message comes again; None: none will."""
+        """Time at which the next message comes again; None: none will."""
         return self._later[0][0] if self._later else None
 
     def next_tuple(self, collector: SpoutCollector) -> None:
@@ -153,7 +154,7 @@ class FeederSpout(Spout):
         return first
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
-        """Itself: the test holds on to it."""
+        """Return itself, because the test holds on to it."""
         return self
 
     def _with_properties(
@@ -162,7 +163,7 @@ class FeederSpout(Spout):
         if not isinstance(values, (list, tuple)) or not (properties or self._properties.columns):
             return values
         if stream != DEFAULT_STREAM or (len(values) != self._width and not properties):
-            # They stand among the values, or there are none.
+            # The properties are among the values already, or the stream has none.
             return values
         try:
             return [*values, *self._properties.values(properties)]

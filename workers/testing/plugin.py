@@ -16,18 +16,18 @@ from tiercel.workers.testing.cluster import EngineName, LocalCluster
 
 
 class StartCluster(Protocol):
-    """Type of the fixture."""
+    """The type of the fixture."""
 
     def __call__(
         self, topology: Topology, config: Config | None = None, **options: Any
     ) -> LocalCluster:
-        """A running cluster; parameters and errors are those of ``LocalCluster``."""
+        """Return a running cluster; parameters and errors are those of ``LocalCluster``."""
         ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The engine is the user's choice of each run: memory while they write, spark
-    before they deploy.
+    """Let the user choose the engine of each run: memory while they write, spark before they
+    deploy.
     """
     parser.getgroup("tiercel").addoption(
         "--tiercel-engine",

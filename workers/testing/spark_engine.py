@@ -1,5 +1,5 @@
-"""The engine of the real thing: inboxes and ledger in Redis, the bolts in
-long-lived Spark tasks.
+"""The engine that runs as a real cluster does: inboxes and ledger in Redis, the bolts in long-lived
+Spark tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tiercel.workers.testing.engine import LocalClusterError
 _CORES = 2
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
-# A process tells its counters, and what bolts raised, each second.
+# Processes report counters and errors every second.
 _TOLD_S = 1.5
 _DELETED_AT_ONCE = 500
 _INSTALLED = tuple(
@@ -61,9 +61,8 @@ _INSTALLED = tuple(
 class SparkEngine:
     """``Engine`` on this machine.
 
-    A name of its own keeps a cluster's keys apart from those of others on the same Redis.
-
-    The capturing bolt's task works in this process, all others in Spark.
+    The topology gets a unique name, which keeps the keys of clusters on one Redis apart. The task
+    of the capturing bolt runs in this process, all others in Spark.
     """
 
     def __init__(self, topology: Topology, slots: int, redis_url: str | None) -> None:
@@ -74,7 +73,7 @@ class SparkEngine:
         redis_url = redis_url or shared_redis_url()
         name = f"local-cluster-{secrets.token_hex(8)}"
         topology = replace(topology, name=name)
-        # Time is simulated: what a timeout is to the tuples, it is not to the server.
+        # Timeouts are in simulated time, which Redis does not know.
         spec = replace(ledger_spec_of(topology, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)
@@ -106,7 +105,7 @@ class SparkEngine:
         """The bolts sleep in real time."""
 
     def start(self) -> None:
-        """Ask Redis first: Spark takes seconds to start, once per process."""
+        """Start; ask Redis first, because Spark takes seconds, once per process."""
         with translated("run on Redis"):
             self._client.ping()
         check_travel(self._run.topology)
@@ -126,8 +125,8 @@ class SparkEngine:
         self._open.callback(self._finish, spark, self._spark)
 
     def work(self) -> None:
-        """Until all inboxes are empty, in two looks: a tuple is in the next inbox before it
-        leaves the one before.
+        """Work until two looks find all inboxes empty: a tuple enters the next inbox before it
+        leaves its own, so one look may miss it.
         """
         empty = 0
         while empty < 2:
@@ -143,8 +142,8 @@ class SparkEngine:
         self._worked_at = time.monotonic()
 
     def tracebacks(self) -> Sequence[KnownError]:
-        """Processes tell them about once a second: waits until that was done after the last
-        work.
+        """Return the errors, after a wait for the report that follows the last work: processes
+        report about once per second.
         """
         time.sleep(max(0.0, self._worked_at + _TOLD_S - time.monotonic()))
         return self.metrics.traces()
@@ -161,7 +160,7 @@ class SparkEngine:
                 tasks.wait(_PATIENCE_S)
 
     def _wipe(self) -> None:
-        """Remove every key of the topology, whatever made it."""
+        """Remove every key of the topology."""
         pattern = topology_prefix(self._run.topology.name).partition("}")[0] + "*"
         with translated("clear up"):
             keys = list(self._client.scan_iter(pattern, count=_DELETED_AT_ONCE))
@@ -171,7 +170,11 @@ class SparkEngine:
 
 @cache
 def shared_redis_url() -> str:
-    """A Redis of our own, which ends with this process. Raises LocalClusterError."""
+    """Return the URL of a private Redis, shared by all clusters of this process, which ends with
+    it.
+
+    Raises LocalClusterError.
+    """
     until_exit = ExitStack()
     atexit.register(until_exit.close)
     try:
@@ -184,7 +187,7 @@ def shared_redis_url() -> str:
 
 @cache
 def shared_spark() -> SparkUnit:
-    """A context on this machine, or the one that this process has already.
+    """Return a Spark context on this machine, or the one that this process has already.
 
     Raises SparkUnavailableError.
     """
@@ -201,9 +204,7 @@ def _end(spark: SparkUnit) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun(Run):
-    """A run of which the kit sees what components emit, and whose ticks come
-    from simulated time.
-    """
+    """A run that shows the kit all emitted tuples, and gets its ticks from simulated time."""
 
     imports: Imports
 
@@ -211,8 +212,8 @@ class WatchedRun(Run):
         return CopyingInboxes(super().open_inboxes(), self.topology)
 
     def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
-        """The imports come first: when they are unpickled, what follows may name the
-        test's own modules.
+        """Pickle the imports first: once they are unpickled, the rest may name the test's own
+        modules.
         """
         others = {
             field.name: getattr(self, field.name)
@@ -228,19 +229,18 @@ def _run(imports: Imports, others: Mapping[str, Any]) -> WatchedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """Places of the imported modules of one process, beside installed ones.
+    """The places of a process's imported modules, without installed ones: bolts are in test
+    modules, which only pytest can find.
 
-    To unpickle it makes another process know them.
-
-    Nothing is imported before it is needed: what a module does when it is imported, it does in the
-    workers only if a bolt's code is in it, or is used by it.
+    Unpickling it makes them importable in another process. Nothing is imported before it is needed,
+    so the workers import a module only if a bolt's code is in it, or uses it.
     """
 
     # ``sys.path``.
     path: tuple[str, ...]
     # Module to file.
     files: Mapping[str, str]
-    # Package to the folders of its modules; for those that pytest only thought up there are none.
+    # Package to the folders of its modules; empty for a package that only pytest knows.
     packages: Mapping[str, Sequence[str]]
 
     @classmethod
@@ -250,8 +250,8 @@ class Imports:
             for name, module in list(sys.modules.items())
             if (file := _own_file(name, module))
         }
-        # pytest makes up empty modules in the places of folders: they count as packages, because
-        # others have them as parents.
+        # pytest invents empty modules for folders: they count as packages, because other modules
+        # have them as parents.
         parents = {
             parent for name in files for parent in accumulate(name.split(".")[:-1], "{}.{}".format)
         }
@@ -269,7 +269,7 @@ class Imports:
         return cls(path=path, files=files, packages=packages)
 
     def restore(self) -> None:
-        """Make this process able to import the same. Idempotent."""
+        """Make the modules importable in this process. Idempotent."""
         if self == _Finder.imports:
             return
         sys.path += [entry for entry in self.path if entry not in sys.path]
@@ -282,9 +282,7 @@ class Imports:
 
 
 class _Finder:
-    """First in ``sys.meta_path``: a module means the same file in every process, whatever
-    else has its name.
-    """
+    """Comes first in ``sys.meta_path``, so that a module is the same file in every process."""
 
     imports: Imports | None = None
 
@@ -314,9 +312,8 @@ def _restored(
 
 
 def _own_file(name: str, module: ModuleType) -> str | None:
-    """The source file of a module that is not installed.
-
-    Those that are, workers find by themselves.
+    """Return the source file of a module; None if it is installed, so that workers find it
+    anyway.
     """
     file = getattr(module, "__file__", None)
     if name == "__main__" or not isinstance(file, str) or not file.endswith(".py"):

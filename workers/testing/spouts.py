@@ -67,14 +67,13 @@ class Surroundings:
 
 
 class SpoutTasks:
-    """The spout tasks of a topology, in its order, and what their spouts were told."""
+    """The spout tasks of a topology, in its order, and the outcomes that their spouts heard."""
 
     def __init__(self, topology: Topology) -> None:
         self._told: dict[str, list[SpoutOutcome]] = {component: [] for component in topology.spouts}
         self._spouts: dict[str, list[Spout]] = {component: [] for component in topology.spouts}
         self._tasks: dict[str, list[SpoutTask]] = {component: [] for component in topology.spouts}
-        # In the order of their start: the first one that was opened is the first one that
-        # is closed.
+        # In the order of their start, which is also the order in which they are closed.
         self._opened: list[SpoutTask] = []
 
     def open(self, shared: Surroundings, running: ExitStack) -> None:
@@ -92,18 +91,18 @@ class SpoutTasks:
         self.obey()
 
     def turn(self) -> tuple[bool, bool]:
-        """One turn of each; returns whether anything moved, and whether anything was sent."""
+        """Give each task a turn; return whether anything moved, and whether anything was sent."""
         turns = [task.turn() for task in self._opened]
         return any(turn.worked or turn.sent for turn in turns), any(turn.sent for turn in turns)
 
     def obey(self) -> None:
-        """Let them do what was ordered."""
+        """Have the tasks obey the orders."""
         for task in self._opened:
             task.obey()
 
     @property
     def next_at(self) -> float | None:
-        """Time at which the next tuple times out or comes again; None if none will."""
+        """Time at which the next tuple times out, or comes again; None if none will."""
         moments = [task.next_timeout for task in self._opened]
         for spouts in self._spouts.values():
             moments += [each.next_at for each in spouts if isinstance(each, FeederSpout)]

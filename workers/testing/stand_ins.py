@@ -34,12 +34,12 @@ from tiercel.workers.testing.capture import Seen
 from tiercel.workers.testing.engine import LocalClusterError
 from tiercel.workers.testing.feeder import Fed, FeederSpout
 
-# The stream on which a captured sink says what it would have published.
+# The stream on which a captured sink emits the messages that it would have published.
 PUBLISHED = "__published"
-# By these a message may be known, and since when: see ``queues.message.identity``.
+# Properties that may hold the identity of a message, or its time: see ``queues.message.identity``.
 _KNOWN_BY = ("message_id", "headers", "timestamp")
 _MESSAGE = Schema.parse("exchange string, routing_key string, properties binary, body binary")
-# A name that no field of a user's has.
+# A name that no user's field has.
 _KEY = replace(Schema.parse("key binary").fields[0], name="__key")
 
 
@@ -82,9 +82,9 @@ class RefusedBody:
 
 
 class BodyFeeder(FeederSpout):
-    """In the place of a ``QueueSpout``: emits what its decoder makes of the bodies that it is fed.
+    """Stands in for a ``QueueSpout``: emits the bodies that it is fed, as the spout decodes them.
 
-    It replays nothing but what a bolt wants later (``RetryLater``).
+    It replays only tuples that a bolt wants later (``RetryLater``).
     """
 
     def __init__(self, spout: QueueSpout) -> None:
@@ -97,17 +97,17 @@ class BodyFeeder(FeederSpout):
         self._decode = spout.decoder()
         self._known_by = spout.identity
         self._identify = None if spout.identity is None else identity_reader(spout.identity)
-        # Each with the values of its properties; the tag is the message id.
+        # Bodies with the values of their properties; the delivery tag is the message id.
         self._bodies: deque[tuple[Delivery, list[Any]]] = deque()
-        # By message id: they count from 1.
+        # By message id, counted from 1.
         self._fed_bodies: dict[int, bytes] = {}
         self.refused: list[RefusedBody] = []
 
     def feed_body(self, body: bytes, properties: Mapping[str, Any], identity: str | None) -> int:
-        """Emit its values at the next ``run_until_idle``; returns the message id.
+        """Feed a body, to be emitted at the next ``run_until_idle``; return the message id.
 
-        Raises SchemaError for a property that has no column here, BadPropertyError for one that no
-        message can have, and LocalClusterError for an identity that the spout does not look for.
+        Raises SchemaError for a property without a column, BadPropertyError for a property that no
+        message can have, LocalClusterError for an identity that the spout does not look for.
         """
         values = self._properties.values(properties)
         msg_id = len(self._fed_bodies) + 1
@@ -117,7 +117,7 @@ class BodyFeeder(FeederSpout):
         return msg_id
 
     def _said(self, properties: Mapping[str, Any], identity: str | None) -> dict[str, Any]:
-        """Return those properties of the message by which it is known, and since when."""
+        """Return the properties that hold the message's identity and time."""
         said = {name: properties[name] for name in _KNOWN_BY if name in properties}
         if identity is None:
             return said
@@ -158,7 +158,7 @@ class BodyFeeder(FeederSpout):
 
 
 class CapturedSink(Bolt):
-    """In the place of a ``QueueSink``: makes its messages, and publishes none."""
+    """Stands in for a ``QueueSink``: makes its messages, and publishes none."""
 
     def __init__(self, sink: QueueSink) -> None:
         self._sink = sink
@@ -172,7 +172,7 @@ class CapturedSink(Bolt):
     def flush(self, collector: OutputCollector) -> None:
         for tup, message in self._sink.take_held():
             properties = b"".join(message.properties.encode())
-            # In no tree: what is published is not taken back where another part of it fails.
+            # Not anchored: a published message is not taken back if another part of its tree fails.
             collector.emit(
                 [message.exchange, message.routing_key, properties, message.body], stream=PUBLISHED
             )
@@ -180,7 +180,7 @@ class CapturedSink(Bolt):
 
 
 def published_message(values: Sequence[Any]) -> PublishedMessage:
-    """Return what a captured sink emitted as a message."""
+    """Return the message in the values that a captured sink emitted."""
     exchange, routing_key, properties, body = values
     return PublishedMessage(
         body=body,
@@ -191,8 +191,8 @@ def published_message(values: Sequence[Any]) -> PublishedMessage:
 
 
 def places_of(topology: Topology) -> Sequence[tuple[Any, Any]]:
-    """Return the queue and the exchange of each sink of a topology: a name, a ``field``, or None
-    for the one that it has not.
+    """Return the queue and the exchange of each sink of a topology: a name, a ``field``, or
+    None.
     """
     return [
         (spec.bolt.queue, spec.bolt.exchange)
@@ -224,8 +224,9 @@ def with_database(topology: Topology, url: str) -> Topology:
 
 
 class CapturedDatabase(Bolt):
-    """In the place of a ``DatabaseSink``: makes its rows, and writes none. What has a key that was
-    there before is no row, as in the database; a function of the user's is not called.
+    """Stands in for a ``DatabaseSink``: makes its rows, and writes none.
+
+    As in the database, a row with a known key is dropped. A user's function is not called.
     """
 
     def __init__(self, sink: DatabaseSink) -> None:
@@ -248,7 +249,7 @@ class CapturedDatabase(Bolt):
         for tup, row in held:
             before = self._keys.claim(row)
             if before is None:
-                # In no tree: what is written is not taken back where another part of it fails.
+                # Not anchored: a written row is not taken back if another part of its tree fails.
                 stream = _stream_of(tup.source_component, tup.source_stream)
                 collector.emit([*tup.values, row.key], stream=stream)
             elif row.said.contradicts(before):
@@ -265,7 +266,9 @@ class _Keys:
         self._contents: dict[bytes, int] = {}
 
     def claim(self, row: Row) -> int | None:
-        """Return what the message said whose row has this key; None if it is new, or none."""
+        """Return the content of the earlier message with the key of this row; None if the key is
+        new, or missing.
+        """
         if row.key is None:
             return None
         before = self._contents.get(row.key)
@@ -280,7 +283,7 @@ class _Keys:
 def written_rows(topology: Topology, seen: Seen, table: str) -> list[dict[str, Any]]:
     """Return the rows that captured sinks made for a table.
 
-    Raises LocalClusterError for one that no sink writes into.
+    Raises LocalClusterError for a table that no sink writes into.
     """
     sinks = {
         component: (spec, spec.bolt)
@@ -308,7 +311,7 @@ def written_rows(topology: Topology, seen: Seen, table: str) -> list[dict[str, A
 
 
 def _streams(topology: Topology, spec: BoltSpec) -> dict[str, Schema]:
-    """One for each stream that the sink receives, with the fields of that, and the key."""
+    """Return a stream for each stream that the sink receives, with its fields and the key."""
     return {
         _stream_of(one.component, one.stream): Schema(
             (*topology.spec(one.component).streams[one.stream].fields, _KEY)

@@ -127,11 +127,11 @@ def test_what_cannot_be_is_one_line(refused, tmp_path, arguments, line):
 @pytest.mark.parametrize(
     ("bad", "line"),
     [
-        ("{}", "message 2: the member 'id' of the body is no text and no whole number"),
+        ("{}", "message 2: the member 'id' of the body is not a text or a whole number"),
         ('{"id": null}', "message 2: the member 'id'"),
         ('{"id": true}', "message 2: the member 'id'"),
         ('{"id": 1.5}', "message 2: the member 'id'"),
-        ("[1]", "message 2: the body is no JSON object"),
+        ("[1]", "message 2: the body is not a JSON object"),
         ("{", "message 2: the body is not JSON"),
         (json.dumps({"id": "x" * 1_000_000}), "message 2: message_id has 1,000,000 bytes"),
     ],
