@@ -2,7 +2,8 @@
 
 A store that takes part in a commit hands out *effects*: calls that are prepared and not yet made.
 ``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only
-if the one before was taken. Memory twins hand out ``LocalEffect``, stores in Redis ``RedisEffect``.
+if the one before replied True. Memory twins hand out ``LocalEffect``, stores in Redis
+``RedisEffect``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Effect(Protocol[T_co]):
     """One prepared call. It may be repeated as it is: its server recognises a repeat."""
 
     def perform(self) -> T_co:
-        """Make this call alone, and return its reply. Raises what its store raises."""
+        """Make this call alone, and return its reply. Raises the errors of its store."""
         ...
 
 
@@ -42,12 +43,12 @@ class Pipeline(Protocol):
         ...
 
     def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
-        """Make each call only if the one before replied True; return the replies of those made."""
+        """Make each call only if the one before replied True; return the replies of all made."""
         ...
 
 
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
-    """Make all calls, those of one server in one round trip; returns the replies in order.
+    """Make all calls, with one round trip per server; returns the replies in order.
 
     Calls of one server take effect in the order given; calls of several servers in no order. If one
     of them raises, the others may have taken effect or not: repeat all of them.
@@ -70,11 +71,11 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
 def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
     """Make each call only if the one before replied True.
 
-    Return the replies of those that were made.
+    Return the replies of the calls that were made.
 
     Calls of one server that follow each other are one round trip, and one atomic step as long as
-    they are small. If one raises, those behind it were not made, and those before it were: repeat
-    all of them. Holds on several servers as well, with a round trip for each change of server.
+    they are small. If one raises, the calls behind it were not made, and the calls before it were:
+    repeat all of them. On several servers too, with a round trip for each change of server.
     """
     replies: list[Any] = []
     for pipeline, together in groupby(effects, _pipeline_of):

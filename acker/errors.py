@@ -13,7 +13,7 @@ never exceptions.
 
 
 class AckerError(Exception):
-    """An error of what is kept in Redis: ledger, inboxes, states, metrics, control."""
+    """An error of data in Redis: ledger, inboxes, states, metrics, control."""
 
 
 class RedisUnavailableError(AckerError):

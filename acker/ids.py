@@ -80,7 +80,7 @@ def edges(seeds: Ids, positions: Ids, targets: Ids) -> Ids:
 class RootIds:
     """Draws root ids: 8 bits of time generation, 16 bits of run, 40 random bits. Not thread-safe.
 
-    Ids of one run share a bucket of the ledger, so that what is registered together is looked up
+    Ids of one run share a bucket of the ledger, so that roots registered together are looked up
     together. The run counts on from a random start: no two ids of one ``RootIds`` are equal within
     a generation (of up to 6 million ids), and equal ids of two owners, one chance in 2**56 a pair,
     are seen by ``register``.

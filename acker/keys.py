@@ -1,16 +1,17 @@
-"""Keys: what a tuple is known by over all deliveries of its message. Pure.
+"""Keys of tuples, the same over all deliveries of a message. Pure.
 
-Root ids are drawn, so that a message that is delivered again never meets its earlier attempt. What
-must take place once, however often it is delivered, needs the opposite: an id that is the same
-each time. It is derived as edges are, from the identity of the message and the way of the tuple:
-at each emission from the anchor's key, the emission's position, and the bolt that receives it.
-Never from a task: a shuffle, a rebalance or another parallelism sends the tuple elsewhere.
+Root ids are drawn, so that a message that is delivered again never meets its earlier attempt. An
+effect that must take place once, however often the message is delivered, needs the opposite: an id
+that is the same each time. It is derived as edges are, from the identity of the message and the way
+of the tuple: at each emission from the anchor's key, the emission's position, and the bolt that
+receives it. Never from a task: a shuffle, a rebalance or another parallelism sends the tuple
+elsewhere.
 
 A key is five numbers of 64 bits, its lanes: two of them are the key that bolts see. The others
 help to tell a repeat from another message that has its identity: 128 bits of a digest of the body,
 in the last two lanes, and in the third the seconds since the epoch from which on the message may
-have been processed (32 bits) and a digest of 32 bits, by which marks of versions that knew no other
-are compared. 0 where one is not known. Zeros are no key.
+have been processed (32 bits) and a digest of 32 bits, by which marks of older versions are
+compared. A lane is 0 where it is not known. Zeros are no key.
 
 The digest has no secret key: all spout workers would need the same one for as long as marks are
 kept. A publisher can therefore compute it, and 128 bits of BLAKE2b are enough that none finds a
@@ -33,7 +34,7 @@ from tiercel.acker.ledger import Ids
 Keys = NDArray[np.uint64]
 
 LANES = 5
-# Of what bolts see.
+# Bytes of the key that bolts see.
 KEY_BYTES = 16
 NO_KEY = bytes(8 * LANES)
 _LOW = np.uint64((1 << 32) - 1)
@@ -89,7 +90,7 @@ class KeyOrigin:
 
 
 def as_keys(keys: list[bytes]) -> Keys:
-    """The keys of n tuples; ``NO_KEY`` for one that has none."""
+    """Join the keys of n tuples; ``NO_KEY`` stands for none."""
     return np.frombuffer(b"".join(keys), "<u8").reshape(-1, LANES)
 
 
@@ -100,14 +101,14 @@ def has_key(keys: Keys) -> NDArray[np.bool_]:
 
 
 def said_by(lanes: bytes) -> Said:
-    """Return what the lanes of a tuple say of its message."""
+    """Read the lanes of a tuple about its message."""
     third = int.from_bytes(lanes[KEY_BYTES : KEY_BYTES + 8], "little")
     content = int.from_bytes(lanes[KEY_BYTES + 8 :], "little")
     return Said(content, third & _DIGITS, third >> 32)
 
 
 def lanes_of(keys: Keys) -> list[bytes | None]:
-    """The lanes of each tuple, of which the first 16 bytes are the key; None without a key."""
+    """Return the lanes of each tuple, whose first 16 bytes are the key; None without a key."""
     joined = keys.astype("<u8").tobytes()
     size = len(NO_KEY)
     found: list[bytes | None] = [joined[at : at + size] for at in range(0, len(joined), size)]
@@ -117,13 +118,14 @@ def lanes_of(keys: Keys) -> list[bytes | None]:
 
 
 def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: str) -> Keys:
-    """The keys of emissions that ``bolt`` receives: ``counts[i]`` anchors each, whose keys are
-    ``parents``, and whose emissions are counted by ``positions``, parallel to these.
+    """Derive the keys of emissions that ``bolt`` receives. Emission i has ``counts[i]`` anchors;
+    ``parents`` are the keys of the anchors, and ``positions`` the numbers of their emissions,
+    parallel to them.
 
     Two emissions of one anchor differ, and so do two copies of one emission: a position has the
-    number of the emission in its lower half, that of the copy among those for this bolt in its
-    upper half. The order of the anchors makes no difference. An emission that has an anchor
-    without a key, or no anchor, has none.
+    number of the emission in its lower half, the number of the copy for this bolt in its upper
+    half. The order of the anchors makes no difference. An emission that has an anchor without a
+    key, or no anchor, has none.
     """
     a = mix_array(parents[:, 0] ^ mix_array(positions))
     b = mix_array(parents[:, 1] + a)
@@ -151,7 +153,7 @@ def _salt(bolt: str) -> tuple[np.uint64, np.uint64]:
 
 
 def _hash(*names: str) -> blake2b:
-    """Of names, each with its length, so that no two lists of them are one text."""
+    """Join names, each with its length, so that no two lists give the same text."""
     made = blake2b(digest_size=KEY_BYTES)
     for name in names:
         encoded = name.encode()

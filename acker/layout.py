@@ -36,8 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
-from tiercel.acker.ledger import Failure, Ids, LedgerSpec
-from tiercel.acker.work import LIFETIMES, REASON_LENGTH, RootUpdates
+from tiercel.acker.ledger import LIFETIMES, REASON_LENGTH, Failure, Ids, LedgerSpec, RootUpdates
 
 # Roots per call: two to four milliseconds, and a third of what Lua can unpack.
 SLICE = 3000
@@ -110,7 +109,7 @@ class ShardKeys:
         return f"{self._prefix}registered:{owner}"
 
     def receipt(self, packed: bytes) -> str:
-        """The receipt of one call of ``register``, named by what it brings."""
+        """Return the key of the receipt of one call of ``register``, named by its content."""
         return f"{self._prefix}n:{hashlib.blake2b(packed, digest_size=16).hexdigest()}"
 
     def buckets(self, groups: Sequence[Group]) -> list[str]:

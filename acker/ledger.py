@@ -1,7 +1,8 @@
 """The contract of the ledger: the state of every pending tuple tree, one 64-bit ack-val per root.
 
 ``MemoryLedger`` and ``RedisLedger`` both fulfil it and pass one suite; the memory one is the oracle
-of the property tests.
+of the property tests. Behind the contract stand the canonical form of the work of one call, and the
+joining of replies of several servers; both are pure.
 
 Ids, everywhere in tiercel, are unsigned 64-bit integers. A *root* id names one emitted spout tuple;
 an *edge* id names one copy of a tuple on its way to one task. The *owner* of a root is the task id
@@ -11,6 +12,7 @@ an *edge* id names one copy of a tuple on its way to one task. The *owner* of a 
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +23,13 @@ from numpy.typing import NDArray
 
 from tiercel.acker.effects import Effect
 
+# Characters of a failure's reason that are kept.
+REASON_LENGTH = 500
+# Number of message timeouts for which entries and feeds are kept.
+LIFETIMES = 4
+# The component under which the ledger itself fails roots; Storm's name for it.
+LEDGER_COMPONENT = "__acker"
+OTHER_WORK = "a repeated step did other work"
 Ids = NDArray[np.uint64]
 
 
@@ -41,7 +50,7 @@ class Applied(enum.Enum):
 class Token:
     """Names the work of one step of one bolt task.
 
-    It is the same for every attempt at the step, but for ``attempt``.
+    All attempts at the step have the same, except for ``attempt``.
     """
 
     # Drawn by the driver at each start, so that steps of two runs never meet.
@@ -64,7 +73,7 @@ class Failure:
     reason: str
     # The message can never be processed: it shall not come again.
     reject: bool = False
-    # The bolt wants the message after so many seconds, and not before; None: it says nothing.
+    # The bolt wants the message after this many seconds, and not before; None: no such wish.
     retry_after_s: float | None = None
     # False: the message is not to blame, and this counts towards no limit of failures.
     blame: bool = True
@@ -126,7 +135,7 @@ class Census:
     memory_bytes: int
     # Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet.
     feed_entries: int
-    # Age of the oldest of those; 0 if there is none.
+    # Age of the oldest feed entry; 0 if there is none.
     feed_lag_s: float
 
 
@@ -148,16 +157,14 @@ class LedgerSpec:
 
 
 class OutcomeFeed(Protocol):
-    """The outcomes of one owner's roots. Of several readers the one that opened it last counts.
-
-    An earlier one may go on, as a worker does whose task was taken over. It takes nothing away
-    from the later one.
+    """The outcomes of one owner's roots. The reader that opened it last counts. An earlier reader
+    may go on, as a worker does whose task was taken over. It takes nothing away from the later one.
     """
 
     def read(self, timeout: timedelta) -> Outcomes:
         """Wait at most ``timeout`` for outcomes and return all that are there; falsy if none came.
 
-        Every outcome appended since this feed was opened is returned exactly once; those of an
+        Every outcome appended since this feed was opened is returned exactly once; outcomes for an
         earlier reader of the same owner are skipped (its roots belonged to a channel that is gone).
         Raises RedisUnavailableError; the next read then goes on where the last successful one
         ended, so nothing is skipped.
@@ -175,10 +182,10 @@ class Ledger(Protocol):
     * Every call is safe to repeat as it is: a client that lost the reply may send it again
       (redis-py does, by itself).
     * Each call is atomic for each root. A call of many roots takes effect in slices of a few
-      thousand; one that broke off may have taken effect in part, and is completed by repeating it.
+    thousand; a call that broke off may have taken effect in part, and is completed by repeating it.
     * A root is *pending* from ``register`` until exactly one outcome: it is removed and the
-      outcome appended to its owner's feed in one step. What comes later for it is late:
-      ignored and counted.
+      outcome appended to its owner's feed in one step. Later calls for it are late: ignored and
+      counted.
     * Everything may vanish at any moment: a root whose entry was lost gets no outcome, and its
       spout times it out.
     * Raises RedisUnavailableError (may be repeated), RedisRefusedError (a person must act).
@@ -189,13 +196,13 @@ class Ledger(Protocol):
         tuple's copies).
 
         A root that is pending with this owner and this ack-val, and was registered by this ledger
-        object and not by that of an earlier worker, is a repeat and changes nothing: an entry is
-        never XORed into here, or a repeated call would complete it. (Its tuples leave only after
-        this returned, so no update has changed it.) Returns the roots that collide with another
-        pending entry; those were not registered, the caller draws again, and must not ``forget``
-        them: they are another's. An ack-val of 0 (a tuple without receivers) completes at once,
-        and once however often this very call is repeated. Raises ValueError for an owner that is
-        not of this ledger.
+        object, and not by an earlier worker's, is a repeat and changes nothing: an entry is never
+        XORed into here, or a repeated call would complete it. (Its tuples leave only after this
+        returned, so no update has changed it.) Returns the roots that collide with another pending
+        entry; they were not registered, the caller draws again, and must not ``forget`` them: they
+        are another's. An ack-val of 0 (a tuple without receivers) completes at once, and only once
+        however often this very call is repeated. Raises ValueError for an owner that is not of this
+        ledger.
         """
         ...
 
@@ -204,22 +211,22 @@ class Ledger(Protocol):
         is failed at once.
 
         Takes effect once per step, however often it is called. The digest covers the whole call:
-        the updates and which roots fail, whatever their order, but not the reasons.
+        the updates and the failed roots in any order, but not the reasons.
 
-        * Same step, same digest: what took effect before is not applied again. What an attempt that
-          died halfway left undone is applied now.
+        * Same step, same digest: slices that took effect before are not applied again; slices that
+          an attempt left undone when it died halfway are applied now.
         * Same step, another digest: all roots named in this call are failed, as component
           "__acker", with the reason "a repeated step did other work", also where the earlier
           attempt died halfway.
-        * A step that is older than one that the task has applied, an attempt that is older than one
-          that the ledger has heard of (here or by ``fence``), another run than the current one (see
-          ``begin``): STALE, nothing is applied.
+        * A step older than the task's last applied one, an attempt older than the last one that the
+          ledger knows (from here or ``fence``), another run than the current one (see ``begin``):
+          STALE, nothing is applied.
 
-        The last step of each task is remembered until a later one of the task comes, never by a
-        clock: Spark may repeat a step hours after it was applied. With several shards each decides
-        for its own roots; the reply is STALE if one of them says so. A root in both updates and
-        failures is failed; of several failures of one root the first counts. A call that names no
-        root does nothing.
+        The last step of each task is remembered until the task's next one comes, never by a clock:
+        Spark may repeat a step hours after it was applied. With several shards each decides for its
+        own roots; the reply is STALE if one shard replies so. A root in both updates and failures
+        is failed; if a root has several failures the first counts. A call that names no root does
+        nothing.
         """
         ...
 
@@ -228,8 +235,8 @@ class Ledger(Protocol):
     ) -> list[Effect[Reply]]:
         """Prepare ``apply``, to leave together with calls of other stores; see ``acker.effects``.
 
-        One effect per shard and slice, in any order; ``total`` of their replies is what ``apply``
-        returns.
+        One effect per shard and slice, in any order; ``apply`` returns the ``total`` of their
+        replies.
         """
         ...
 
@@ -251,22 +258,22 @@ class Ledger(Protocol):
     def fence(self, run: str, task: int, attempt: int) -> bool:
         """Make older attempts at the task STALE from now on; its last step stays known.
 
-        False: this attempt is older than another one that the ledger has heard of, or the run is
-        not the current one; nothing was changed, and the caller must stop.
+        False: the ledger knows a newer attempt, or the run is not the current one; nothing was
+        changed, and the caller must stop.
         """
         ...
 
     def fail(self, failures: Sequence[Failure]) -> int:
-        """Fail roots at once, outside any token. Returns how many were pending."""
+        """Fail roots at once, outside any token. Returns the number that was pending."""
         ...
 
     def release(self, roots: Sequence[int]) -> int:
-        """Give roots back without blame. Returns how many were pending."""
+        """Give roots back without blame. Returns the number that was pending."""
         ...
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
-        """Tell the owners of the pending ones among ``roots`` to start their timeouts again, and
-        keep the entries as long. ``waiting``: the trees wait for a limit, and are counted apart.
+        """Tell the owners of the pending roots to start their timeouts again, and keep the entries
+        as long. ``waiting``: the trees wait for a limit, and are counted apart.
         """
         ...
 
@@ -284,9 +291,9 @@ class Ledger(Protocol):
         ...
 
     def census(self) -> Census:
-        """Count what there is now; costs as much as ``pending``.
+        """Count all entries; costs as much as ``pending``.
 
-        With several servers each is counted at its own moment.
+        Several servers are not counted at the same moment.
         """
         ...
 
@@ -297,3 +304,90 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Release the connections. Idempotent."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootUpdates:
+    """The work of one call in canonical form: each root once, ascending.
+
+    ``reasons[i]`` is the index of the failure of root i; -1: none, it is updated.
+    """
+
+    roots: Ids
+    xors: Ids
+    reasons: NDArray[np.int64]
+    failures: Sequence[Failure]
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes; equal for equal work.
+
+        The set of failed roots belongs to the work, their reasons do not: a reason that holds an
+        address or a time differs between two attempts that did the same.
+        """
+        failed = np.packbits(self.reasons >= 0).tobytes()
+        content = hashlib.blake2b(self.roots.astype("<u8").tobytes(), digest_size=16)
+        content.update(self.xors.astype("<u8").tobytes())
+        content.update(failed)
+        return content.digest()
+
+
+def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates:
+    """Sort, fold entries of one root, and let failing win over updating.
+
+    Raises ValueError for arrays of unequal length.
+    """
+    roots = np.asarray(updates.roots, np.uint64)
+    xors = np.asarray(updates.xors, np.uint64)
+    if roots.shape != xors.shape or roots.ndim != 1:
+        raise ValueError(f"updates need as many xors as roots, not {xors.shape} and {roots.shape}")
+    failed = np.array([failure.root for failure in failures], np.uint64)
+    if failed.size:
+        xors = np.concatenate((xors, np.zeros(failed.size, np.uint64)))
+        roots = np.concatenate((roots, failed))
+    if not _ascending(roots):
+        order = np.argsort(roots, kind="stable")
+        roots, first = np.unique(roots[order], return_index=True)
+        xors = np.bitwise_xor.reduceat(xors[order], first) if roots.size else xors
+    reasons = np.full(roots.size, -1, np.int64)
+    if failed.size:
+        # Backwards, so that the first of several failures of one root stays.
+        reasons[np.searchsorted(roots, failed[::-1])] = np.arange(failed.size)[::-1]
+        xors = np.where(reasons >= 0, np.uint64(0), xors)
+    return RootUpdates(roots=roots, xors=xors, reasons=reasons, failures=failures)
+
+
+def _ascending(roots: Ids) -> bool:
+    return bool(np.all(roots[1:] > roots[:-1]))
+
+
+def conflict_of(root: int) -> Failure:
+    """Return the failure of a root whose task did other work than its earlier attempt."""
+    return Failure(root=root, component=LEDGER_COMPONENT, task=0, reason=OTHER_WORK)
+
+
+def joined(parts: Sequence[Outcomes]) -> Outcomes:
+    """Join outcomes, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Outcomes(
+        acked=[root for part in parts for root in part.acked],
+        failed=[failure for part in parts for failure in part.failed],
+        released=[root for part in parts for root in part.released],
+        reset=[root for part in parts for root in part.reset],
+        waiting=[root for part in parts for root in part.waiting],
+        ledger_lost=any(part.ledger_lost for part in parts),
+    )
+
+
+def total(replies: Sequence[Reply]) -> Reply:
+    """Return the reply to a whole ``apply`` from the replies to its parts."""
+    verdicts = {reply.applied for reply in replies} or {Applied.FRESH}
+    # The verdict on the whole is the first of these that a part got.
+    ranking = (Applied.STALE, Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED)
+    return Reply(
+        applied=next(verdict for verdict in ranking if verdict in verdicts),
+        completed=sum(reply.completed for reply in replies),
+        failed=sum(reply.failed for reply in replies),
+        late=sum(reply.late for reply in replies),
+    )

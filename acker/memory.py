@@ -12,6 +12,8 @@ from functools import partial
 
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
 from tiercel.acker.ledger import (
+    LIFETIMES,
+    REASON_LENGTH,
     Applied,
     Census,
     Failure,
@@ -20,9 +22,10 @@ from tiercel.acker.ledger import (
     Reply,
     Token,
     Updates,
+    conflict_of,
+    joined,
+    total,
 )
-from tiercel.acker.outcomes import joined, total
-from tiercel.acker.work import LIFETIMES, REASON_LENGTH, conflict_of
 
 # As many as Redis takes.
 _ROOT_BYTES = 27
@@ -222,7 +225,7 @@ class MemoryFeed:
 
     def __init__(self, changed: threading.Condition) -> None:
         self.arrived: list[Outcomes] = []
-        # Time at which the first of those came.
+        # Time at which the first of them came.
         self.waiting_since = 0.0
         self._changed = changed
         self._closed = False
@@ -246,7 +249,7 @@ class _Known:
 
     # The newest one.
     attempt: int
-    # The last one that was applied; -1: none.
+    # The last step that was applied; -1: none.
     step: int = -1
     # That step's.
     work: object = None
@@ -263,7 +266,7 @@ class _Steps:
         self._known: dict[tuple[str, int], _Known] = {}
 
     def judge(self, token: Token, work: object) -> Applied:
-        """Judge the work of a step, and remember it. Nothing was applied of what is not FRESH."""
+        """Judge the work of a step, and remember it. Only FRESH work is to be applied."""
         if self._run not in (None, token.run):
             return Applied.STALE
         known = self._known.setdefault((token.run, token.task), _Known(token.attempt))

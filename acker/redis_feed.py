@@ -15,18 +15,24 @@ from redis import exceptions
 
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.pool import Command, Pool
-from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import script_source
 from tiercel.acker.errors import AckerError
 from tiercel.acker.layout import unpack_failures, unpack_roots
-from tiercel.acker.ledger import Failure, Outcomes
-from tiercel.acker.outcomes import joined
-from tiercel.acker.scripts import Noted
+from tiercel.acker.ledger import Failure, Outcomes, joined
 
 _START = "0-0"
 # ``close`` wakes a reader within this.
 _ONE_SERVER_WAIT_S = 0.5
 # An outcome on one server waits while the reader waits at another.
 _SEVERAL_SERVERS_WAIT_S = 0.01
+
+
+@dataclass(slots=True)
+class Noted:
+    """State that a shard's server has confirmed to one owner, and must not lose afterwards."""
+
+    # Calls of ``register``.
+    calls: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,7 +76,7 @@ class FeedServer:
     name: bytes = field(default_factory=lambda: time.time_ns().to_bytes(8) + secrets.token_bytes(4))
 
     def open(self) -> None:
-        """Throw away what was for an earlier reader. May be repeated until it succeeded."""
+        """Throw away outcomes for an earlier reader. May be repeated until it succeeds."""
         with (
             translated("open the outcome feed"),
             self.client.pipeline(transaction=False) as pipeline,
@@ -105,8 +111,8 @@ class FeedServer:
         for shard, seen in zip(self.shards, found, strict=True):
             if shard in lost:
                 # The new stream may count from below the old position: read it from its start, next
-                # time. What came now lies above that position, and going on behind it would skip
-                # what lies below.
+                # time. The new entries lie above that position, and going on behind them would skip
+                # those below.
                 shard.position = _START
                 shard.trimmed = True
                 shard.noted.calls = seen.calls
@@ -115,15 +121,15 @@ class FeedServer:
         for shard, seen in zip(self.shards, found, strict=True):
             if new := streams.get(shard.feed.encode()):
                 shard.position = new[-1][0].decode()
-                # Whichever reader was current after this read may delete it: one that opened the
-                # feed later does not want it.
+                # The reader that is current after this read may delete it: a later one does not
+                # want it.
                 shard.trimmed = seen.reader != self.name
                 entries += (fields for _, fields in new)
         return _outcomes(entries, ledger_lost=bool(lost))
 
     def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[_Seen]]:
-        """One round trip: delete what was returned, read on, then look at what the
-        server still knows.
+        """Delete the returned entries, read on, then read what the server still knows, in one round
+        trip.
         """
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
         commands: list[Command] = [
@@ -155,10 +161,6 @@ class FeedServer:
         pool = cast("Pool", self.client.connection_pool)
         replies = pool.exchange(commands)
         for reply in replies:
-            if isinstance(reply, exceptions.ReadOnlyError):
-                # The primary became a replica: a new connection may lead to the new primary,
-                # this one never will.
-                pool.disconnect(inuse_connections=False)
             if isinstance(reply, exceptions.ResponseError):
                 raise reply
         return replies
@@ -249,7 +251,7 @@ def _after(position: str) -> str:
 
 
 def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outcomes:
-    """Read these entries: kinds and what is packed, in turn."""
+    """Read entries of alternating kinds and packed roots."""
     lists: dict[bytes, list[int]] = {b"a": [], b"r": [], b"t": [], b"w": []}
     failed: list[Failure] = []
     for entry in entries:

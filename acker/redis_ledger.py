@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import redis
@@ -13,10 +14,30 @@ from numpy.typing import NDArray
 
 from tiercel.acker.connection.client import check_version, connect
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import RedisServers
+from tiercel.acker.connection.server import (
+    Reader,
+    RedisScript,
+    RedisServer,
+    RedisServers,
+    script_source,
+)
 from tiercel.acker.effects import Effect, perform_all
-from tiercel.acker.layout import SLICE, ShardKeys, lifetimes, shards_of, share, slices
+from tiercel.acker.layout import (
+    SLICE,
+    Lifetimes,
+    ShardKeys,
+    fields,
+    groups_of,
+    lifetimes,
+    pack_failure,
+    records,
+    shards_of,
+    share,
+    slices,
+    unpack_roots,
+)
 from tiercel.acker.ledger import (
+    Applied,
     Census,
     Failure,
     Ids,
@@ -24,20 +45,24 @@ from tiercel.acker.ledger import (
     LedgerSpec,
     OutcomeFeed,
     Reply,
+    RootUpdates,
     Token,
     Updates,
+    canonical,
+    conflict_of,
+    total,
 )
-from tiercel.acker.outcomes import total
-from tiercel.acker.redis_feed import FeedServer, RedisFeed, ShardFeed
-from tiercel.acker.scripts import ShardScripts
-from tiercel.acker.work import RootUpdates, canonical
+from tiercel.acker.redis_feed import FeedServer, Noted, RedisFeed, ShardFeed
 
+T = TypeVar("T")
+_CONFLICT = pack_failure(conflict_of(0))
+_APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 _SCAN_COUNT = 1000
 _MOST_OWNERS = 65_535
 
 
 def open_ledger(spec: LedgerSpec) -> Ledger:
-    """The ledger that ``spec`` describes.
+    """Open the ledger that ``spec`` describes.
 
     Connects on its first call, so it may be opened while Redis is away.
     """
@@ -179,7 +204,7 @@ class RedisLedger:
         return sum(perform_all(parts))
 
     def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
-        """The scripts of each shard concerned, and the positions of its roots."""
+        """Yield the scripts of each shard concerned, with the positions of its roots."""
         if self._spec.shards == 1 and roots.size:
             yield self._scripts[0], np.arange(roots.size)
             return
@@ -191,14 +216,133 @@ class RedisLedger:
         return connect(self._spec.urls[shard % len(self._spec.urls)], self._keys[shard].mark)
 
 
+class ShardScripts:
+    """Prepares the calls of one shard: each of a few thousand roots at most, ascending."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        keys: ShardKeys,
+        lifetimes: Lifetimes,
+        incarnation: bytes = b"\0\0",
+    ) -> None:
+        """``incarnation``, two bytes, of the owners that register through this."""
+        self._keys = keys
+        self._receipts_ms = lifetimes.receipts_ms
+        self._marks_ms = lifetimes.marks_ms
+        self._incarnation = incarnation
+        self._noted: dict[int, Noted] = {}
+        self._common = (len(keys.feeds), lifetimes.entries_ms)
+        self._register = server.script(_joined("outcomes", "register"))
+        self._apply = server.script(_joined("outcomes", "steps", "apply"))
+        self._remove = server.script(_joined("outcomes", "remove"))
+        self._reset_timeout = server.script(_joined("outcomes", "reset_timeout"))
+        self._begin = server.script(script_source("begin"))
+        self._fence = server.script(script_source("fence"))
+
+    def noted(self, owner: int) -> Noted:
+        """Return the state that the server must know of this owner."""
+        return self._noted.setdefault(owner, Noted())
+
+    def register(self, owner: int, roots: Ids, ack_vals: Ids) -> Effect[list[int]]:
+        """Prepare a registration; its reply is the roots that collide."""
+        groups = groups_of(roots)
+        packed = records(roots, ack_vals).tobytes()
+        args: list[Any] = [
+            *self._common,
+            self._incarnation + owner.to_bytes(2),
+            self._receipts_ms,
+            self._marks_ms,
+        ]
+        for group in groups:
+            args += (group.high, packed[13 * group.start : 13 * group.end])
+        keys = [
+            self._keys.receipt(packed),
+            self._keys.registered(owner),
+            *self._keys.buckets(groups),
+        ]
+
+        def read(reply: Any) -> list[int]:
+            collided, count = reply
+            self.noted(owner).calls = max(self.noted(owner).calls, count)
+            return unpack_roots(collided)
+
+        return self._call(self._register, keys, args, read, "register roots")
+
+    def apply(self, token: Token, digest: bytes, number: int, work: RootUpdates) -> Effect[Reply]:
+        """Prepare the ``number``-th slice of work with this digest."""
+        groups = groups_of(work.roots)
+        numbers, reasons = _number_reasons(work, [_CONFLICT])
+        updates = records(work.roots, work.xors)
+        failing = work.reasons >= 0
+        updates_only = not failing.any()
+        failures = updates if updates_only else records(work.roots, numbers, width=2)
+        packed = updates.tobytes()
+        position = struct.pack(">IQ", token.attempt, token.step)
+        args: list[Any] = [*self._common, token.run, token.task, position]
+        args += (digest, number.to_bytes(2), len(groups))
+        for group in groups:
+            if updates_only:
+                args += (group.high, packed[13 * group.start : 13 * group.end], b"")
+            else:
+                part = np.s_[group.start : group.end]
+                fails = failing[part]
+                args += (
+                    group.high,
+                    updates[part][~fails].tobytes(),
+                    failures[part][fails].tobytes(),
+                )
+        keys = [self._keys.tokens, *self._keys.buckets(groups)]
+        return self._call(self._apply, keys, [*args, *reasons], _reply, "apply updates")
+
+    def begin(self, run: str) -> Effect[bool]:
+        return self._begin([self._keys.tokens], [run], bool, "begin a run")
+
+    def fence(self, run: str, task: int, attempt: int) -> Effect[bool]:
+        args = [run, task, struct.pack(">I", attempt)]
+        return self._fence([self._keys.tokens], args, bool, "fence a task")
+
+    def remove(self, kind: Literal["f", "r", "-"], work: RootUpdates, verb: str) -> Effect[int]:
+        """Fail (for ``work``'s reasons), release or forget roots; returns the number that was
+        pending.
+        """
+        groups = groups_of(work.roots)
+        numbers, reasons = _number_reasons(work, [])
+        packed = records(work.roots, numbers, width=2).tobytes()
+        args: list[Any] = [*self._common, kind, len(groups)]
+        for group in groups:
+            args += (group.high, packed[7 * group.start : 7 * group.end])
+        return self._call(self._remove, self._keys.buckets(groups), [*args, *reasons], int, verb)
+
+    def reset_timeout(self, roots: Ids, *, waiting: bool) -> Effect[None]:
+        groups = groups_of(roots)
+        packed = fields(roots).tobytes()
+        args: list[Any] = [*self._common, "w" if waiting else "t"]
+        for group in groups:
+            args += (group.high, packed[5 * group.start : 5 * group.end])
+        return self._call(
+            self._reset_timeout, self._keys.buckets(groups), args, _nothing, "reset timeouts"
+        )
+
+    def _call(
+        self,
+        script: RedisScript,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Reader[T],
+        verb: str,
+    ) -> Effect[T]:
+        return script([*self._keys.feeds, *keys], args, read, verb)
+
+
 def _of(roots: Sequence[int]) -> RootUpdates:
     ids = np.array(roots, np.uint64)
     return canonical(Updates(roots=ids, xors=np.zeros(ids.size, np.uint64)))
 
 
 def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, Ids, list[int]]:
-    """Ascending roots with their values; and the roots that came a second time in this very call
-    with another value.
+    """Return the roots ascending with their values, and the roots that came a second time in this
+    very call with another value.
     """
     given = np.array(roots, np.uint64)
     values = np.array(ack_vals, np.uint64)
@@ -210,8 +354,38 @@ def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, 
     return ids, values[first], given[values != values[first][origin]].tolist()
 
 
+def _number_reasons(
+    work: RootUpdates, first: Sequence[bytes]
+) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Number the packed reasons, each once, and return the number for each root and the reasons in
+    order.
+
+    ``first`` has the first numbers.
+    """
+    numbers = np.zeros(work.roots.size, np.int64)
+    known = {reason: number for number, reason in enumerate(first)}
+    for at in (work.reasons >= 0).nonzero()[0].tolist():
+        numbers[at] = known.setdefault(pack_failure(work.failures[work.reasons[at]]), len(known))
+    return numbers, list(known)
+
+
+def _joined(*names: str) -> str:
+    return "".join(script_source(name) for name in names)
+
+
+def _reply(parts: Sequence[int]) -> Reply:
+    applied, completed, failed, late = parts
+    return Reply(applied=_APPLIED[applied], completed=completed, failed=failed, late=late)
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
 def buckets_of(client: redis.Redis, keys: ShardKeys) -> list[bytes]:
-    """The keys of all buckets of a shard. Raises the client's errors, as everything here."""
+    """Return the keys of all buckets of a shard. Raises the client's errors, as all functions
+    below.
+    """
     return list(set(client.scan_iter(keys.bucket_pattern, count=_SCAN_COUNT, _type="HASH")))
 
 
@@ -224,7 +398,7 @@ def pending_in(client: redis.Redis, keys: ShardKeys) -> int:
 
 
 def shard_census(client: redis.Redis, keys: ShardKeys) -> Census:
-    """Count what the shard holds."""
+    """Count the entries of a shard."""
     buckets = buckets_of(client, keys)
     with client.pipeline(transaction=False) as pipeline:
         for bucket in buckets:

@@ -1,21 +1,40 @@
-"""Makes the format "rabbitmq" known to a session."""
+"""The format "rabbitmq": made known to a session, as Spark asks for it, and its listener, which
+tells readers that their batches are committed.
+"""
 
 from __future__ import annotations
 
+import ast
 import atexit
+import json
 import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tiercel.frames.data_source import RabbitMQDataSource
-from tiercel.frames.telling.listener import CommitListener
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.types import StructType
+
+from tiercel.frames.columns import available, struct
+from tiercel.frames.options import SinkOptions, SourceOptions
+from tiercel.frames.post import tell
+from tiercel.frames.reading.look import QueueLook
+from tiercel.frames.reading.session import ReadOffset
+from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
+from tiercel.frames.writing.writers import RabbitMQStreamWriter, RabbitMQWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _listened_to: WeakSet[SparkSession] = WeakSet()
-# How Spark Connect says that an event reached its listeners when Python was already ending.
+# The warning of Spark Connect for an event that comes while Python is ending.
 _TOO_LATE = "StreamingQueryListenerBus .* cannot schedule new futures after"
 
 
@@ -34,13 +53,14 @@ def register_rabbitmq(spark: SparkSession) -> None:
 
 
 def _listen(spark: SparkSession) -> None:
-    """Add the listener in such a way that the user's program still ends by itself."""
+    """Add the listener so that the user's program still ends by itself."""
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         spark.streams.addListener(CommitListener())
         return
     # Spark Connect starts a thread for its listeners, and at its end Python waits for all threads
     # but daemons: for this one for ever, unless the session is stopped. A thread is a daemon if the
-    # one that starts it is. What still reaches a daemon then cannot be handled, and need not be.
+    # one that starts it is. Events that reach a daemon at the end cannot be handled, and need not
+    # be.
     warnings.filterwarnings("ignore", message=_TOO_LATE)
     listener = CommitListener()
     adding = threading.Thread(target=spark.streams.addListener, args=[listener], daemon=True)
@@ -57,3 +77,74 @@ def _forget_listeners() -> None:
     """
     for spark in _listened_to:
         vars(spark).pop("_sqm", None)
+
+
+class RabbitMQDataSource(DataSource):
+    """Queues of RabbitMQ, read and written. See docs/dataframes.md for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rabbitmq"
+
+    def schema(self) -> StructType:
+        return struct(available(SourceOptions.read(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return QueueLook(SourceOptions.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return RabbitMQStreamReader(SourceOptions.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return RabbitMQWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        return RabbitMQStreamWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+
+class CommitListener(StreamingQueryListener):
+    """Listens to all queries of a session, and tells readers that their batches are committed.
+
+    Spark's event of a batch's progress comes after the batch was noted in the checkpoint. A reader
+    learns of the commit at the next trigger too; with minutes between triggers this is sooner, and
+    when a query is stopped it is the only way.
+    """
+
+    def __init__(self) -> None:
+        # The readers of each run of a query.
+        self._readers: dict[str, set[str]] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as all of these
+        """Do nothing: its readers are not known yet."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        for source in progress.sources:
+            offset = _offset(source.endOffset)
+            if offset is not None:
+                self._readers.setdefault(str(progress.runId), set()).add(offset.reader)
+                tell(offset.reader, {"committed": offset.messages})
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: Spark asks readers for their latest offset then."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        for reader in self._readers.pop(str(event.runId), ()):
+            tell(reader, {"ended": True})
+
+
+def _offset(text: str | None) -> ReadOffset | None:
+    """Return the offset of a source if it is one of ours, else None.
+
+    It is JSON, except in a client of Spark Connect of PySpark 4.1: there it is Python's notation of
+    a dictionary.
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            offset = read(text or "null")
+        except (ValueError, SyntaxError, TypeError):
+            continue
+        return ReadOffset.parse(offset) if isinstance(offset, dict) else None
+    return None

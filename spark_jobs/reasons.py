@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 
-from tiercel.acker.work import REASON_LENGTH
+from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.spark_jobs.places import place_of
 
 # Exceptions that end a bolt's call and not the Spark task: also ``sys.exit`` in some library, which

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tiercel.frames.errors import FramesError, OptionError, ReaderGoneError, RowError
+from tiercel.frames.post import fail_messages
 from tiercel.frames.register import register_rabbitmq
-from tiercel.frames.telling.failing import fail_messages
 
 __all__ = [
     "FramesError",

@@ -6,5 +6,4 @@ primary         connections that look for the primary
 errors          their errors as ours: retry or refuse
 pool            connections that exchange a batch of commands for its replies
 server          one server whose calls leave alone or together
-script_sources  the texts of Lua scripts, alone and joined by lua/in_turn.lua
 """

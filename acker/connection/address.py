@@ -97,7 +97,8 @@ class RedisAddress:
 
 
 def at_behind_host(url: str) -> bool:
-    """Tell whether a password with a slash, ``?`` or ``#`` was cut, and a part of it is the host.
+    """Return True if a password with a slash, ``?`` or ``#`` was cut, so that a part of it is the
+    host.
 
     >>> at_behind_host("redis://:p@ss/word@host:6379/0")
     True

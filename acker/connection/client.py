@@ -61,10 +61,10 @@ class _Script(Script):
 
 
 class _Redis(redis.Redis):
-    """Closes the idle connections of its pool when it is the last one that uses it.
+    """Closes the idle connections of its pool when it is its last user.
 
     The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector,
-    which finds sockets in no particular order, complains of those that were never closed.
+    which finds sockets in no particular order, warns about sockets that were never closed.
     """
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class _Redis(redis.Redis):
 def connect(
     url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)
 ) -> redis.Redis:
-    """A client that returns bytes; connects on its first call.
+    """Make a client that returns bytes, and connects on its first call.
 
     Thread-safe, and safe to make before a fork.
 
@@ -92,9 +92,9 @@ def connect(
     same hash tag, and a ValueError without one. With Sentinels or a cluster it follows the primary
     when that changes.
 
-    The clients of one process share their connections to a server. So a connection that went dead
-    without a word costs a process one timeout, and not one for the ledger, one for the inboxes, one
-    for the counters.
+    The clients of one process share their connections to a server. So a connection that broke
+    unnoticed costs a process one timeout, and not one for the ledger, one for the inboxes, one for
+    the counters.
 
     No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call
     may take effect more than once on its way to one reply; the caller must be able to bear that.
@@ -146,9 +146,8 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
-    """Check now what the client would only find when it connects.
-
-    It would take that for a server that is away.
+    """Check now for errors that the client would only find when it connects, and take for a server
+    that is away.
     """
     options = pool.connection_kwargs
     try:

@@ -1,8 +1,8 @@
-"""Errors of Redis and of its client become ours: retry or refuse, here alone.
+"""The one translation of the errors of Redis and of its client into ours: retry or refuse.
 
-RedisUnavailableError (retry) is for what passes by itself or by an operator's work on the server,
-so that a process waits for it. RedisRefusedError (refuse) is for what is wrong in the address, the
-rights or the kind of server: waiting helps nothing.
+RedisUnavailableError (retry) is for faults that pass by themselves or by an operator's work on the
+server, so that a process waits. RedisRefusedError (refuse) is for a wrong address, missing rights
+or the wrong kind of server: waiting does not help.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _BY_CODE = {
         "another program uses the same keys: give tiercel a database of its own, or remove the key"
     ),
 }
-# For errors without a code, or with one that says nothing: the first that fits.
+# For errors without a code, or with a code that says nothing: the first match counts.
 _BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
     (
         (
@@ -140,7 +140,7 @@ def translated(verb: str) -> Iterator[None]:
 def shown(error: Exception) -> str:
     """Return the error in one line, without a password.
 
-    The command of a pipeline is left out too: it may hold what users sent.
+    The command of a pipeline is left out too: it may hold data of users.
     """
     return (
         _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200]

@@ -25,9 +25,18 @@ class Pool(redis.ConnectionPool):
 
         A ResponseError is a reply too.
 
-        Connects where that is needed; what breaks is repeated as the pool's options say, so each
-        command may take effect more than once. Raises the client's errors.
+        Connects where that is needed; a broken exchange is repeated as the pool's options say, so
+        each command may take effect more than once. Raises the client's errors.
         """
+        replies = self._exchange_once(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary,
+            # this one never will.
+            self.disconnect(inuse_connections=False)
+            replies = self._exchange_once(commands)
+        return replies
+
+    def _exchange_once(self, commands: Sequence[Command]) -> list[Any]:
         connection = self._taken()
         try:
             replies: list[Any] = connection.retry.call_with_retry(
@@ -38,7 +47,7 @@ class Pool(redis.ConnectionPool):
         return replies
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close the connections; those in an exchange stay."""
+        """Close the connections, except those in an exchange."""
         self._checkpid()
         idle = self._idle
         closed = []
@@ -78,7 +87,7 @@ def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
             except exceptions.ResponseError as error:
                 replies.append(error)
     except BaseException:
-        # What was not read would be taken for the replies to the next commands.
+        # Unread replies would be taken for those to the next commands.
         connection.disconnect()
         raise
     return replies

@@ -2,9 +2,9 @@
 
 They ask Sentinels, or members of a cluster.
 
-Their users see one server. In a cluster that is the server of one hash slot: all that one of our
-clients touches has one hash tag. So nothing else has to know that there are several, and pipelines,
-scripts and blocking reads stay what they are.
+Their users see one server. In a cluster it is the server of one hash slot: all keys of one of our
+clients have one hash tag. So no other code has to know that there are several servers, and
+pipelines, scripts and blocking reads need no changes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Finder:
         self.newest: Host | None = None
 
     def find(self) -> Host:
-        """The primary's address. Raises what the last one said, if none of those asked knows it."""
+        """Return the primary's address. If no server knows it, raises the error of the last one."""
         error: Exception = exceptions.ConnectionError("there is no server to ask for the primary")
         with self._lock:
             hosts = list(self._hosts)
@@ -65,7 +65,7 @@ class Finder:
                 error = problem
                 continue
             with self._lock:
-                # The one that answered goes first, those that the URL names stay.
+                # The server that answered goes first; servers that the URL names stay.
                 self._hosts = list(dict.fromkeys([host, *hosts, *others]))
                 self.newest = found
             return found
@@ -172,7 +172,7 @@ def _member(
 
 
 def _member_host(said: Sequence[Any], asked: Host) -> Host:
-    # A member that does not know its own address leaves it out: it is the one that was asked.
+    # A member that does not know its own address leaves it out: it is the member that was asked.
     return (said[0].decode() if said[0] else asked[0]), int(said[1])
 
 

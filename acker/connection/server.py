@@ -1,8 +1,8 @@
 """Redis as a place for effects: prepared scripts and commands that leave alone or together.
 
 A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or
-by ``perform_all`` they take the same way: one pipeline per server, in the order given. Scripts that
-``perform_in_turn`` makes become one script, so that the server stops at the one that it refuses.
+by ``perform_all`` they take the same way: one pipeline per server, in the order given.
+``perform_in_turn`` joins scripts into one, so that the server stops at the first that it refuses.
 Effects of several stores travel together where their servers share a connection pool, that is where
 their URLs are equal (in a cluster: URL and hash tag).
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from hashlib import sha1
+from importlib import resources
 from typing import Any, Generic, TypeVar, cast
 
 from redis import exceptions
@@ -20,8 +22,7 @@ from redis import exceptions
 from tiercel.acker.connection.address import Form, RedisAddress
 from tiercel.acker.connection.client import check_version, connect
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.pool import Command, Pool
-from tiercel.acker.connection.script_sources import in_turn
+from tiercel.acker.connection.pool import Pool
 from tiercel.acker.effects import perform_singly
 from tiercel.acker.errors import RedisUnavailableError
 
@@ -54,7 +55,7 @@ class RedisEffect(Generic[T]):
     def perform(self) -> T:
         """Make the call alone.
 
-        Raises RedisUnavailableError, RedisRefusedError, and what ``read`` raises.
+        Raises RedisUnavailableError, RedisRefusedError, and the errors of ``read``.
         """
         reply: T = self.pipeline.perform([self])[0]
         return reply
@@ -126,9 +127,11 @@ class RedisServer:
         with translated(effects[0].verb):
             self._check()
             known = self._known
-            replies = self._send([e.command if e.text in known else e.in_full() for e in effects])
+            replies = self._pool.exchange(
+                [e.command if e.text in known else e.in_full() for e in effects]
+            )
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
-                replies = self._send([effect.in_full() for effect in effects])
+                replies = self._pool.exchange([effect.in_full() for effect in effects])
             known.update(effect.text for effect in effects)
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
@@ -139,10 +142,10 @@ class RedisServer:
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make each call only if the one before replied 1.
 
-        Return the replies of those that were made.
+        Return the replies of the calls that were made.
 
-        Scripts with few arguments go together, as one: one round trip, and atomic. If one of them
-        fails, those before it have taken effect.
+        Scripts with few arguments go together, as one: one round trip, and atomic. If one fails,
+        the scripts before it have taken effect.
         """
         replies: list[Any] = []
         for together in _bounded(effects):
@@ -159,7 +162,7 @@ class RedisServer:
         except RedisUnavailableError as error:
             if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
                 raise
-            # A server without memory refuses all of them, also what it takes alone, as that frees
+            # A server without memory refuses the joined script, but takes single ones that free
             # some.
             return perform_singly(effects)
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
@@ -209,14 +212,38 @@ class RedisServer:
             check_version(self._client)
             self._checked = True
 
-    def _send(self, commands: Sequence[Command]) -> list[Any]:
-        replies = self._pool.exchange(commands)
-        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
-            # The primary became a replica: a new connection may lead to the new primary,
-            # this one never will.
-            self._pool.disconnect(inuse_connections=False)
-            replies = self._pool.exchange(commands)
-        return replies
+
+def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
+    """Group effects into scripts: one of many arguments would keep other clients waiting."""
+    groups: list[list[RedisEffect[Any]]] = [[]]
+    words = 0
+    for effect in effects:
+        words += len(effect.command)
+        if groups[-1] and (
+            words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None
+        ):
+            groups.append([])
+            words = len(effect.command)
+        groups[-1].append(effect)
+    return groups
+
+
+@cache
+def script_source(name: str, package: str = "tiercel.acker") -> str:
+    """Return the text of a script in the folder ``lua/`` of a package."""
+    return resources.files(package).joinpath("lua", f"{name}.lua").read_text()
+
+
+def in_turn(texts: Sequence[str]) -> str:
+    """Return the script that makes calls of these one after the other: see lua/in_turn.lua.
+
+    The first line with a script's flags is left out: flags are for a whole script.
+    """
+    parts = ["local calls = {}\n"]
+    for number, text in enumerate(texts, start=1):
+        body = text.partition("\n")[2] if text.startswith("#!") else text
+        parts.append(f"calls[{number}] = function(KEYS, ARGV)\n{body}\nend\n")
+    return "".join([*parts, script_source("in_turn", "tiercel.acker.connection")])
 
 
 class RedisServers:
@@ -236,7 +263,7 @@ class RedisServers:
     def at(self, number: int, key: str) -> RedisServer:
         """Return the server that holds a key.
 
-        It is number ``number``, or in a cluster the one that has the key's hash tag.
+        It is number ``number``, or in a cluster the server of the key's hash tag.
         """
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)
@@ -248,21 +275,6 @@ class RedisServers:
         """Release the connections. Idempotent."""
         for server in list(self._servers.values()):
             server.close()
-
-
-def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
-    """Cut into what one script may do: many arguments would keep others waiting too long."""
-    groups: list[list[RedisEffect[Any]]] = [[]]
-    words = 0
-    for effect in effects:
-        words += len(effect.command)
-        if groups[-1] and (
-            words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None
-        ):
-            groups.append([])
-            words = len(effect.command)
-        groups[-1].append(effect)
-    return groups
 
 
 def _tag(key: str) -> str:

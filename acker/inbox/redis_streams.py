@@ -31,8 +31,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from tiercel.acker.connection.script_sources import script_source
-from tiercel.acker.connection.server import RedisScript, RedisServer, RedisServers
+from tiercel.acker.connection.server import RedisScript, RedisServer, RedisServers, script_source
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.records import (
     NO_CALLS,

@@ -1,7 +1,6 @@
-"""Limits on how fast a bolt executes, over all its tasks: permits out of buckets.
+"""Limits on how fast a bolt executes, over all its tasks: permits from buckets.
 
-contract      what limits promise
-bucket        one bucket and the line before it: decides one call, pure
-memory        within one process
+contract      taking permits and giving them back
+memory        within one process; one bucket and the line before it, pure
 redis_limits  in Redis, with lua/take.lua
 """

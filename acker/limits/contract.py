@@ -1,4 +1,4 @@
-"""The contract of the limits: how many tuples all tasks of a bolt may begin per time.
+"""The contract of the limits: the rate at which all tasks of a bolt together may begin tuples.
 
 A *permit* is the right to begin one tuple. Each value of the limit has a *bucket* that fills with
 permits at the bolt's rate; a task takes some of them at once, a *grant*, and comes again for more.
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-# A full bucket holds one permit and what comes in this time. So a task that comes late costs no
-# permit, and a minute at 100/s has 6,011 at most.
+# A full bucket holds one permit, and those that come in this time. So a task that comes late costs
+# no permit, and a minute at 100/s has 6,011 at most.
 DEPTH_MS = 100
-# A grant is what comes in this time, and one permit at least.
+# A grant is the permits of this time, and at least one.
 GRANT_MS = 50
 # A task that waits and is later than this is passed over.
 GRACE_MS = 200
@@ -80,17 +80,16 @@ class RateLimits(Protocol):
     *task* is the number of a bolt task: a new process at the task takes over its place.
 
     **The rate.** In any time of T seconds the tasks get rate times T permits at most, and a full
-    bucket. A bucket holds one permit and what comes in 100 ms, and is full in the beginning. While
+    bucket. A bucket holds one permit and those of 100 ms, and is full in the beginning. While
     permits are wanted none is lost, as long as a task that waits comes within 50 ms of its time.
 
-    **The clock** is one for all tasks, that of the server. If it is put back or forward, by
-    however much, the tasks get or lose what a full bucket holds at most.
+    **The clock** is one for all tasks, that of the server. If it is put back or forward, by any
+    time, the tasks get or lose at most a full bucket.
 
-    **Fairness.** A task that does not get what it wants stands in line, behind those that were
-    before it, with one grant. When its time comes it gets that whole grant at once, and stands
-    behind the others with the rest. So tasks that always want more get equal parts, however fast
-    they ask. A task that comes later than 200 ms is passed over, and keeps its place
-    until it comes, for 30 s.
+    **Fairness.** A task that does not get all its permits stands in line, behind the tasks before
+    it, with one grant. When its time comes it gets that whole grant at once, and stands behind the
+    others with the rest. So tasks that always want more get equal parts, however fast they ask. A
+    task that comes later than 200 ms is passed over, and keeps its place until it comes, for 30 s.
 
     **What is lost.** A call whose reply was lost may be repeated as it is: it takes once. A process
     that dies loses the permits that it holds. A server that lost its memory has full buckets.
@@ -98,11 +97,11 @@ class RateLimits(Protocol):
     """
 
     def take(self, task: int, wants: Mapping[bytes, int]) -> dict[bytes, Grant]:
-        """Take up to so many permits of each value, at most one grant of each.
+        """Take up to this many permits of each value, at most one grant of each.
 
-        Give the number of tuples that wait, 1 at least: what is granted is for now, and is not kept
-        for a task that cannot use it. One round trip per server, of a few thousand values at most.
-        Come again after ``again_ms``, or before if more tuples wait: it changes nothing.
+        Give the number of tuples that wait, 1 at least: permits are granted for now, and are not
+        kept for a task that cannot use them. One round trip per server, of a few thousand values at
+        most. Come again after ``again_ms``, or before if more tuples wait: it changes nothing.
 
         Raises RedisUnavailableError, RedisRefusedError: nothing was granted, or it is lost.
         """
@@ -121,12 +120,12 @@ class RateLimits(Protocol):
 
 
 def check_wants(wants: Mapping[bytes, int]) -> None:
-    """Raise ValueError for what cannot be taken."""
+    """Raise ValueError for a count that cannot be taken."""
     if any(most < 1 for most in wants.values()):
         raise ValueError("take 1 permit at least: who wants none, gives back 0")
 
 
 def check_returned(permits: Mapping[bytes, int]) -> None:
-    """Raise ValueError for what cannot be given back."""
+    """Raise ValueError for a count that cannot be given back."""
     if any(returned < 0 for returned in permits.values()):
         raise ValueError("give back 0 permits at least, and not fewer")

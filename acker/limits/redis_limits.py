@@ -14,8 +14,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from tiercel.acker.connection.script_sources import script_source
-from tiercel.acker.connection.server import RedisScript, RedisServers
+from tiercel.acker.connection.server import RedisScript, RedisServers, script_source
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.limits.contract import (

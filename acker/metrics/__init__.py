@@ -1,6 +1,6 @@
-"""The counters: what every task of a topology did, and the last errors.
+"""The counters of every task of a topology, and the last errors.
 
-contract        what counters promise
+contract        counting, errors and tracebacks
 memory          within one process
 redis_counters  in Redis, with lua/count.lua, lua/report.lua and lua/trace.lua
 traces          errors by kind, with the first traceback of each

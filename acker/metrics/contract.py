@@ -1,5 +1,5 @@
-"""The contract of the counters: what every task of a topology did, exact and not sampled, and
-the last errors.
+"""The contract of the counters of every task of a topology, exact and not sampled, and of the last
+errors.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.acker.metrics.traces import KnownError, TraceReport
 from tiercel.acker.metrics.windows import Counted, Counts, Window
-from tiercel.acker.work import REASON_LENGTH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ def clipped(error: ErrorReport) -> ErrorReport:
 class Metrics(Protocol):
     """Counters by component and task, exact as long as the counting process lives.
 
-    What a process has counted and not yet reported when it is killed is lost, and so is what a
+    Counts that a process has not yet reported when it is killed are lost, and so are those that a
     store loses. Never a message.
     """
 
@@ -77,10 +77,10 @@ class Metrics(Protocol):
     def report(self, errors: Sequence[ErrorReport]) -> None:
         """Keep these errors, the newest 1000 of the topology.
 
-        Of one task five each ten seconds, the first ones.
+        A task keeps the first five errors of each ten seconds.
 
-        A window begins with the first error after the one before. However many processes a task
-        runs in, they share it.
+        A window begins with the first error after the window before. All processes that a task runs
+        in share it.
         """
         ...
 
@@ -91,7 +91,7 @@ class Metrics(Protocol):
     def over(self, window: Window) -> Counted:
         """Return the counts of a window that ends now, and the length of that window.
 
-        Exact, by the clock of each machine that counts. What is older than a day and a slot is kept
+        Exact, by the clock of each machine that counts. Counts older than a day and a slot are kept
         in the totals alone.
         """
         ...
@@ -104,7 +104,7 @@ class Metrics(Protocol):
         """Keep the first report of each kind of error that has a traceback, and when each kind came
         last, of the 100 kinds of the topology that came last.
 
-        Repeating a call changes nothing. How often a kind came is counted among the counters.
+        Repeating a call changes nothing. The number of errors of a kind is among the counters.
         """
         ...
 

@@ -23,7 +23,7 @@ def bucket_of(latency_ms: float) -> str:
 
 
 def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, int]]:
-    """(bound in ms, how many latencies are below it), exact.
+    """Return pairs (bound in ms, number of latencies below it), exact.
 
     The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is
     infinite: all of them.

@@ -43,7 +43,8 @@ class MemoryMetrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` counts seconds."""
         self._clock = clock
-        # Of each task: when its window began, and how many errors it has reported since.
+        # Per task: the time at which its window began, and the number of errors that it reported
+        # since.
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._since: float | None = None

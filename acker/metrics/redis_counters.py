@@ -1,6 +1,6 @@
 """The counters in Redis: one hash for all time and one per slot of each window.
 
-The errors, how many each task reported, and the first traceback of each kind.
+Also the errors, their number per task, and the first traceback of each kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
@@ -95,7 +95,7 @@ class RedisMetrics:
                     name = _name(component, task, counter)
                     self._waiting[name] = self._waiting.get(name, 0) + count
             # The call before may have been counted though its reply was lost: as it was, with its
-            # number, it is not counted twice. What has come since goes under the next number.
+            # number, it is not counted twice. Later counts go under the next number.
             if self._unsure:
                 self._send()
             if self._waiting:

@@ -1,4 +1,4 @@
-"""Errors by kind: the first traceback of each, how often it has come, and when last. Pure."""
+"""Errors by kind: the first traceback of each, their number, and the time of the last. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.acker.metrics.windows import Counts
-from tiercel.acker.work import REASON_LENGTH
 
-# Kinds per topology; of more than these the one that was seen last the longest ago is forgotten.
+# Kinds per topology; beyond this the kind that has not come for the longest is forgotten.
 TRACES_KEPT = 100
 _PREFIX = "raised:"
 _NAME_LENGTH = 200
@@ -36,12 +36,12 @@ class TraceReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownError:
-    """One kind of error of one component: its first report, and what came of it since."""
+    """One kind of error of one component: its first report, and its count."""
 
     first: TraceReport
     # Aware, UTC.
     last: datetime
-    # All of them, of all tasks.
+    # Errors of this kind of all tasks.
     count: int
 
 
@@ -50,7 +50,7 @@ Name = tuple[str, str, str]
 
 
 def name_of(report: TraceReport) -> Name:
-    """Return which of all errors this is."""
+    """Return the identity of the kind of error of a report."""
     return report.component, report.kind, report.place
 
 
@@ -102,7 +102,7 @@ def pack_trace(report: TraceReport) -> str:
 
 
 def unpack_trace(packed: bytes) -> TraceReport:
-    """Unpack what ``pack_trace`` has packed."""
+    """Undo ``pack_trace``."""
     at, component, task, kind, place, reason, text = json.loads(packed)
     return TraceReport(
         at=datetime.fromisoformat(at),
@@ -116,5 +116,5 @@ def unpack_trace(packed: bytes) -> TraceReport:
 
 
 def moment(seconds: float) -> datetime:
-    """Return the time so many seconds after the epoch."""
+    """Return the time this many seconds after the epoch."""
     return datetime.fromtimestamp(seconds, UTC)

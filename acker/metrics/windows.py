@@ -45,7 +45,7 @@ class Counted:
 
 
 def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: str) -> Counter[str]:
-    """Return the sum of what the tasks of a component have counted; nothing if there are none."""
+    """Return the sums of the counters of a component's tasks; empty if it has none."""
     total: Counter[str] = Counter()
     for of_task in counts.get(component, {}).values():
         total.update(of_task)

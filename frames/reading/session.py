@@ -10,31 +10,58 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from tiercel.frames.columns import MessageColumns, Source
-from tiercel.frames.offsets import ReadOffset
 from tiercel.frames.options import SourceOptions
+from tiercel.frames.post import Post
 from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, Taken
 from tiercel.frames.reading.slices import cut
 from tiercel.frames.reading.taker import Taker
-from tiercel.frames.telling.post import Post
 from tiercel.queues.consuming.intake import Delivery
 
 log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=5)
-# The listener's word of a commit is this long under way, at most, when a query is stopped just
-# after it.
+# The listener's word of a commit takes at most this long when a query is stopped just after it.
 _LAST_WORD_S = 3.0
-# A queue gives what it has without such pauses.
+# A queue that has messages gives them without such pauses.
 _PAUSE_S = 0.1
 # Another consumer may have taken the rest: ask the broker.
 _LOOK_S = 0.5
 # What waits in a queue may all be for another consumer: the single active one, or one of a higher
 # priority. Of a query that reads more than this queue the others would wait too.
 _FIRST_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffset:
+    """The offset of a query, as Spark keeps it in its checkpoint: the number of messages that it
+    has read, and the reader that read the last of them.
+
+    RabbitMQ has no positions. Only a living reader knows the messages of its offsets; for any later
+    reader the messages up to there are settled, or back in their queue.
+    """
+
+    reader: str
+    messages: int
+
+    @classmethod
+    def parse(cls, offset: Mapping[str, Any] | None) -> ReadOffset | None:
+        """Read an offset; None if it is not of this source."""
+        reader, messages = (offset or {}).get("reader"), (offset or {}).get("messages")
+        if isinstance(reader, str) and isinstance(messages, int):
+            return cls(reader, messages)
+        return None
+
+    def json(self) -> dict[str, Any]:
+        return {"reader": self.reader, "messages": self.messages}
+
+
+# The offset at which a new query begins.
+BEGINNING = ReadOffset("", 0)
 
 
 class ReadingSession:

@@ -20,9 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tiercel.frames.columns import MessageColumns
-from tiercel.frames.offsets import BEGINNING, ReadOffset
 from tiercel.frames.options import SourceOptions
-from tiercel.frames.reading.session import ReadingSession
+from tiercel.frames.reading.session import BEGINNING, ReadingSession, ReadOffset
 from tiercel.frames.reading.slices import Slice, rows_of
 
 if TYPE_CHECKING:

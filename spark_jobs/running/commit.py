@@ -39,9 +39,7 @@ from tiercel.acker.inbox.records import (
     next_parcels,
     parcels_left,
 )
-from tiercel.acker.ledger import Applied, Ledger, Reply, Token
-from tiercel.acker.outcomes import total
-from tiercel.acker.work import conflict_of
+from tiercel.acker.ledger import Applied, Ledger, Reply, Token, conflict_of, total
 from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done

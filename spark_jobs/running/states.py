@@ -8,8 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from tiercel.acker.effects import Effect
-from tiercel.acker.ledger import Failure, Updates
-from tiercel.acker.work import canonical
+from tiercel.acker.ledger import Failure, Updates, canonical
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of

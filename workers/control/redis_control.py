@@ -9,7 +9,7 @@ from typing import Any
 
 from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import topology_prefix
 from tiercel.workers.control.contract import (
     KILL_LASTS,

@@ -30,7 +30,8 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.server import RedisServer, RedisServers
+from tiercel.acker.connection.pool import Pool
+from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import Appended, Bounds, StaleAttemptError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
@@ -204,10 +205,10 @@ def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, mo
     put(inboxes, 1, parcel(b"a"))
     taken = take(inbox)
     sent = []
-    send = RedisServer._send
+    send = Pool.exchange
     monkeypatch.setattr(
-        RedisServer,
-        "_send",
+        Pool,
+        "exchange",
         lambda server, commands: sent.append(len(commands)) or send(server, commands),
     )
     appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b"), parcel(b"c", target=TWO)])

@@ -11,6 +11,7 @@ import pytest
 from tests.support.proxy import Proxy
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.connection.client import connect
+from tiercel.acker.connection.pool import Pool
 from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import LocalEffect, perform_all, perform_in_turn
 
@@ -33,10 +34,10 @@ def key():
 def trips(monkeypatch):
     """Sizes of the pipelines that were sent."""
     sent = []
-    send = RedisServer._send
+    send = Pool.exchange
     monkeypatch.setattr(
-        RedisServer,
-        "_send",
+        Pool,
+        "exchange",
         lambda self, commands: sent.append(len(commands)) or send(self, commands),
     )
     return sent

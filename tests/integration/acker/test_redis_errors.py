@@ -34,9 +34,8 @@ from tiercel.acker.ledger import LedgerSpec, Token, Updates
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
-from tiercel.acker.redis_feed import FeedServer, ShardFeed
+from tiercel.acker.redis_feed import FeedServer, Noted, ShardFeed
 from tiercel.acker.redis_ledger import RedisLedger
-from tiercel.acker.scripts import Noted
 from tiercel.examples.word_count import topology as demo_topology
 from tiercel.spark_jobs.state.redis_shard import Turn
 from tiercel.spark_jobs.state.redis_store import (

@@ -19,10 +19,10 @@ from tests.support.data_frames import bodies_between, new_queue
 from tests.support.waiting import wait_until
 from tiercel.frames.columns import available, struct
 from tiercel.frames.options import SourceOptions
+from tiercel.frames.post import tell
 from tiercel.frames.reading import session
 from tiercel.frames.reading.slices import rows_of
 from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
-from tiercel.frames.telling.post import tell
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 
 

@@ -17,8 +17,7 @@ from tiercel.acker.layout import (
     unpack_failures,
     unpack_roots,
 )
-from tiercel.acker.ledger import Failure, LedgerSpec, Updates
-from tiercel.acker.work import canonical
+from tiercel.acker.ledger import Failure, LedgerSpec, Updates, canonical
 
 IDS = st.integers(0, 2**64 - 1)
 

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.acker.ledger import Failure, Updates
-from tiercel.acker.work import canonical
+from tiercel.acker.ledger import Failure, Updates, canonical
 
 IDS = st.integers(0, 2**64 - 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiercel.frames.errors import FramesError
-from tiercel.frames.telling.failing import _by_reader
+from tiercel.frames.post import _by_reader
 
 READER = "0123456789abcdef"
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.waiting import wait_until
-from tiercel.frames.telling.listener import CommitListener
-from tiercel.frames.telling.post import Post
+from tiercel.frames.post import Post
+from tiercel.frames.register import CommitListener
 
 READER = "0123456789abcdef"
 

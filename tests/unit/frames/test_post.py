@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from tiercel.frames.telling.post import Post, tell
+from tiercel.frames.post import Post, tell
 
 READER = "0123456789abcdef"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.acker.work import REASON_LENGTH
+from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.spark_jobs import places
 from tiercel.spark_jobs.places import LONGEST, place_of, user_traceback
 from tiercel.spark_jobs.reasons import reason_at

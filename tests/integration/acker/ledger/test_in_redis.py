@@ -17,10 +17,11 @@ from tiercel.acker.connection.pool import Pool
 from tiercel.acker.connection.server import RedisServer
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds, mix_array
-from tiercel.acker.ledger import LedgerSpec, Updates
+from tiercel.acker.ledger import LedgerSpec, Updates, total
 from tiercel.acker.outcomes import total
-from tiercel.acker.redis_ledger import RedisLedger, open_ledger
+from tiercel.acker.redis_ledger import RedisLedger, ShardScripts, open_ledger
 from tiercel.acker.scripts import ShardScripts
+from tiercel.compose.ports import free_port
 from tiercel.compose.server import free_port
 
 

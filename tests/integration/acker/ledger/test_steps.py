@@ -11,10 +11,8 @@ from tests.support.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, sai
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.layout import shards_of
-from tiercel.acker.ledger import Applied, Reply
-from tiercel.acker.outcomes import total
+from tiercel.acker.ledger import Applied, Reply, canonical, total
 from tiercel.acker.redis_ledger import RedisLedger
-from tiercel.acker.work import canonical
 
 STALE = Reply(applied=Applied.STALE)
 ROOTS = [high << 40 | 7 for high in range(1, 9)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.script_sources import script_source
+from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.limits import redis_limits
 from tiercel.acker.limits.contract import LimitSpec, Rate, RateLimits

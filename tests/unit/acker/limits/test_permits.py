@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.acker.limits.bucket import Ask, Bucket, decide
 from tiercel.acker.limits.contract import (
     DEPTH_MS,
     GRACE_MS,
@@ -21,7 +20,7 @@ from tiercel.acker.limits.contract import (
     LimitSpec,
     Rate,
 )
-from tiercel.acker.limits.memory import MemoryLimits
+from tiercel.acker.limits.memory import Ask, Bucket, MemoryLimits, decide
 
 HUNDRED = Rate(permits=100)
 HOUR_S = 3600.0

@@ -1,7 +1,9 @@
-"""A word to a reader, and its answer, each one line of JSON over a Unix socket.
+"""Words to the reader of a query, from other processes of the driver's host: a batch is committed,
+a message failed.
 
-The socket lies in a folder that only this user can enter. Reader, driver and listener run on one
-host; from elsewhere, as from a client of Spark Connect, no reader is found.
+A word and its answer are each one line of JSON over a Unix socket. The socket lies in a folder that
+only this user can enter. Reader, driver and listener run on one host; from elsewhere, as from a
+client of Spark Connect, no reader is found.
 """
 
 from __future__ import annotations
@@ -15,10 +17,16 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tiercel.frames.columns import DELIVERY
+from tiercel.frames.errors import FramesError, ReaderGoneError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +34,77 @@ _TIMEOUT_S = 10.0
 _YOUNG_S = 60.0
 _LONGEST_LINE = 64 * 1024 * 1024
 _FOLDER = "tiercel-readers-"
-# Of the 107 bytes that the path of a socket may have, also in a folder with a name of its own.
+# The path of a socket may have 107 bytes, also in a folder with a random suffix.
 _LONGEST_FOLDER = 107 - len("-01234567/0123456789abcdef.sock")
 _READER = re.compile(r"[0-9a-f]{16}")
+# Messages per word.
+_AT_ONCE = 10_000
+_REASON_CHARACTERS = 500
+# A name as ``delivery_name`` writes it; a look has no reader.
+_NAME = re.compile(r"([0-9a-f]{16})\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 Word = Mapping[str, Any]
 
 
+def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) -> int:
+    """Fail the messages of these rows instead of acking them, when their batch is committed.
+
+    Call it in ``foreachBatch``, with rows that still have the column ``delivery``; ``reason`` is a
+    text, or a column of the rows. A failed message is delivered again after a back-off, and goes to
+    its dead-letter queue with the reason when it has failed more often than ``deliveryLimit``; with
+    ``again=False`` it goes there at once. Returns the number of failed messages; a message that was
+    given back meanwhile, because a connection was lost, is not counted: it comes again anyway.
+
+    Raises ReaderGoneError if the query has ended, and FramesError without that column, before any
+    message has failed.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415 - no session is needed to import this module
+
+    if DELIVERY not in rows.columns:
+        raise FramesError(
+            f"fail_messages needs the column {DELIVERY!r} of the rows that were read; keep it in "
+            "the select"
+        )
+    text = functions.lit(reason) if isinstance(reason, str) else reason
+    failures = _by_reader(rows.select(DELIVERY, text.cast("string")).collect())
+    return sum(_tell(reader, failed, again=again) for reader, failed in failures.items())
+
+
+def _by_reader(rows: Iterable[tuple[Any, Any]]) -> dict[str, list[list[Any]]]:
+    """Return the failures to tell each reader; raises FramesError.
+
+    A message with several rows, as after ``explode``, is one failure, with the first reason.
+    """
+    failures: dict[str, list[list[Any]]] = {}
+    first: dict[Any, Any] = dict(reversed([*rows]))
+    for name, why in first.items():
+        found = _NAME.fullmatch(str(name))
+        if found is None:
+            raise FramesError(
+                f"{name!r:.50} names no message that a stream has read: {DELIVERY!r} must be the "
+                "column of the source, and no field of the body"
+            )
+        reader, *place = found.groups()
+        failed = [*map(int, place), str(why or "")[:_REASON_CHARACTERS]]
+        failures.setdefault(reader, []).append(failed)
+    return failures
+
+
+def _tell(reader: str, failures: list[list[Any]], *, again: bool) -> int:
+    count = 0
+    for at in range(0, len(failures), _AT_ONCE):
+        answer = tell(reader, {"fail": failures[at : at + _AT_ONCE], "again": again})
+        if answer is None:
+            raise ReaderGoneError(
+                "the query that read these messages has ended, or runs on another host; they are "
+                "delivered again"
+            )
+        count += int(answer["failed"])
+    return count
+
+
 class Post:
-    """Hears words, in threads of its own, and answers them."""
+    """Takes words to a reader, in threads of its own, and answers them."""
 
     def __init__(self, reader: str, on_word: Callable[[Word], Word]) -> None:
         self._on_word = on_word
@@ -51,7 +121,7 @@ class Post:
         threading.Thread(target=self._run, name="tiercel post", daemon=True).start()
 
     def close(self) -> None:
-        """Hear no more. Idempotent."""
+        """Take no more words. Idempotent."""
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -71,7 +141,7 @@ class Post:
             try:
                 _send(caller, self._on_word(_receive(caller)))
             except EOFError:
-                pass  # another reader looked who is here
+                pass  # another reader checked if this one lives
             except (OSError, ValueError, TypeError, KeyError) as error:
                 log.warning(
                     "a word to a reader could not be heard: %r", error, extra={"event": "bad_word"}
@@ -79,7 +149,7 @@ class Post:
 
 
 def tell(reader: str, word: Word) -> Word | None:
-    """Return the reader's answer; None if there is no such reader here."""
+    """Send a word to a reader and return its answer; None if there is no such reader here."""
     if not _READER.fullmatch(reader):
         return None
     places = (folder / f"{reader}.sock" for folder in _folders())
@@ -113,7 +183,7 @@ def _sweep(folder: Path) -> None:
     """Remove the sockets of readers that were killed."""
     for path in folder.glob("*.sock"):
         with suppress(OSError):
-            # One that is young may have been made a moment ago, and not listen yet.
+            # A young socket may have been made a moment ago, and not listen yet.
             if time.time() - path.stat().st_mtime > _YOUNG_S and not _listens(path):
                 path.unlink()
 
@@ -132,7 +202,7 @@ def _folder() -> Path:
     """Return the folder for the socket of a new reader, made if it is missing.
 
     Its name is known, so another user may have taken it where the temporary folder is shared:
-    then it is one with a name of its own, which ``tell`` finds too.
+    then the folder gets a random suffix, and ``tell`` finds it too.
     """
     folder = Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
@@ -146,7 +216,7 @@ def _folder() -> Path:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of readers that belong to this user, and that no other can enter."""
+    """Return the folders of readers that belong to this user and that no other user can enter."""
     named = Path(tempfile.gettempdir()).glob(f"{_FOLDER}{os.getuid()}*")
     return sorted(folder for folder in named if _is_private(folder))
 
