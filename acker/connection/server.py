@@ -22,8 +22,6 @@ from tiercel.acker.connection.client import check_version, connect
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.pool import Command, Pool
 from tiercel.acker.connection.script_sources import in_turn
-from tiercel.acker.effects import perform_singly
-from tiercel.acker.errors import RedisUnavailableError
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -50,6 +48,8 @@ class RedisEffect(Generic[T]):
     verb: str
     # The script, if ``command`` names one by its digest.
     text: str | None = None
+    # The call that is made instead where the server refuses this one because its memory is full.
+    when_full: RedisEffect[T] | None = None
 
     def perform(self) -> T:
         """Make the call alone.
@@ -79,10 +79,15 @@ class RedisScript:
     digest: str
 
     def __call__(
-        self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str
+        self,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Reader[T],
+        verb: str,
+        when_full: RedisEffect[T] | None = None,
     ) -> RedisEffect[T]:
         command = ("EVALSHA", self.digest, len(keys), *keys, *args)
-        return RedisEffect(self.server, command, read, verb, self.text)
+        return RedisEffect(self.server, command, read, verb, self.text, when_full)
 
 
 class RedisServer:
@@ -130,11 +135,24 @@ class RedisServer:
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
                 replies = self._send([effect.in_full() for effect in effects])
             known.update(effect.text for effect in effects)
+            self._make_instead(effects, replies)
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
                 with translated(effect.verb):
                     raise reply
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def _make_instead(self, effects: Sequence[RedisEffect[Any]], replies: list[Any]) -> None:
+        """Make the calls that are for a full server, where it is full."""
+        instead = {
+            at: effect.when_full
+            for at, (effect, reply) in enumerate(zip(effects, replies, strict=True))
+            if effect.when_full is not None and isinstance(reply, exceptions.OutOfMemoryError)
+        }
+        if instead:
+            made = self._send([effect.in_full() for effect in instead.values()])
+            for at, reply in zip(instead, made, strict=True):
+                replies[at] = reply
 
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make each call only if the one before replied 1.
@@ -154,14 +172,7 @@ class RedisServer:
     def _perform_joined(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         if len(effects) == 1:
             return [effects[0].perform()]
-        try:
-            found = self._joined(effects).perform()
-        except RedisUnavailableError as error:
-            if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
-                raise
-            # A server without memory refuses all of them, also what it takes alone, as that frees
-            # some.
-            return perform_singly(effects)
+        found = self._joined(effects).perform()
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
 
     def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:

@@ -25,6 +25,7 @@ from tiercel.queues.inbox.records import (
 from tiercel.queues.inbox.rules import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
+    is_drawn,
     name_of,
     stale,
     superseded,
@@ -36,6 +37,7 @@ from tiercel.queues.inbox.server import InboxServer, Script
 T = TypeVar("T")
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
 _SEALED = b"sealed"
+_APPEND_WHEN_FULL = "append when full"
 
 
 class InboxScripts:
@@ -131,14 +133,24 @@ class InboxScripts:
     def append(
         self, run: str, sender: Sender, number: int, parcel: Parcel, bounds: Bounds
     ) -> Effect[Appended]:
-        """Append a parcel."""
+        """Append a parcel.
+
+        A server whose memory is full takes what a bolt emits only into an inbox that holds nothing,
+        so that what is in flight ends there as well, and refuses what a spout emits.
+        """
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
-        named = (number, parcel.part, parcel.digest)
-        args: list[Any] = [run, sender.task, sender.attempt, *named, *most, bounds.senders]
+        first: list[Any] = [run, sender.task, sender.attempt]
+        first += (number, parcel.part, parcel.digest)
+        rest: list[Any] = [bounds.senders]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
-            args += (tuples, chunk)
+            rest += (tuples, chunk)
         keys = (self._meta, self._entries, self._senders, self._wake)
-        return self._call("append", keys, args, _APPENDED.__getitem__, "append to")
+        read, verb = _APPENDED.__getitem__, self._verb("append to")
+        when_full = None
+        if not is_drawn(sender):
+            args = (*first, 0, 0, *rest)
+            when_full = self._script(_APPEND_WHEN_FULL)(keys, args, read, verb)
+        return self._script("append")(keys, (*first, *most, *rest), read, verb, when_full)
 
     def take(
         self, run: str, attempt: int, after: str, most: tuple[int, int, int], line: Line | None
@@ -221,10 +233,13 @@ class InboxScripts:
         read: Callable[[Any], T],
         verb: str,
     ) -> Effect[T]:
+        return self._script(name)(keys, args, read, self._verb(verb))
+
+    def _script(self, name: str) -> Script:
         script = self._prepared.get(name)
         if script is None:
             script = self._prepared[name] = self.server.script(_source(name))
-        return script(keys, args, read, self._verb(verb))
+        return script
 
     def _verb(self, verb: str) -> str:
         return f"{verb} the inbox of {name_of(self.task)}"
@@ -301,4 +316,6 @@ def draw_sender(server: InboxServer, last: str) -> Effect[int]:
 
 @cache
 def _source(name: str) -> str:
+    if name == _APPEND_WHEN_FULL:
+        return _source("append").replace("#!lua\n", "#!lua flags=allow-oom\n", 1)
     return resources.files("tiercel.queues.inbox").joinpath("lua", f"{name}.lua").read_text()

@@ -18,9 +18,17 @@ class Script(Protocol):
     """A script, prepared on one server."""
 
     def __call__(
-        self, keys: Sequence[str], args: Sequence[Any], read: Callable[[Any], T], verb: str
+        self,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Callable[[Any], T],
+        verb: str,
+        when_full: Any = None,
     ) -> Effect[T]:
-        """Prepare one call; ``read`` turns the server's reply into the effect's, and may raise."""
+        """Prepare one call; ``read`` turns the server's reply into the effect's, and may raise.
+
+        ``when_full``, an effect of this server, is made instead where its memory is full.
+        """
         ...
 
 

@@ -23,7 +23,7 @@ class RedisPresences:
         self._client = connect_topology(redis_url, topology)
         names = ("take_seat", "leave_seat", "draw_run")
         self._take, self._leave, self._draw = (
-            self._client.register_script(script_source(name, _PACKAGE)) for name in names
+            self._client.register_script(script_source(name, package=_PACKAGE)) for name in names
         )
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
