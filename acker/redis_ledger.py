@@ -233,10 +233,10 @@ class ShardScripts:
         self._incarnation = incarnation
         self._noted: dict[int, Noted] = {}
         self._common = (len(keys.feeds), lifetimes.entries_ms)
-        self._register = server.script(_joined("outcomes", "register"))
-        self._apply = server.script(_joined("outcomes", "steps", "apply"))
-        self._remove = server.script(_joined("outcomes", "remove"))
-        self._reset_timeout = server.script(_joined("outcomes", "reset_timeout"))
+        self._register = server.script(script_source("outcomes", "register"))
+        self._apply = server.script(script_source("outcomes", "steps", "apply"))
+        self._remove = server.script(script_source("outcomes", "remove"))
+        self._reset_timeout = server.script(script_source("outcomes", "reset_timeout"))
         self._begin = server.script(script_source("begin"))
         self._fence = server.script(script_source("fence"))
 
@@ -367,10 +367,6 @@ def _number_reasons(
     for at in (work.reasons >= 0).nonzero()[0].tolist():
         numbers[at] = known.setdefault(pack_failure(work.failures[work.reasons[at]]), len(known))
     return numbers, list(known)
-
-
-def _joined(*names: str) -> str:
-    return "".join(script_source(name) for name in names)
 
 
 def _reply(parts: Sequence[int]) -> Reply:

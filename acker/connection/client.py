@@ -224,6 +224,20 @@ def check_eviction(
             )
 
 
+def is_full(client: redis.Redis) -> bool:
+    """Return True if the server refuses what needs memory; False if it does not tell.
+
+    Raises RedisUnavailableError.
+    """
+    with translated("ask Redis for its memory"):
+        try:
+            info = client.info("memory")
+        except exceptions.NoPermissionError:
+            return False
+    most = info.get("maxmemory") or 0
+    return 0 < most <= info["used_memory"] and info.get("maxmemory_policy") == "noeviction"
+
+
 def _evicting(client: redis.Redis) -> str | None:
     """Return the policy by which it drops keys; None: it drops none, or does not tell."""
     try:

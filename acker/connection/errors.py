@@ -56,7 +56,9 @@ _BY_CODE = {
     # The text of the script goes with the next call.
     "NOSCRIPT": _away("its scripts were flushed between two calls; nothing is to be done"),
     "OOM": _Meaning(
-        passes=True, said="is out of memory", advice="raise its maxmemory or free memory"
+        passes=True,
+        said="is full",
+        advice="raise its maxmemory or free memory; until then nothing new is taken in",
     ),
     "READONLY": _no_writes(
         "unless a failover is under way, point the URL at the primary, not at a replica"

@@ -23,8 +23,6 @@ from tiercel.acker.connection.address import Form, RedisAddress
 from tiercel.acker.connection.client import check_version, connect
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.connection.pool import Pool
-from tiercel.acker.effects import perform_singly
-from tiercel.acker.errors import RedisUnavailableError
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -33,6 +31,9 @@ Reader = Callable[[Any], T]
 # after the other.
 _LONGEST_WAIT = timedelta(seconds=5)
 _WAITING_TIMEOUT = timedelta(seconds=10)
+# First line of scripts that also run on a server whose memory is full: they free memory, or without
+# them the tuples in flight could not be finished.
+_ALSO_WHEN_FULL = "#!lua flags=allow-oom\n"
 # Keys and arguments of scripts that become one.
 _JOINED_WORDS = 5_000
 
@@ -51,6 +52,8 @@ class RedisEffect(Generic[T]):
     verb: str
     # The script, if ``command`` names one by its digest.
     text: str | None = None
+    # The call that is made instead where the server refuses this one because its memory is full.
+    when_full: RedisEffect[T] | None = None
 
     def perform(self) -> T:
         """Make the call alone.
@@ -80,7 +83,11 @@ class RedisScript:
     digest: str
 
     def __call__(
-        self, keys: Sequence[str], args: Sequence[Any], read: Reader[T], verb: str
+        self,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        read: Reader[T],
+        verb: str,
     ) -> RedisEffect[T]:
         command = ("EVALSHA", self.digest, len(keys), *keys, *args)
         return RedisEffect(self.server, command, read, verb, self.text)
@@ -133,11 +140,24 @@ class RedisServer:
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
                 replies = self._pool.exchange([effect.in_full() for effect in effects])
             known.update(effect.text for effect in effects)
+            self._make_instead(effects, replies)
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
                 with translated(effect.verb):
                     raise reply
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def _make_instead(self, effects: Sequence[RedisEffect[Any]], replies: list[Any]) -> None:
+        """Make the calls that are for a full server, where it is full."""
+        instead = {
+            at: effect.when_full
+            for at, (effect, reply) in enumerate(zip(effects, replies, strict=True))
+            if effect.when_full is not None and isinstance(reply, exceptions.OutOfMemoryError)
+        }
+        if instead:
+            made = self._pool.exchange([effect.in_full() for effect in instead.values()])
+            for at, reply in zip(instead, made, strict=True):
+                replies[at] = reply
 
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make each call only if the one before replied 1.
@@ -157,14 +177,7 @@ class RedisServer:
     def _perform_joined(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         if len(effects) == 1:
             return [effects[0].perform()]
-        try:
-            found = self._joined(effects).perform()
-        except RedisUnavailableError as error:
-            if not isinstance(error.__cause__, exceptions.OutOfMemoryError):
-                raise
-            # A server without memory refuses the joined script, but takes single ones that free
-            # some.
-            return perform_singly(effects)
+        found = self._joined(effects).perform()
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
 
     def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:
@@ -229,21 +242,28 @@ def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]
 
 
 @cache
-def script_source(name: str, package: str = "tiercel.acker") -> str:
-    """Return the text of a script in the folder ``lua/`` of a package."""
-    return resources.files(package).joinpath("lua", f"{name}.lua").read_text()
+def script_source(*names: str, package: str = "tiercel.acker") -> str:
+    """Return the text of a script in the folder ``lua/`` of a package, behind its preludes.
+
+    The flags of the script come first.
+    """
+    folder = resources.files(package).joinpath("lua")
+    *preludes, own = (folder.joinpath(f"{name}.lua").read_text() for name in names)
+    flags = own[: own.index("\n") + 1] if own.startswith("#!") else ""
+    return "".join([flags, *preludes, own[len(flags) :]])
 
 
 def in_turn(texts: Sequence[str]) -> str:
     """Return the script that makes calls of these one after the other: see lua/in_turn.lua.
 
-    The first line with a script's flags is left out: flags are for a whole script.
+    Flags are for a whole script: it runs on a full server if all of these do.
     """
-    parts = ["local calls = {}\n"]
+    full = all(text.startswith(_ALSO_WHEN_FULL) for text in texts)
+    parts = [_ALSO_WHEN_FULL if full else "", "local calls = {}\n"]
     for number, text in enumerate(texts, start=1):
         body = text.partition("\n")[2] if text.startswith("#!") else text
         parts.append(f"calls[{number}] = function(KEYS, ARGV)\n{body}\nend\n")
-    return "".join([*parts, script_source("in_turn", "tiercel.acker.connection")])
+    return "".join([*parts, script_source("in_turn", package="tiercel.acker.connection")])
 
 
 class RedisServers:

@@ -17,6 +17,8 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large. Large
   output comes in parts (``parcels_of``), so that each waits for room by itself.
+* A server without memory takes the output of a bolt only into an inbox that holds nothing: else the
+  inbox is full. So the last bolts go on, then the bolts before them. It refuses what spouts emit.
 * **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``rules.line_of``), and
   a task *claims* as many from its head as it can execute now: in the same call they move into the
   task's own inbox, and from then on they are the task's. An entry of more tuples than one task

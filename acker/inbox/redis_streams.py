@@ -31,7 +31,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from tiercel.acker.connection.server import RedisScript, RedisServer, RedisServers, script_source
+from tiercel.acker.connection.server import (
+    RedisEffect,
+    RedisScript,
+    RedisServer,
+    RedisServers,
+    script_source,
+)
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.records import (
     NO_CALLS,
@@ -53,6 +59,7 @@ from tiercel.acker.inbox.rules import (
     DRAINED_TUPLES,
     check_append,
     drawn_sender,
+    is_drawn,
     is_line,
     name_of,
     part_of_line,
@@ -75,6 +82,7 @@ _NEIGHBOURS = 4
 _TAGS = 64
 _PACKAGE = "tiercel.acker.inbox"
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
+_APPEND_WHEN_FULL = "append when full"
 _SEALED = b"sealed"
 # Stands for an unknown digest in the text of a seal.
 _UNKNOWN = "0"
@@ -233,7 +241,7 @@ class RedisInboxes:
 
     def draw_sender(self) -> Sender:
         key = f"tiercel:{{{self._name}}}:sender"
-        script = self._servers.at(0, key).script(script_source("draw_sender", _PACKAGE))
+        script = self._servers.at(0, key).script(script_source("draw_sender", package=_PACKAGE))
         return drawn_sender(script([key], [], int, "draw a sender").perform())
 
     def append(
@@ -256,13 +264,20 @@ class RedisInboxes:
     def _appending(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[Appended]:
         bounds = self._bounds
         most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
-        named = (number, parcel.part, parcel.digest)
-        args: list[Any] = [run, sender.task, sender.attempt, *named, *most, bounds.senders]
+        first = (run, sender.task, sender.attempt, number, parcel.part, parcel.digest)
+        rest: list[Any] = [bounds.senders]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
-            args += (tuples, chunk)
+            rest += (tuples, chunk)
         box = self._of(self._receiver(parcel.target, sender, number))
         keys = (box.meta, box.entries, box.senders, box.wake)
-        return box.call("append", keys, args, _APPENDED.__getitem__, "append to")
+        read, verb = _APPENDED.__getitem__, "append to"
+        appending = box.call("append", keys, (*first, *most, *rest), read, verb)
+        if is_drawn(sender):
+            return appending
+        # A server whose memory is full takes the output of a bolt only into an inbox that holds
+        # nothing, so that the tuples in flight are finished there as well.
+        when_full = box.call(_APPEND_WHEN_FULL, keys, (*first, 0, 0, *rest), read, verb)
+        return replace(appending, when_full=when_full)
 
     def _each(
         self, places: Sequence[Place], prepare: Callable[[_Box, Place], Effect[T]]
@@ -463,11 +478,11 @@ class _Box:
         args: Sequence[Any],
         read: Callable[[Any], T],
         verb: str,
-    ) -> Effect[T]:
+    ) -> RedisEffect[T]:
         """Prepare a call of the script lua/NAME.lua."""
         script = self._scripts.get(name)
         if script is None:
-            script = self._scripts[name] = self.server.script(script_source(name, _PACKAGE))
+            script = self._scripts[name] = self.server.script(_source(name))
         return script(keys, args, read, self.verb(verb))
 
     def verb(self, verb: str) -> str:
@@ -549,6 +564,12 @@ def decode(text: str) -> Covered:
         bytes=size,
         work="" if work == _UNKNOWN else work,
     )
+
+
+def _source(name: str) -> str:
+    if name == _APPEND_WHEN_FULL:
+        return _source("append").replace("#!lua\n", "#!lua flags=allow-oom\n", 1)
+    return script_source(name, package=_PACKAGE)
 
 
 def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:

@@ -42,6 +42,11 @@ def drawn_sender(number: int) -> Sender:
     return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
 
+def is_drawn(sender: Sender) -> bool:
+    """Return True for a spout worker, False for a bolt task."""
+    return sender.task < -1
+
+
 def line_of(tasks: Sequence[int]) -> int:
     """Return the id of the line that these tasks of one bolt take from: ids in a row."""
     return _LINE | len(tasks) << _BITS | tasks[0]

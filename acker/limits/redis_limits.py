@@ -74,7 +74,7 @@ class RedisLimits:
         script = self._scripts.get(shard)
         if script is None:
             server = self._servers.at(shard % len(self._servers), key)
-            text = script_source("take", "tiercel.acker.limits")
+            text = script_source("take", package="tiercel.acker.limits")
             script = self._scripts.setdefault(shard, server.script(text))
         # Drawn, for two processes of one task know nothing of each other's calls.
         call = secrets.randbits(32)

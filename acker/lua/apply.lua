@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Apply one slice of a step's work, once. Begins with outcomes.lua and steps.lua.
 --
 -- KEYS   owners + 1: the tokens   then one bucket per group

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Refuse older attempts at a task from now on.
 --
 -- KEYS   1 the tokens

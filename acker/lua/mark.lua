@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Set the mark of a shard where there is none, or where it is still the one whose memory was lost.
 --
 -- KEYS   1 the mark

@@ -14,7 +14,8 @@ local ZERO = string.rep('\0', 8)
 local owner = ARGV[3]
 local collided, without_receivers = {}, {}
 
--- A server that comes back with an old snapshot knows of fewer calls than the owner made.
+-- A server that comes back with an old snapshot knows of fewer calls than the owner made. The first
+-- write: a server whose memory is full refuses it, and nothing new begins there.
 local count = redis.call('INCR', KEYS[OWNERS + 2])
 if ARGV[5] ~= '0' then
   redis.call('PEXPIRE', KEYS[OWNERS + 2], ARGV[5])

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take roots out of the ledger: fail them, release them, or forget them without an outcome. Begins
 -- with outcomes.lua.
 --

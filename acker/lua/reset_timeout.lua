@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Tell the owners of the pending ones among these roots to start their timeouts again. Begins with
 -- outcomes.lua.
 --

@@ -12,8 +12,6 @@
 local FRESH, REPEATED, CONFLICTING, STALE = 0, 1, 2, 3
 
 -- Judge one slice of a step, and remember it. ``position``: attempt (4 bytes) and step (8).
--- The only write comes before any entry changes: a server that is out of memory refuses here and
--- leaves all as it was.
 local function judge(tokens, run, task, position, digest, slice)
   local field = run .. ':' .. task
   local found = redis.call('HMGET', tokens, 'run', field)

@@ -77,13 +77,17 @@ class RedisMetrics:
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"
         self._report = self._client.register_script(
-            script_source("report", "tiercel.acker.metrics")
+            script_source("report", package="tiercel.acker.metrics")
         )
         self._traces_keys = (prefix + "traces", prefix + "traces:last")
-        self._trace = self._client.register_script(script_source("trace", "tiercel.acker.metrics"))
+        self._trace = self._client.register_script(
+            script_source("trace", package="tiercel.acker.metrics")
+        )
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
-        self._count = self._client.register_script(script_source("count", "tiercel.acker.metrics"))
+        self._count = self._client.register_script(
+            script_source("count", package="tiercel.acker.metrics")
+        )
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
         self.add_all({(component, task): counts})

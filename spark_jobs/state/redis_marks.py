@@ -146,4 +146,4 @@ def _remembered(verdict: int) -> bool:
 
 
 def _source(*names: str) -> str:
-    return "".join(script_source(name, "tiercel.spark_jobs.state") for name in names)
+    return script_source(*names, package="tiercel.spark_jobs.state")

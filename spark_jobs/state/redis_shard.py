@@ -224,4 +224,4 @@ def _pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def _source(*names: str) -> str:
-    return "".join(script_source(name, "tiercel.spark_jobs.state") for name in names)
+    return script_source(*names, package="tiercel.spark_jobs.state")

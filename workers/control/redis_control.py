@@ -32,8 +32,10 @@ class RedisControl:
         self._key = topology_prefix(topology) + "control"
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._client = connect_topology(redis_url, topology)
-        self._rebalance = self._client.register_script(script_source("rebalance", _PACKAGE))
-        self._rebalanced = self._client.register_script(script_source("rebalanced", _PACKAGE))
+        self._rebalance = self._client.register_script(script_source("rebalance", package=_PACKAGE))
+        self._rebalanced = self._client.register_script(
+            script_source("rebalanced", package=_PACKAGE)
+        )
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
@@ -95,7 +97,7 @@ class RedisPresences:
         self._client = connect_topology(redis_url, topology)
         names = ("take_seat", "leave_seat", "draw_run")
         self._take, self._leave, self._draw = (
-            self._client.register_script(script_source(name, _PACKAGE)) for name in names
+            self._client.register_script(script_source(name, package=_PACKAGE)) for name in names
         )
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:

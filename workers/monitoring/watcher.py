@@ -14,9 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from tiercel.acker.connection.client import connect, is_full
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
@@ -69,11 +71,14 @@ class Look:
     rabbitmq_problem: str | None = None
     # Redis answers, but the data of this topology in it cannot be read.
     unreadable: bool = False
+    # Redis answers, and takes in nothing new.
+    redis_full: str | None = None
 
     @property
     def problems(self) -> list[str]:
         """The problems of the servers, as text for people."""
-        return [problem for problem in (self.redis_problem, self.rabbitmq_problem) if problem]
+        found = (self.redis_problem, self.redis_full, self.rabbitmq_problem)
+        return [problem for problem in found if problem]
 
 
 class Watcher:
@@ -125,13 +130,14 @@ class Watcher:
 
     def _look(self, name: str | None, window: Window) -> Look:
         problem = self._refresh()
-        found = None
+        found = full = None
         unreadable = False
         chosen = name if name is not None else self._first(window, away=problem is not None)
         if chosen is not None and chosen in self._known:
             if problem is None:
                 problem, unreadable = self._read(chosen, window)
             found = self._last.get((chosen, window))
+            full = self._full(chosen) if problem is None else None
         rabbitmq_problem = None
         if found is not None and self._addresses.amqp_url:
             rabbitmq_problem = self._survey(chosen or "")
@@ -148,6 +154,7 @@ class Watcher:
             overview=found,
             redis_problem=problem,
             rabbitmq_problem=rabbitmq_problem,
+            redis_full=full,
             unreadable=unreadable,
         )
 
@@ -196,6 +203,12 @@ class Watcher:
             return said, True
         return None, False
 
+    def _full(self, name: str) -> str | None:
+        try:
+            return self._readers[name].full()
+        except AckerError:  # the next look says so
+            return None
+
     def _survey(self, name: str) -> str | None:
         graph = self._known[name].graph
         try:
@@ -215,6 +228,8 @@ class TopologyReader:
         presences = RedisPresences(redis_urls[0], note.name)
         self._lease = Lease(presences)
         self._spout_seats = SpoutSeats(presences)
+        prefixes = (shard_prefix(note.name, shard) for shard in range(len(redis_urls)))
+        self._clients = [connect(*each) for each in zip(redis_urls, prefixes, strict=True)]
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = open_ledger(note.ledger_spec(redis_urls))
         self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
@@ -249,12 +264,23 @@ class TopologyReader:
         )
         return overview_of(note.name, readings)
 
+    def full(self) -> str | None:
+        """Return what to do about a server whose memory is full; None if none is."""
+        if not any(map(is_full, self._clients)):
+            return None
+        return (
+            "Redis is full: raise its maxmemory or free memory; messages in flight are finished, "
+            "and no new ones are taken until then"
+        )
+
     def close(self) -> None:
         """Release the connections. Idempotent."""
         for each in (
             self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
         ):  # fmt: skip
             each.close()
+        for client in self._clients:
+            client.close()
 
     def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:
         """Return the kinds of errors that have a traceback, read again when there is a new error.

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 _ROOM_SECONDS = 0.02
 _LOOK_SECONDS = 0.5
+# A server that is nearly full refuses and takes by turns, several times per second.
+_SAY_AGAIN_SECONDS = 60.0
 
 
 class Attendance(enum.Enum):
@@ -77,7 +79,11 @@ class Outbox:
         self._registered = False
         self._retry_at = 0.0
         self._away = False
+        # An outage is told of once, and the next one not before this time.
+        self._told_away = False
+        self._tell_at = 0.0
         self._attendance: Attendance | None = None
+        self._told_driver: bool | None = None
         self._stranger = ""
         self._look_at = 0.0
 
@@ -89,10 +95,8 @@ class Outbox:
         if self._attendance is None or now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
-            if found is not self._attendance:
-                there = found is Attendance.DRIVER
-                said = "a driver is there" if there else "waiting for a driver"
-                log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+            if found is not Attendance.REDIS_AWAY:
+                self._tell_driver(there=found is Attendance.DRIVER)
             self._attendance = found
         return self._attendance
 
@@ -129,16 +133,18 @@ class Outbox:
                 self._registered = not collided
             fate = BatchFate.REFUSED if collided else self._append(now)
         except RedisUnavailableError as error:
-            if not self._away:
+            if not self._away and now >= self._tell_at:
                 log.warning(
                     "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
                 )
+                self._told_away = True
+                self._tell_at = now + _SAY_AGAIN_SECONDS
             self._away = True
             self._retry_at = now + _RETRY_SECONDS
             return BatchFate.LATER
-        if self._away:
+        if self._told_away:
             log.info("Redis works again", extra={"event": "redis_back"})
-        self._away = False
+        self._away = self._told_away = False
         if fate is BatchFate.REFUSED:
             self._forget([root for root in batch.roots if root not in collided])
         if fate is not BatchFate.LATER:
@@ -175,6 +181,12 @@ class Outbox:
                 self._retry_at = now + _ROOM_SECONDS
                 return BatchFate.LATER
         return BatchFate.DONE
+
+    def _tell_driver(self, *, there: bool) -> None:
+        if there is not self._told_driver:
+            said = "a driver is there" if there else "waiting for a driver"
+            log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+        self._told_driver = there
 
     def _asked(self) -> Attendance:
         try:

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Give permits of one value back, take some, stand in line for the rest: as ../bucket.py decides.
 --
 -- KEYS   1 the bucket: when it is full (double), then per task, in line, 24 bytes: task, call,

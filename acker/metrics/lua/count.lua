@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Add to counters, once however often the call is repeated: those of all time, and those of the
 -- slot of each window.
 --

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Keep errors of one task, as many as its window has room for.
 --
 -- KEYS   1 the list of the topology's errors, newest first

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Keep the first traceback of each kind of error, and when each kind came last.
 --
 -- KEYS   1 kind to its first report   2 the kinds, by when they came last

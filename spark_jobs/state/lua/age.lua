@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Let the clock of the marks run on in one shard, and forget old marks in some buckets. Begins with
 -- clock.lua.
 --

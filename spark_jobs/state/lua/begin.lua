@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Begin a turn in one shard, which ends all earlier ones. Begins with undo.lua and values.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Make marks in one shard, as a part of a commit. Begins with clock.lua.
 --
 -- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark
@@ -16,7 +17,6 @@ local count = #keys / 16
 local mine, calls = unpack(redis.call('HMGET', turn, 'turn', 'calls'))
 if mine ~= ARGV[2] or not calls or redis.call('HGET', run, 'run_number') ~= ARGV[1] then return 0 end
 if number <= tonumber(calls) then return 1 end
--- The first write: a server that is out of memory refuses here and leaves all as it was.
 redis.call('HSET', turn, 'calls', ARGV[3])
 
 local time = struct.pack('>I3', ROUND + math.floor(ran_now(run) / UNIT) % ROUND)

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take the marks of one call back in one shard, which belongs to a commit that broke off.
 --
 -- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark

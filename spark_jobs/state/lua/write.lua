@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
 --
 -- KEYS   entries, run, turn, undo: see redis_keys.py
@@ -15,7 +16,6 @@ local number, puts, deletions = tonumber(ARGV[3]), tonumber(ARGV[6]), tonumber(A
 local mine, calls = unpack(redis.call('HMGET', turn, 'turn', 'calls'))
 if mine ~= ARGV[2] or not calls or redis.call('HGET', run, 'run_number') ~= ARGV[1] then return 0 end
 if number <= tonumber(calls) then return 1 end
--- The first write: a server that is out of memory refuses here and leaves all as it was.
 redis.call('HSET', turn, 'calls', ARGV[3])
 
 local first = 8 + 2 * puts + deletions

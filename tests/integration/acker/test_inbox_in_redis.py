@@ -102,16 +102,19 @@ def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(
     assert payloads(take(opened(inboxes, run="next"))) == [b"c"]
 
 
-def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on, server, client):
+def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, server, client):
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a", b"b"))
+    spout = inboxes.draw_sender()
     client.config_set("maxmemory", 1)
-    refused = inboxes.append(RUN, FIRST, 2, [parcel(b"c")])[0]
-    with pytest.raises(
-        RedisUnavailableError, match=r"cannot append to the inbox of task 1: .*raise its maxmemory"
-    ):
-        refused.perform()
+    for target in (ONE, TWO):
+        refused = inboxes.append(RUN, spout, 2, [parcel(b"c", target=target)])[0]
+        with pytest.raises(
+            RedisUnavailableError,
+            match=rf"cannot append to the inbox of task {target}: Redis is full .*its maxmemory",
+        ):
+            refused.perform()
     a, b = take(inbox)
     assert commit(inbox, 1, [a], part={b.position: b"\x01"})
     assert inboxes.beat(RUN, {ONE: 1}) == []
@@ -122,6 +125,27 @@ def test_a_full_server_refuses_appends_and_lets_everything_else_pass(inboxes_on,
     inboxes.discard("next", ONE, [b.position])
     client.config_set("maxmemory", 0)
     assert put(inboxes, 2, parcel(b"c"), run="next") == [Appended.DONE]
+
+
+def test_a_full_server_takes_output_of_bolts_into_inboxes_that_hold_nothing(
+    inboxes_on, server, client
+):
+    """So the last bolts of a topology go on, then those before them: nothing waits for itself."""
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    client.config_set("maxmemory", 1)
+    parcels = [parcel(b"a"), parcel(b"a", target=TWO)]
+    assert put(inboxes, 1, *parcels) == [Appended.DONE] * 2
+    assert put(inboxes, 1, *parcels) == [Appended.REPEATED] * 2
+    assert put(inboxes, 2, parcel(b"b")) == [Appended.FULL]
+    assert put(inboxes, 2, parcel(b"b", bounded=False)) == [Appended.FULL]
+    (a,) = take(inbox)
+    assert commit(inbox, 1, [a])
+    assert put(inboxes, 2, parcel(b"b")) == [Appended.DONE]
+    (b,) = take(inbox)
+    assert b.payload == b"b"
+    client.config_set("maxmemory", 0)
+    assert put(inboxes, 3, parcel(b"c")) == [Appended.DONE]
 
 
 def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(

@@ -231,7 +231,7 @@ SENT = [
     Expected(
         "OOM command not allowed when used memory > 'maxmemory'.",
         RETRY,
-        "Redis is out of memory .*raise its maxmemory",
+        "Redis is full .*raise its maxmemory",
     ),
     Expected("READONLY You can't write against a read only replica.", RETRY, "primary"),
     Expected("MISCONF Redis is configured to save RDB snapshots, but cannot", RETRY, "disk"),
@@ -380,11 +380,15 @@ def check_all(url: str, case: Expected) -> None:
             check(calls, case)
 
 
-def test_a_server_that_is_full_takes_no_writes_of_any_store(redis):
+def test_a_server_that_is_full_takes_in_nothing_new(redis):
     server = redis()
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
-        check_writes(server.url, Expected("OOM", RETRY, "raise its maxmemory"))
+        for store in ("ledger", "case book", "control", "registry"):
+            kept, calls = STORES[store](server.url)
+            with closing(kept):
+                refused = Expected("OOM", RETRY, "Redis is full.*raise its maxmemory")
+                check(some_of(calls, *WRITING[store]), refused)
 
 
 def test_a_replica_takes_no_writes_of_any_store(redis):

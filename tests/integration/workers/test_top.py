@@ -18,6 +18,7 @@ from tests.support.marks import marks_of
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel.acker.connection.client import connect
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.inbox.redis_streams import RedisInboxes
@@ -184,6 +185,21 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
                 and look.overview is not None
             )
         )
+
+
+def test_a_full_redis_is_named_with_what_to_do(redis):
+    server = redis()
+    builder = TopologyBuilder("full")
+    builder.set_spout("lines", QueueSpout("q"))
+    with closing(Registry(server.url)) as registry:
+        registry.announce(builder.build())
+    said = "Redis is full: raise its maxmemory or free memory"
+    top = ["top", "full", "--redis", server.url]
+    with closing(connect(server.url)) as client:
+        client.config_set("maxmemory", 1)
+        assert said in " ".join(CliRunner().invoke(app, top).output.split())
+        client.config_set("maxmemory", 0)
+    assert "Redis is full" not in CliRunner().invoke(app, top).output
 
 
 def test_what_a_bolt_remembers_is_counted_in_top_and_metrics(name, redis_url, amqp_url):

@@ -414,19 +414,22 @@ def test_one_server_of_several_that_is_away_does_not_silence_the_others(
     ledger.close()
 
 
-def test_a_server_out_of_memory_takes_no_writes_and_leaves_everything_as_it_was(mortal, server):
+def test_a_full_server_registers_no_roots_and_ends_the_trees_that_it_has(mortal, server):
     feed = mortal.feed(1)
-    mortal.register(1, [ROOT], [A])
+    mortal.register(1, [ROOT, OTHER], [A, B])
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
-            mortal.register(1, [OTHER], [B])
-        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
-            mortal.apply(token(), updates({ROOT: A}))
+        with pytest.raises(RedisUnavailableError, match=r"Redis is full .*raise its maxmemory"):
+            mortal.register(1, [7], [C])
+        assert mortal.apply(token(1), updates({ROOT: A ^ C})).completed == 0
+        assert mortal.apply(token(2), updates({ROOT: C})).completed == 1
+        assert mortal.apply(token(2), updates({ROOT: C})).applied is Applied.REPEATED
+        assert said(feed.read(NOW)) == {"acked": [ROOT]}
+        assert mortal.fail([failure(OTHER)]) == 1
+        assert len(feed.read(NOW).failed) == 1
+        assert mortal.pending() == 0
         client.config_set("maxmemory", 0)
-    assert mortal.pending() == 1
-    assert mortal.apply(token(), updates({ROOT: A})).completed == 1
-    assert said(feed.read(NOW)) == {"acked": [ROOT]}
+    assert mortal.register(1, [7], [C]) == []
     feed.close()
 
 
@@ -436,8 +439,7 @@ def test_a_run_begins_on_a_server_that_is_out_of_memory(mortal, server):
     with connect(server.url) as client:
         client.config_set("maxmemory", 1)
         assert mortal.begin("run")
-        with pytest.raises(RedisUnavailableError, match="raise its maxmemory"):
-            mortal.fence("run", 0, 1)
+        assert mortal.fence("run", 0, 0)
         client.config_set("maxmemory", 0)
     assert mortal.apply(token(run="old"), updates({ROOT: A})).applied is Applied.STALE
     assert mortal.apply(token(), updates({ROOT: A})).completed == 1

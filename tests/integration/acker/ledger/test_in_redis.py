@@ -18,10 +18,7 @@ from tiercel.acker.connection.server import RedisServer
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds, mix_array
 from tiercel.acker.ledger import LedgerSpec, Updates, total
-from tiercel.acker.outcomes import total
 from tiercel.acker.redis_ledger import RedisLedger, ShardScripts, open_ledger
-from tiercel.acker.scripts import ShardScripts
-from tiercel.compose.ports import free_port
 from tiercel.compose.server import free_port
 
 

@@ -88,8 +88,8 @@ def in_redis(redis_url: str) -> Iterator[Callable[..., RedisPlace]]:
         yield lambda shards=1, url=redis_url: RedisPlace(url, shards, closing)
 
 
-def _without_a_clock(name: str, package: str) -> str:
-    text = script_source(name, package)
+def _without_a_clock(*names: str, package: str) -> str:
+    text = script_source(*names, package=package)
     assert _CLOCK in text
     return text.replace(_CLOCK, _STANDS_STILL)
 

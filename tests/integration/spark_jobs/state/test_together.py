@@ -14,7 +14,7 @@ from redis.connection import AbstractConnection
 
 from tests.support.proxy import Proxy
 from tests.support.pump import RUN, Source
-from tiercel import BasicBolt, Config, RedisUnavailableError, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, Config, StatefulBolt, TopologyBuilder
 from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
@@ -296,22 +296,6 @@ def between_two_steps(stage, server):
     on.emit("one", "two")
     assert attempt.turn()
     return on, attempt
-
-
-def test_a_server_without_memory_finishes_what_it_has_and_begins_nothing(redis, stage):
-    """Finishing is what gives memory back: it must not wait for the begin beside it."""
-    server = redis()
-    on, attempt = between_two_steps(stage, server)
-    with closing(connect(server.url)) as client:
-        client.config_set("maxmemory", 1)
-        with pytest.raises(
-            RedisUnavailableError, match=r"cannot begin with the state: .*maxmemory"
-        ):
-            attempt.turn()
-        client.config_set("maxmemory", 0)
-    assert on.attempt()._inbox.opened.sealed is None
-    on.end()
-    assert on.counts() == {"warm": 4, "one": 1, "two": 1}
 
 
 def test_scripts_that_the_server_forgot_take_effect_in_their_order(redis, stage):
