@@ -100,6 +100,15 @@ HEADLINES = (
         0.95,
         "{:.2f}",
     ),
+    _row(
+        "slow_wall_ratio",
+        "600 tuples of 0.25 s, four tasks: wall time / (work / tasks)",
+        1.02,
+        "{:.3f}",
+        3,
+        low=True,
+    ),
+    _row("tasks_8_to_2", "8 tasks of each bolt / 2, throughput", 0.85, "{:.2f}"),
     _row("p50_ms_100", "latency at 100 messages per second, p50", 15, "{:.0f} ms", 1, low=True),
     _row("p99_ms_100", "latency at 100 messages per second, p99", 40, "{:.0f} ms", 1, low=True),
     _row("p50_ms", "latency at 1,000 messages per second, p50", 30, "{:.0f} ms", 1, low=True),
@@ -184,14 +193,15 @@ def headline(results: Results) -> dict[str, Figure]:
         "celery_ratio": ratio(results, "basic", "celery"),
         "dramatiq_ratio": ratio(results, "basic", "dramatiq"),
         "slow_bolt_ratio": slow(results, "drain", "ratio"),
-        "beside_slow_all_p99_ms": slow(results, "beside", "p99_ms"),
+        "beside_slow_all_p99_ms": beside_p99_ms(results),
         "uneven_exp_p50": uneven_ratio(results, "exponential", "p50_ms"),
         "uneven_exp_p99": uneven_ratio(results, "exponential", "p99_ms"),
         "uneven_heavy_p50": uneven_ratio(results, "heavy", "p50_ms"),
         "uneven_heavy_p99": uneven_ratio(results, "heavy", "p99_ms"),
-        "half_speed_ratio": _of(
-            rounds_of(results, "uneven"), lambda of_round: of_round.get("half_speed_ratio")
-        ),
+        **{
+            key: shared(results, key)
+            for key in ("half_speed_ratio", "slow_wall_ratio", "tasks_8_to_2")
+        },
         **{key: latency(results, *which) for key, which in _LATENCIES.items()},
         "bare_per_s": drained(results, "bare", "whole_per_s"),
         "ledger_updates_per_s": ledger(results, PENDING, "updates_per_s"),
@@ -258,6 +268,13 @@ def slow(results: Results, what: str, figure: str) -> Figure:
     return _of(slow_rounds(results, what), lambda row: row.get(figure))
 
 
+def beside_p99_ms(results: Results) -> Figure:
+    """Latency of all other messages beside a long one, from both parts that measure it."""
+    rows = slow_rounds(results, "beside")
+    uneven_rows = [one["beside"] for one in rounds_of(results, "uneven") if "beside" in one]
+    return _of([*rows, *uneven_rows], lambda row: row.get("p99_ms"))
+
+
 def slow_rounds(results: Results, what: str) -> list[Mapping[str, Any]]:
     """One row per round of a kind of slow work."""
     found: list[Mapping[str, Any]] = dict(rounds_of(results, "slow") or {}).get(what, [])
@@ -276,6 +293,11 @@ def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
         for of_round in rounds_of(results, "uneven")
         if of_round[kind][f"celery_{figure}"]
     )
+
+
+def shared(results: Results, figure: str) -> Figure:
+    """A figure of how tasks share their work, measured beside uneven work."""
+    return _of(rounds_of(results, "uneven"), lambda of_round: of_round.get(figure))
 
 
 def depth_ratio(results: Results) -> Figure:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench import contest, growth, inbox, latency, ledger, scaling, standby, throughput
+from bench.machine import load
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
 from bench.slow.amount import RAISING, Slow
@@ -166,22 +167,29 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_uneven(scale: Scale, peers: str | None, say: Say) -> Any:
-    """Measure rounds of {kind of work: latencies}, and of a task at half speed."""
-    found: list[dict[str, Any]] = []
-    for number in range(scale.rounds):
-        of_round: dict[str, Any] = {}
-        with servers() as settings:
-            for kind in KINDS:
-                row = uneven(settings, scale.slow, kind, peers)
-                say(f"round {number + 1}: {row.line()}")
-                of_round[kind] = asdict(row)
-            of_round["half_speed_ratio"] = half_speed(settings, scale.slow)
-            say(
-                f"round {number + 1}: one task at half speed: {of_round['half_speed_ratio']:.2f} "
-                "of the sum of speeds"
-            )
-        found.append(of_round)
-    return found
+    """Measure a round of {kind of work: latencies}, and how tasks share other work."""
+    how = scale.slow
+    of_round: dict[str, Any] = {}
+    with servers() as settings:
+        for kind in KINDS:
+            row = uneven(settings, how, kind, peers)
+            say(row.line())
+            of_round[kind] = asdict(row)
+        quiet = beside(settings, how)
+        say(quiet.line())
+        of_round["beside"] = asdict(quiet)
+        wall = drain(settings, replace(how, work_ms=how.wall_ms))
+        say(wall.line())
+        of_round["slow_wall_ratio"] = wall.ratio
+        of_round["half_speed_ratio"] = half_speed(settings, how)
+        say(f"one task at half speed: {of_round['half_speed_ratio']:.2f} of the sum of speeds")
+        two, eight = (
+            growth.point(settings, growth.CURVES["bolts"], tasks, runs=1)["messages_per_s"]
+            for tasks in (2, 8)
+        )
+        of_round["tasks_8_to_2"] = eight / two
+        say(f"8 tasks of each bolt / 2: {eight:,.0f} / {two:,.0f} messages per second")
+    return [{**of_round, "load": load()}]
 
 
 def slow_runs(

@@ -33,9 +33,11 @@ class Slow:
     # Time that a point of the curve takes where nothing but the work takes time.
     curve_s: float = 10.0
     # How long uneven work arrives.
-    uneven_s: float = 120.0
+    uneven_s: float = 75.0
     # Of a tuple, where one task is half as fast as the others.
     half_ms: float = 100
+    # Of a tuple, where the wall time is measured beside uneven work.
+    wall_ms: float = 250
 
 
 def within_s(best_s: float) -> float:

@@ -13,12 +13,14 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 SLOW = "slow"
 ODD = "odd"
+TIMED = "timed"
 PACED = "paced"
 VANISHED = "vanished"
 # Duration of the tuple in which an executor vanishes.
 HOLD_S = 3.0
-# Per tuple.
+# Per tuple of the slow bolt, and of the one whose tuples are timed.
 SLOW_S = 0.5
+TIMED_S = 1.0
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -65,9 +67,12 @@ class Executions:
 
 
 class Slow(BasicBolt):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
     def execute(self, tup, collector):
         write_effect(tup["number"], BEGUN)
-        time.sleep(SLOW_S)
+        time.sleep(self.seconds)
         write_effect(tup["number"])
 
 
@@ -111,12 +116,16 @@ class Tally(StatefulBolt):
         write_effect(tup["number"])
 
 
-def slow():
+def slow(queue=SLOW, seconds=SLOW_S):
     """All settings are the default ones."""
-    builder = TopologyBuilder("slow-work")
-    builder.set_spout("numbers", QueueSpout(SLOW, fields="number long", format="json"))
-    builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    builder = TopologyBuilder(f"{queue}-work")
+    builder.set_spout("numbers", QueueSpout(queue, fields="number long", format="json"))
+    builder.set_bolt("slow", Slow(seconds), parallelism=4).shuffle_grouping("numbers")
     return builder.build()
+
+
+def timed():
+    return slow(TIMED, TIMED_S)
 
 
 def paced():

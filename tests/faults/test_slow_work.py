@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.faults.burdens import SLOW, Executions
+from tests.faults.burdens import SLOW, TIMED, TIMED_S, Executions
+from tests.faults.numbered import executor_of
 from tests.faults.wired import Wired
 from tests.support.children import python_workers
 from tests.support.waiting import wait_until
@@ -19,6 +20,11 @@ pytestmark = pytest.mark.timeout(600)
 MESSAGES = 60
 # Messages that are executed before each fault, so that several are in flight.
 BEFORE = 8
+# Messages are published at this distance, so that two of four tasks can do the work.
+APART_S = 0.75
+BEFORE_TIMED = 10
+# What no process was executing when it died may be late by this.
+LATE_S = 1.5
 # Generous: Spark begins anew on a machine that may be busy.
 WITHIN_S = 200
 
@@ -86,3 +92,61 @@ def test_slow_work_survives_a_python_worker_and_the_driver(wired):
     assert counts["acked"] == MESSAGES
     assert counts["timeout"] == counts["failed"] == 0
     assert wired.dead_lettered() == 0
+
+
+def executor_killed(wired):
+    worker = wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0]
+    os.kill(executor_of(worker), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("kill", "tasks"), [(python_worker_killed, 1), (executor_killed, 2)], ids=["worker", "executor"]
+)
+def test_only_what_a_process_was_executing_when_it_died_takes_longer(timed, kill, tasks):
+    """Beside a schedule of publishing: of slow tuples no process has claimed one that waits."""
+    before = len(Executions(timed.folder).first_at)
+    numbers = range(before, before + 3 * BEFORE_TIMED)
+    due = {}
+    with Publisher(timed.rabbitmq.url) as publisher:
+        began = time.time()
+        for number in numbers:
+            time.sleep(max(0.0, began + (number - before) * APART_S - time.time()))
+            due[str(number)] = time.time()
+            publisher.publish(TIMED, [b'{"number": %d}' % number])
+            if number == before + BEFORE_TIMED:
+                kill(timed)
+    wait_until(
+        lambda: len(Executions(timed.folder).first_at) >= before + len(numbers),
+        WITHIN_S,
+        "every message to be executed",
+    )
+    timed.rests(60)
+    found = Executions(timed.folder)
+    again = {number for number in due if found.begun[number] > 1}
+    late_s = {number: found.first_at[number] - at - TIMED_S for number, at in due.items()}
+    others = {number: at for number, at in late_s.items() if number not in again}
+    print(  # noqa: T201
+        f"executed again: { {number: round(late_s[number], 2) for number in again} }; the latest "
+        f"of the others {max(others.values()):.2f} s"
+    )
+    assert 1 <= len(again) <= tasks
+    assert max(others.values()) < LATE_S, others
+    assert timed.counts()["failed"] == timed.counts()["timeout"] == 0
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory, servers):
+    """On two executors of two tasks each."""
+    folder = tmp_path_factory.mktemp("timed")
+    with Wired(
+        "tests.faults.burdens:timed",
+        TIMED,
+        folder,
+        master="local-cluster[2,2,1024]",
+        servers=servers,
+    ) as wired:
+        wired.spark_run()
+        with Publisher(wired.rabbitmq.url) as publisher:
+            publisher.publish(TIMED, [b'{"number": %d}' % number for number in range(4)])
+        wait_until(lambda: len(Executions(folder).first_at) == 4, WITHIN_S, "the first messages")
+        yield wired

@@ -1,10 +1,11 @@
-"""Random senders, attempts, runs and repeats: inboxes in Redis answer as those in memory
-do, to every call.
+"""Random senders, attempts, runs and repeats, at inboxes and at a line that two tasks claim from:
+those in Redis answer as those in memory do, to every call.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,15 +20,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.inboxes import ONE, TWO, parcel, take
+from tests.support.inboxes import FOUR, ONE, TWO, parcel, take
 from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds, Covered, Sender, StaleAttemptError
+from tiercel.acker.inbox.records import Bounds, Covered, Entry, Rest, Sender, StaleAttemptError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.rules import line_of
 
 BOUNDS = Bounds(tuples=8, bytes=60)
-TASKS = [ONE, TWO]
+# Two that share a line, on one server.
+SHARING = FOUR[:2]
+LINE = line_of(SHARING)
+TASKS = [ONE, TWO, *SHARING]
+TARGETS = [*TASKS, LINE]
 A_TASK = st.sampled_from(TASKS)
+A_TARGET = st.sampled_from(TARGETS)
 
 
 @dataclass
@@ -39,6 +46,8 @@ class Attempt:
     number: int
     inboxes: tuple[Any, Any]
     taken: list[str] = field(default_factory=list)
+    # As memory has them: claimed, and not given back.
+    claimed: list[Entry] = field(default_factory=list)
 
 
 class Twins(RuleBasedStateMachine):
@@ -54,12 +63,14 @@ class Twins(RuleBasedStateMachine):
         self.oracle = MemoryInboxes(BOUNDS)
         self.redis = RedisInboxes(RedisServers(urls), f"twins-{uuid.uuid4().hex}", BOUNDS)
         # Of each task: from memory to Redis.
-        self.positions: dict[int, dict[str, str]] = {task: {} for task in TASKS}
+        self.positions: dict[int, dict[str, str]] = defaultdict(dict)
         self.runs: list[str] = []
         self.attempts: list[Attempt] = []
         self.numbers: dict[tuple[int, str], int] = {}
         self.chunks = 0
-        self.adopt(TASKS, again=False)
+        # Claimed entries that went back in part: another attempt at the task knows that.
+        self.gone_in_part: set[tuple[int, str]] = set()
+        self.adopt(TARGETS, again=False)
 
     def teardown(self):
         if hasattr(self, "redis"):
@@ -67,7 +78,7 @@ class Twins(RuleBasedStateMachine):
 
     # -- calls -------------------------------------------------------------------------------------
 
-    @rule(tasks=st.lists(A_TASK, unique=True, min_size=1), again=st.booleans())
+    @rule(tasks=st.lists(A_TARGET, unique=True, min_size=1), again=st.booleans())
     def adopt(self, tasks, again):
         if not again or not self.runs:
             self.runs.append(f"run {len(self.runs)}")
@@ -82,8 +93,9 @@ class Twins(RuleBasedStateMachine):
             self.reopen(run, task, number)
 
     def reopen(self, run, task, number):
+        line = LINE if task in SHARING else None
         opened = self.both(
-            lambda inboxes: inboxes.open(run, task, number), compare=False, repeat=False
+            lambda inboxes: inboxes.open(run, task, number, line), compare=False, repeat=False
         )
         assert (opened[0] is StaleAttemptError) == (opened[1] is StaleAttemptError)
         if opened[0] is StaleAttemptError:
@@ -101,7 +113,7 @@ class Twins(RuleBasedStateMachine):
         attempt=st.integers(1, 3),
         back=st.integers(0, 2),
         sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30)), min_size=1, max_size=3),
-        to=st.lists(A_TASK, unique=True, min_size=1),
+        to=st.lists(A_TARGET, unique=True, min_size=1),
         bounded=st.booleans(),
         old=st.booleans(),
         same=st.booleans(),
@@ -135,7 +147,7 @@ class Twins(RuleBasedStateMachine):
     @rule(
         task=st.integers(50, 51),
         attempt=st.integers(1, 3),
-        to=st.lists(A_TASK, unique=True),
+        to=st.lists(A_TARGET, unique=True),
         old=st.booleans(),
     )
     def fence(self, task, attempt, to, old):
@@ -143,13 +155,41 @@ class Twins(RuleBasedStateMachine):
         self.both(lambda inboxes: inboxes.fence(run, Sender(task=task, attempt=attempt), to))
 
     @precondition(lambda self: self.attempts)
-    @rule(which=st.integers(0, 3), tuples=st.integers(1, 10), size=st.integers(1, 80))
-    def take(self, which, tuples, size):
+    @rule(
+        which=st.integers(0, 3),
+        tuples=st.integers(1, 10),
+        size=st.integers(1, 80),
+        claims=st.integers(0, 6),
+        more=st.integers(0, 4),
+    )
+    def take(self, which, tuples, size, claims, more):
         attempt = self.attempts[-1 - which % len(self.attempts)]
         # Once only: the second call of one inbox object is another call.
-        found = self.compared(attempt, lambda inbox: take(inbox, tuples, size))
+        found = self.compared(
+            attempt, lambda inbox: take(inbox, tuples, size, claims=claims, more=more)
+        )
         if found is not StaleAttemptError:
             attempt.taken += [entry.position for entry in found]
+            attempt.claimed += [entry for entry in found if entry.first is not None]
+
+    @precondition(lambda self: any(attempt.claimed for attempt in self.attempts))
+    @rule(data=st.data())
+    def give_back(self, data):
+        attempt = data.draw(st.sampled_from([one for one in self.attempts if one.claimed]))
+        rests = []
+        for entry in data.draw(
+            st.lists(st.sampled_from(attempt.claimed), unique_by=lambda one: one.position)
+        ):
+            attempt.claimed.remove(entry)
+            if (attempt.task, entry.position) not in self.gone_in_part:
+                first = data.draw(st.integers(0, max(0, entry.tuples - 1)))
+                done = bytes([0xFF << first & 0xFF]) if first else b""
+                rests.append(Rest(position=entry.position, first=first, done=done))
+        self.gone_in_part |= {(attempt.task, rest.position) for rest in rests if rest.done}
+        positions = self.positions[attempt.task]
+        oracle, redis = attempt.inboxes
+        theirs = [replace(rest, position=positions[rest.position]) for rest in rests]
+        self.perform((oracle.give_back(rests), redis.give_back(theirs)))
 
     @precondition(lambda self: self.attempts)
     @rule(which=st.integers(0, 3), data=st.data())
@@ -223,7 +263,7 @@ class Twins(RuleBasedStateMachine):
         mine, theirs = (
             {
                 task: replace(found, oldest_s=0.0, seen_s=None if found.seen_s is None else 0.0)
-                for task, found in inboxes.figures(TASKS).items()
+                for task, found in inboxes.figures(TARGETS).items()
             }
             for inboxes in (self.oracle, self.redis)
         )
@@ -264,7 +304,8 @@ class Twins(RuleBasedStateMachine):
         if StaleAttemptError in found:
             assert mine is theirs
             return
-        assert [(e.payload, e.tuples) for e in mine] == [(e.payload, e.tuples) for e in theirs]
+        shown = [[(e.payload, e.tuples, e.first) for e in entries] for entries in found]
+        assert shown[0] == shown[1]
         for here, there in zip(mine, theirs, strict=True):
             assert self.positions[task].setdefault(here.position, there.position) == there.position
 

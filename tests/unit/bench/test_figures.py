@@ -27,7 +27,7 @@ KEYS = [
     ),
     *("slow_bolt_ratio", "beside_slow_all_p99_ms"),
     *("uneven_exp_p50", "uneven_exp_p99", "uneven_heavy_p50", "uneven_heavy_p99"),
-    "half_speed_ratio",
+    *("half_speed_ratio", "slow_wall_ratio", "tasks_8_to_2"),
     *("p50_ms_100", "p99_ms_100", "p50_ms", "p99_ms", "p50_ms_5000", "p99_ms_5000"),
     *("bare_p50_ms", "bare_p99_ms", "bare_per_s"),
     *("ledger_updates_per_s", "ledger_bytes_per_root", "arrow_tuples_per_s", "basic_tuples_per_s"),
@@ -121,6 +121,9 @@ WHOLE = results(
             "exponential": uneven_row(p50_ms=400.0 * factor, celery_p50_ms=500.0),
             "heavy": uneven_row(p50_ms=300.0 * factor, celery_p50_ms=600.0),
             "half_speed_ratio": 0.9 + factor / 100,
+            "beside": {"messages": 150, "p50_ms": 10.0, "p99_ms": 60.26, "max_ms": 90.0},
+            "slow_wall_ratio": 1.01,
+            "tasks_8_to_2": 0.8 + factor / 100,
         }
         for factor in (1, 2, 3)
     ],
@@ -208,6 +211,7 @@ def test_uneven_work_is_divided_by_celery_in_the_same_round():
     found = figures.headline(WHOLE)
     assert (found["uneven_exp_p50"], found["uneven_heavy_p50"]) == (1.6, 1.0)
     assert (found["uneven_exp_p99"], found["half_speed_ratio"]) == (1.0, 0.92)
+    assert (found["slow_wall_ratio"], found["tasks_8_to_2"]) == (1.01, 0.82)
     alone = [
         {
             kind: uneven_row(celery_p50_ms=None, celery_p99_ms=None)
