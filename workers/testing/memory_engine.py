@@ -11,9 +11,9 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.inbox.memory import MemoryInboxes
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -81,7 +81,6 @@ class MemoryEngine:
                 component: MemoryLimits(rate, self._clock)
                 for component, rate in rates_of(topology).items()
             },
-            has_ticks=False,
         )
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.running.calls.caller import UnderWay
-from tiercel.spark_jobs.running.calls.loop import prepare_loop
-from tiercel.spark_jobs.running.calls.threads import ThreadCalls
+from tiercel.spark_jobs.kinds.calls.caller import UnderWay
+from tiercel.spark_jobs.kinds.calls.loop import prepare_loop
+from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 from tiercel.workers.testing.clock import SimulatedClock
 from tiercel.workers.testing.errors import LocalClusterError
 

@@ -18,6 +18,7 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.inbox.records import StaleAttemptError
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
@@ -69,7 +70,6 @@ class SparkEngine:
             topology=topology,
             hosts=spread([task for task in tasks if task != capture], slots),
             ledger=spec,
-            has_ticks=False,
             imports=Imports.of_this_process(),
         )
         self._inbox_ids = inboxes_of(topology)
@@ -97,7 +97,7 @@ class SparkEngine:
         self.inboxes.adopt(self.run_id, self._inbox_ids)
         self.ledger.begin(self.run_id)
         around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
-        self._capture = Attempt(around, self._capture_task, threading.Event())
+        self._capture = attempt_at(around, self._capture_task, threading.Event())
         spark = shared_spark()
         try:
             self._spark = LongTasks(spark.context, self._run)
