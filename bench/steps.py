@@ -25,6 +25,7 @@ from tiercel.acker.inbox.records import Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
@@ -131,7 +132,7 @@ class Stage:
             suspicion=Suspicion(_RUN, None, None),
         )
         self._attempts = [
-            self._open.enter_context(closing(Attempt(around, task, threading.Event())))
+            self._open.enter_context(closing(attempt_at(around, task, threading.Event())))
             for task in tasks
         ]
         self._emitter = SpoutEmitter(topology, "spout", 1)

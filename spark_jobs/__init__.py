@@ -1,11 +1,13 @@
 """Steps 3 to 5: bolts run in long-lived Spark tasks. Importing this does not import PySpark.
 
-Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``spark``. No
-file and no folder imports one that imports it, for its types neither.
+Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``kinds`` <-
+``process`` <- ``spark``. No file and no folder imports one that imports it, not even for its types.
 
 bolts        the contracts of bolts, and their collectors, tuples and context
 topology     who subscribes to what; a grouping chooses here
-running      one bolt task at work: steps and commits
+running      one bolt task at work: steps and commits, the same for all bolts
+kinds        the kinds of bolts, one object each
+process      a process of bolt tasks
 emitting     what a bolt emits, acks and fails, and what that does to the trees
 hashing      of keys, the same everywhere
 logs         log records, of the user's bolts too

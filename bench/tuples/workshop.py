@@ -15,8 +15,8 @@ from tiercel.acker.inbox.records import Bounds, Sender
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.topology.graph import Topology
@@ -61,7 +61,7 @@ class Workshop:
             suspicion=Suspicion(_RUN, None, None),
         )
         self._attempts = {
-            bolt: [Attempt(around, task, threading.Event()) for task in topology.task_ids(bolt)]
+            bolt: [attempt_at(around, task, threading.Event()) for task in topology.task_ids(bolt)]
             for bolt in topology.bolts
         }
         self._emitter = SpoutEmitter(topology, "sentences", 1)

@@ -12,12 +12,12 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any, Protocol
 
-from tiercel.acker.inbox.chunk import Rows
-from tiercel.acker.ledger import Failure
+from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.acker.ledger import Failure, Ids
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.retry_later import RetryLater
-from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple
+from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import Failing, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.errors import OutputLimitError
@@ -43,7 +43,7 @@ class Once(Protocol):
         """Counts of what it came upon, see ``running.counts``."""
         ...
 
-    def collector(self) -> Any:
+    def collector(self, record: Record) -> Any:
         """The ``BasicRecorder`` of the step."""
         ...
 
@@ -109,6 +109,19 @@ class Record:
         self.transferred = 0
         # The size at which the call under way has emitted as much as it may.
         self.most = outputs.limit
+
+    def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:
+        """Take the input in: what the task holds, then these chunks, in the order of ``seeds``."""
+        identities: list[int] = seeds.tolist()
+        self.held = row = len(held)
+        for at, tup in enumerate(held):
+            tup.row = at
+            tup.seed = identities[at]
+            tup.record = self
+        self.tuples = list(held)
+        for chunk in chunks:
+            self.tuples += tuples_of(chunk, row, identities, self)
+            row += chunk.values.num_rows
 
     @property
     def process_ns(self) -> int:

@@ -11,18 +11,15 @@ from typing import Any
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import RateLimits
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.running.calls.caller import Caller
-from tiercel.spark_jobs.running.calls.coroutines import Coroutines
-from tiercel.spark_jobs.running.calls.loop import Loop, ProcessLoop
-from tiercel.spark_jobs.running.calls.threads import ThreadCalls
+from tiercel.spark_jobs.kinds.calls.caller import Caller
+from tiercel.spark_jobs.kinds.calls.loop import Loop, ProcessLoop
+from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.watchdog import CallLimit
-from tiercel.spark_jobs.topology.concurrency import threads_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
@@ -54,8 +51,8 @@ class Around:
     threads: Callable[[str, Outputs, int], Caller] = ThreadCalls
     # Of the bolts that have a rate limit, by component.
     limits: Mapping[str, RateLimits] = field(default_factory=dict)
-    # False where ticks are appended to the inboxes: by the test kit, on simulated time.
-    has_ticks: bool = True
+    # Seconds between two ticks, by component.
+    ticks: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self, task: int) -> frozenset[int]:
         """The bolt tasks in the process of this one, itself among them."""
@@ -92,20 +89,9 @@ class Around:
         limit = self.call_limit(task)
         return self.longest_call if limit is None else timedelta(seconds=limit.ends_s)
 
-    def caller(self, task: int, outputs: Outputs) -> Caller:
-        """Make what runs the calls of one task."""
-        component = self.topology.component_of(task)
-        spec = self.topology.bolts[component]
-        if isinstance(spec.bolt, AsyncBolt):
-            return Coroutines(self.loop, component, outputs, self.call_lasts(task))
-        return self.threads(component, outputs, threads_of(spec))
 
-    def tick_s(self, task: int) -> float | None:
-        """Return the seconds between two ticks of a task; None: it has none.
-
-        Bolts of the system have none.
-        """
-        component = self.topology.component_of(task)
-        if not self.has_ticks or is_system(component):
-            return None
-        return self.topology.config_of(component).tick_tuple_freq_secs
+def ticks_of(topology: Topology) -> dict[str, float]:
+    """Return the seconds between two ticks of each bolt that has ticks."""
+    bolts = [bolt for bolt in topology.bolts if not is_system(bolt)]
+    periods = {bolt: topology.config_of(bolt).tick_tuple_freq_secs for bolt in bolts}
+    return {bolt: period_s for bolt, period_s in periods.items() if period_s is not None}

@@ -1,6 +1,12 @@
 """One attempt at a bolt task: take what is there, execute, commit, until the run is over.
 
-The order of things is in ``Attempt.run``; read it first.
+There is one ``Attempt`` for all bolts. It is given the objects that differ (kind.py):
+
+* the ``BoltKind`` finds the input of each step (most bolts: ``Plain``), and names the ``Execution``
+  that runs the bolt over it (step.py);
+* an ``Order``, which only bolts with ``ordered_by`` have, decides which tuples wait for others.
+
+Read ``Attempt.run`` first, then ``turn`` and ``_commit``.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -18,22 +24,23 @@ from typing import TypeVar
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.inbox.contract import Inbox
 from tiercel.acker.inbox.records import Claims, Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure, Ledger
+from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import arrival
 from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, May, Step, StepOf, StepSetup
-from tiercel.spark_jobs.running.suspicion import place
+from tiercel.spark_jobs.running.step import Done, Execution, May, Step, StepSetup
+from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.placement import behind, cycle_of, line_at
+from tiercel.spark_jobs.topology.placement import behind, line_at
 
 log = logging.getLogger(__name__)
 
@@ -60,60 +67,67 @@ class Attempt:
     # True if it is not known whether what should go back went.
     _unsure = False
 
-    def __init__(self, around: Around, task: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        around: Around,
+        task: int,
+        stop: threading.Event,
+        kind: Callable[[Attempt, bytes | None], BoltKind],
+        order: Order | None = None,
+    ) -> None:
         """Take the task over: fence the older attempts off, at home last.
 
-        Raises StaleAttemptError.
+        ``kind`` is called once, with this attempt and the snapshot of the bolt. Raises
+        StaleAttemptError.
         """
-        self._around = around
-        self._stop = stop
+        self.around = around
+        self.stop = stop
         self.task = task
-        topology = around.topology
-        run = around.run
-        self.sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
-        around.inboxes.fence(run, self.sender, sorted(behind(topology, task)))
-        if around.ledger is not None and not around.ledger.fence(run, task, self.sender.attempt):
-            raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
-        self._inbox = self._opened_inbox()
+        self._claims_from = line_at(around.topology, task)
+        self.sender = _fenced(around, task)
+        number = self.sender.attempt
+        self._inbox = around.inboxes.open(around.run, task, number, self._claims_from)
         opened = self._inbox.opened
-        copy = self._working_copy(opened.snapshot)
-        self._setup = StepSetup(topology, task, copy, cycle_of(topology, task), around.beside(task))
         self._committer = Committer(
-            run=run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
+            run=around.run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
         self._resets = _TimeoutResets(around.ledger)
-        self._backlog = self._new_backlog(opened.done)
         self._step = opened.step
-        self._slices = Slices(around.clock, arrow=self._setup.arrow)
-        # Most bolts have none of these three: no ticks, no input that ended a process, no state.
-        self._ticks: TickClock | None = None
-        if (tick_s := around.tick_s(task)) is not None:
-            self._ticks = TickClock(task, tick_s, around.clock())
-            self._ticks.count = opened.ticks
-        self._retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
+        # Most bolts have none of these three: no ticks, no input that ended a process, no order.
+        self.ticks = _tick_clock(around, task, opened.ticks)
+        self.retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
+        self._order = order
+        snapshot = opened.snapshot if order is None else order.opened(opened.snapshot)
+        self.backlog = Backlog(opened.done) if order is None else order.backlog(opened.done)
+        self.kind = kind(self, snapshot)
+        self._slices = self.kind.slices
+        self._gives_back = self.kind.gives_back and self._claims_from is not None
+        self._setup = _setup_of(around, task, self.kind)
 
     @property
     def next_at(self) -> float | None:
         """Time on the loop's clock at which it goes on although nothing comes."""
-        return None
+        return self.kind.next_at
 
     def wake(self) -> None:
         """Make it look whether it should stop."""
         self._inbox.wake()
+        self.kind.wake()
 
     def executing(self) -> WatchedStep | None:
         """The step whose tuples are being executed; for the watchdog's thread."""
         step = self.doing
-        return step if step is not None and step.at_work else None
+        hanging = self.kind.hanging()
+        return step if hanging is None and step is not None and step.at_work else hanging
 
     def give_back(self) -> None:
         """Give back what was claimed and not begun where one call of the bolt lasts; the step then
         ends with it. Called by another thread, several times per second.
         """
-        if self._claims_from is None or not self._call_lasts():
+        if not self._gives_back or not self._call_lasts():
             return
         # First: a bolt that does not see it has counted its tuple as begun already.
         self._asked_back = True
@@ -123,11 +137,11 @@ class Attempt:
             self._asked_back = False
 
     def _call_lasts(self) -> bool:
-        waits_s = self._around.clock() - self._slices.asked_at
+        waits_s = self.around.clock() - self._slices.asked_at
         return self.doing is not None and bool(self._begun) and waits_s > _LASTS_S
 
     def _give_back(self) -> None:
-        rests = self._backlog.rests(first_of(self._shares, self._begun or 0))
+        rests = self.backlog.rests(first_of(self._shares, self._begun or 0))
         if not rests:
             return
         unfinished = self._committer.unfinished
@@ -140,22 +154,22 @@ class Attempt:
             return
         # Else nothing has moved, and the commit finds out who has the task now.
         if all(done):
-            self._backlog.gone(rests)
+            self.backlog.gone(rests)
 
     def run(self) -> bool:
         """Work until ``stop``; False: a new attempt must repeat what was sealed."""
         try:
             self.recover()
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 self.turn(self._longest_wait())
-            self._patiently(self._committer.finish)
+            self.patiently(self._committer.finish)
         except RedisUnavailableError as error:
             log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
         except (TurnAgainError, StepOrderError) as error:
             log.info("task %d begins again: %s", self.task, error, extra={"event": "step_again"})
         else:
             return True
-        self._stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
+        self.stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
         return False
 
     def recover(self) -> None:
@@ -176,69 +190,66 @@ class Attempt:
         copy = self._setup.copy
         if copy.lost:
             self._fail_lost()
-        self._take(0.0 if copy.answers.waiting else wait_s)
-        most = self._most() if self._backlog else 0
-        ticks = self._ticks.due(self._around.clock()) if self._ticks is not None else []
-        if not most and not ticks and not copy.answers.waiting:
+        taken = self.kind.takes(0.0 if copy.answers.waiting else wait_s)
+        if taken is None:
             return False
-        self._work(most, ticks)
+        self._commit(taken, None)
         return True
 
     def close(self) -> None:
         """Clean the bolt up."""
-        self._setup.copy.drop()
+        self.kind.close()
         self._inbox.close()
 
-    # -- one step --------------------------------------------------------------------------------
+    # -- for the kind ----------------------------------------------------------------------------
 
-    def _take(self, wait_s: float) -> None:
-        """Take more where too little waits, and wait for it where nothing does."""
-        wanted = self._slices.wanted(self._backlog.tuples)
-        if not wanted:
-            return
-        if self._backlog:
-            wait_s = 0.0
-        elif wait_s:
-            self._stop.wait(self._slices.rest_s())
-        claims = self._slices.claimable - self._backlog.tuples
-        more = self._slices.worthwhile + min(0, claims)
-        self._fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
+    def fetch(self, wanted: int, wait_s: float, claims: Claims) -> None:
+        """Take more tuples from the inbox, and claim this many from the line.
 
-    def _most(self) -> int:
-        """Return how many of the tuples that wait the next step may take; 0: none yet."""
-        return self._slices.size
-
-    def _fetch(self, wanted: int, wait_s: float, claims: Claims) -> None:
-        # Release what the last step covered, now at the latest: nothing else may follow soon.
+        Releases what the last step covered, now at the latest: nothing else may follow soon.
+        """
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
-        entries = self._patiently(
+        entries = self.patiently(
             lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing, claims)
         )
         self._committer.unfinished = None
         self._slices.took(len(entries))
-        strange = self._backlog.add(entries, self._read)
-        ledger = self._around.ledger
+        strange = self.backlog.add(entries, self._read)
+        ledger = self.around.ledger
         if strange and ledger is not None:
-            self._patiently(lambda: ledger.release(strange))
+            self.patiently(lambda: ledger.release(strange))
+
+    def first(self, most: int) -> StepInput | None:
+        """Return the first ``most`` tuples that wait, and the tick that is due; None: there is
+        nothing to do.
+        """
+        ticks = self.due()
+        if not most and not ticks and not self._setup.copy.answers.waiting:
+            return None
+        if self.retaken is None:
+            return StepInput(shares=self.backlog.first(most), ticks=ticks)
+        return StepInput(shares=self.retaken.shares(self.backlog, most), ticks=ticks)
+
+    def due(self) -> list[Chunk]:
+        """Return the tick that is due, if there is one."""
+        return [] if self.ticks is None else self.ticks.due(self.around.clock())
+
+    def finish(self) -> None:
+        """Forget what the last step covered, if no look into the inbox will do it soon."""
+        if self._committer.unfinished is not None:
+            self.patiently(self._committer.finish)
+
+    # -- one step --------------------------------------------------------------------------------
 
     def _read(self, payload: bytes) -> tuple[Chunk | None, list[int]]:
-        return arrival(payload, self._around.topology, self.task, self._claims_from)
+        return arrival(payload, self.around.topology, self.task, self._claims_from)
 
     def _longest_wait(self) -> float:
-        now = self._around.clock()
-        next_at = self._ticks.next_at if self._ticks is not None else None
-        wait_s = LONGEST_WAIT_S if next_at is None else min(LONGEST_WAIT_S, next_at - now)
-        return max(0.0, wait_s)
-
-    def _work(self, most: int, ticks: Sequence[Chunk]) -> None:
-        """Execute so much of what waits, and commit it."""
-        self._slices.begin()
-        if self._retaken is None:
-            shares = self._backlog.first(most)
-        else:
-            shares = self._retaken.shares(self._backlog, most)
-        self._commit(shares, ticks, None)
+        # A tick that a call executes is due until its step has left.
+        if self.ticks is None or self.ticks.under_way:
+            return LONGEST_WAIT_S
+        return max(0.0, min(LONGEST_WAIT_S, self.ticks.next_at - self.around.clock()))
 
     def _repeat(self, sealed: Covered) -> None:
         """Do a step again that an earlier attempt had sealed: just its tuples, and its tick."""
@@ -248,48 +259,67 @@ class Attempt:
         )
         # In another order than the first time it would do other work.
         entries = self._inbox.read(sorted([*sealed.whole, *sealed.part], key=place))
-        backlog, self._backlog = self._backlog, Backlog(opened.done)
-        self._backlog.add(entries, self._read)
+        backlog, self.backlog = self.backlog, Backlog(opened.done)
+        self.backlog.add(entries, self._read)
         ticks: list[Chunk] = []
-        if self._ticks is not None and sealed.ticks > opened.ticks:
-            ticks = [self._ticks.tick()]
-        self._commit(self._backlog.exactly(sealed), ticks, sealed)
-        self._patiently(self._committer.finish)
+        if self.ticks is not None and sealed.ticks > opened.ticks:
+            ticks = [self.ticks.tick()]
+        shares: Sequence[Share] = self.backlog.exactly(sealed)
+        if self._order is not None:
+            shares, given_back = self._order.parted(shares)
+            self._release(given_back)
+        self._commit(StepInput(shares=shares, ticks=ticks), sealed)
+        self.patiently(self._committer.finish)
         backlog.cover(sealed)
-        self._backlog = backlog
+        self.backlog = backlog
 
-    def _commit(
-        self, shares: Sequence[Share], ticks: Sequence[Chunk], sealed: Covered | None
-    ) -> None:
+    def _commit(self, taken: StepInput, sealed: Covered | None) -> None:
         """One step, from its input to the end of its commit."""
         began_ns = time.perf_counter_ns()
+        self._slices.begin()
         number = sealed.step if sealed else self._step + 1
-        around = self._around
-        states = self._states(number)
-        of = StepOf(run=around.run, task=self.task, number=number)
-        step = Step(self._setup, of, shares, ticks, states)
+        counting = self.around.counting
+        setup = self._setup
+        shares = taken.shares
+        new = setup.execution.states
+        states = None if new is None else self._states(new, number)
+        step = Step(setup, number, shares, taken.ticks, states)
+        self._begin(step, shares, cut=sealed is None and not taken.together)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
-        step.record.tell_raised = around.counting.noting(self.task, self._setup.component)
-        self._begin(step, shares, cut=sealed is None)
+        step.record.tell_raised = counting.noting(self.task, setup.component)
+        may = self._may if self._gives_back else self._slices.may
         try:
-            with around.counting.executing(self.task, self._setup.component):
-                may = self._slices.may if self._claims_from is None else self._may
-                done = self._execute(shares, step, None if sealed else may)
+            with counting.executing(self.task, setup.component):
+                if (retaken := self.retaken) is None:
+                    done = step.execute(None if sealed or taken.together else may)
+                else:
+                    done = self._execute_retaken(retaken, taken, step, None if sealed else may)
         finally:
             with self._between:
                 self.doing = None
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
-        covered = sealed or self._covered(number, shares, done)
+        if self._order is not None:
+            done = self._order.noted(shares, done)
+        ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
+        covered = sealed or self.backlog.take_out(first_of(shares, done.executed), number, ticks)
         # A sealed step may have had answers alone, which are gone with the process.
         if sealed or covered.whole or covered.part or done.ticked or done.record.answered:
             self._leave(covered, done, states, began_ns)
+            if self._order is not None and self._committer.conflicted:
+                self._reseal(covered, self._order.conflicted(shares, done))
             self._slices.committed()
+        self._end(taken, done, number)
+
+    def _end(self, taken: StepInput, done: Done, number: int) -> None:
+        """The step has left."""
         done.record.let_go()
         self._step = number
-        if done.ticked and self._ticks is not None:
-            self._ticks.ticked(around.clock())
+        if done.ticked and self.ticks is not None:
+            self.ticks.ticked(self.around.clock())
+        if taken.released:
+            self._release(taken.released)
 
     def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
         """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
@@ -299,7 +329,7 @@ class Attempt:
             self._gave_back = False
             self._begun = None
             if cut:
-                at_once = self._setup.arrow or self._setup.batch
+                at_once = self._setup.execution.at_once
                 self._begun = sum(len(share.rows) for share in shares) if at_once else 0
 
     def _may(self) -> bool:
@@ -313,23 +343,20 @@ class Attempt:
             self._begun = begun - 1
         return goes_on
 
-    def _states(self, number: int) -> TaskStates | None:
-        if not self._setup.stateful:
-            return None
-        around = self._around
-        return TaskStates(around.state, around.topology, number, self._committer.begin)
+    def _states(self, states: type[TaskStates], number: int) -> TaskStates:
+        around = self.around
+        return states(around.state, around.topology, number, self._committer.begin)
 
-    def _execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
-        if self._retaken is None:
-            return step.execute(may)
-        done = self._retaken.execute(shares, step, may)
-        if self._retaken.is_over:
-            self._retaken = None
+    def _execute_retaken(
+        self, retaken: RetakenInput, taken: StepInput, step: Step, may: May | None
+    ) -> Done:
+        """Execute what may have ended a process."""
+        if taken.together:
+            return retaken.execute_together(taken.shares, step)
+        done = retaken.execute(taken.shares, step, may)
+        if retaken.is_over:
+            self.retaken = None
         return done
-
-    def _covered(self, number: int, shares: Sequence[Share], done: Done) -> Covered:
-        ticks = 0 if self._ticks is None else self._ticks.count + done.ticked
-        return self._backlog.take_out(first_of(shares, done.executed), number, ticks)
 
     def _leave(
         self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
@@ -343,29 +370,33 @@ class Attempt:
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
-            reply = self._patiently(lambda: self._committer.commit(covered, done, states))
+            reply = self.patiently(lambda: self._committer.commit(covered, done, states))
         if done.snapshot is not None:
             self._setup.copy.kept()
         step_ns = time.perf_counter_ns() - began_ns
-        self._around.counting.step(
+        self.around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
 
-    def _opened_inbox(self) -> Inbox:
-        around = self._around
-        self._claims_from = line = line_at(around.topology, self.task)
-        return around.inboxes.open(around.run, self.task, self.sender.attempt, line)
+    def _reseal(self, covered: Covered, snapshot: bytes) -> None:
+        """Seal a step again before it is finished: one that is finished is not repeated."""
+        if not self.patiently(self._inbox.seal(covered, snapshot).perform):
+            raise StaleAttemptError("a newer attempt or run has taken the inbox over")
 
-    def _new_backlog(self, done: Mapping[str, bytes]) -> Backlog:
-        return Backlog(done)
+    def _release(self, shares: Sequence[Share]) -> None:
+        """Give these tuples back to their spout, without blame."""
+        ledger = self.around.ledger
+        roots = [
+            root
+            for share in shares
+            for row in share.rows.tolist()
+            for root in roots_of(share.entry.chunk.lineage, row)
+        ]
+        if ledger is not None and roots:
+            self.patiently(lambda: ledger.release(roots))
 
-    def _working_copy(self, snapshot: bytes | None) -> WorkingCopy:
-        around = self._around
-        return WorkingCopy(
-            around.topology, self.task, around.config, around.key, snapshot, self._wake_for_answer
-        )
-
-    def _wake_for_answer(self) -> None:
+    def wake_for_answer(self) -> None:
+        """A thread has answered for a tuple of the bolt. Any thread."""
         # A server that is away wakes nothing: the wait for it ends by itself within seconds.
         with suppress(RedisUnavailableError):
             self.wake()
@@ -373,7 +404,7 @@ class Attempt:
     def _fail_lost(self) -> None:
         """Fail the messages of tuples that only threads held, when these threads' copy ended."""
         copy = self._setup.copy
-        ledger = self._around.ledger
+        ledger = self.around.ledger
         failures = [
             Failure(
                 root=root, component=self._setup.component, task=self.task, reason=_THREAD_ENDED
@@ -381,16 +412,16 @@ class Attempt:
             for root in copy.lost
         ]
         if ledger is not None and failures:
-            self._patiently(lambda: ledger.fail(failures))
+            self.patiently(lambda: ledger.fail(failures))
         copy.lost = []
 
     # -- around it -------------------------------------------------------------------------------
 
     def _wait_for_room(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
+        if self.stop.wait(seconds):
             raise StaleAttemptError("the run is over")
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def patiently(self, call: Callable[[], T]) -> T:
         """Call until Redis answers. Raises StaleAttemptError when the run ends before."""
         said = False
         while True:
@@ -402,8 +433,80 @@ class Attempt:
                         "task %d waits: %s", self.task, error, extra={"event": "redis_away"}
                     )
                 said = True
-            if self._stop.wait(_RETRY_S):
+            if self.stop.wait(_RETRY_S):
                 raise StaleAttemptError("the run is over")
+
+
+def _fenced(around: Around, task: int) -> Sender:
+    """Draw the number of a new attempt, and fence the older ones off. Raises StaleAttemptError."""
+    run = around.run
+    sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
+    around.inboxes.fence(run, sender, sorted(behind(around.topology, task)))
+    if around.ledger is not None and not around.ledger.fence(run, task, sender.attempt):
+        raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
+    return sender
+
+
+def _setup_of(around: Around, task: int, kind: BoltKind) -> StepSetup:
+    beside = around.beside(task)
+    return StepSetup(around.run, around.topology, task, kind.execution, kind.copy, beside)
+
+
+def _tick_clock(around: Around, task: int, count: int) -> TickClock | None:
+    period_s = around.ticks.get(around.topology.component_of(task))
+    if period_s is None:
+        return None
+    clock = TickClock(task, period_s, around.clock())
+    clock.count = count
+    return clock
+
+
+class Plain:
+    """``BoltKind`` of a bolt that executes one tuple after the other, or all of a step at once.
+
+    It takes more where too little waits, and waits where nothing does.
+    """
+
+    gives_back = True
+    next_at = None
+
+    def __init__(self, attempt: Attempt, snapshot: bytes | None, execution: Execution) -> None:
+        self._attempt = attempt
+        self.execution = execution
+        self.copy = copy_for(attempt, snapshot)
+        self.slices = Slices(attempt.around.clock, arrow=execution.at_once)
+
+    def takes(self, wait_s: float) -> StepInput | None:
+        attempt = self._attempt
+        backlog = attempt.backlog
+        slices = self.slices
+        wanted = slices.wanted(backlog.tuples)
+        if wanted:
+            if backlog:
+                wait_s = 0.0
+            elif wait_s:
+                attempt.stop.wait(slices.rest_s())
+            claims = slices.claimable - backlog.tuples
+            more = slices.worthwhile + min(0, claims)
+            attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
+        return attempt.first(slices.size if backlog else 0)
+
+    def hanging(self) -> None:
+        """Nothing: no call is under way between two steps."""
+
+    def wake(self) -> None:
+        """Nothing else waits than the look into the inbox."""
+
+    def close(self) -> None:
+        self.copy.drop()
+
+
+def copy_for(attempt: Attempt, snapshot: bytes | None) -> WorkingCopy:
+    """Make the copy of a bolt whose attributes outlive its process."""
+    around = attempt.around
+    return WorkingCopy(
+        around.topology, attempt.task, around.config, around.key, snapshot, attempt.wake_for_answer
+    )
 
 
 class _TimeoutResets:

@@ -235,6 +235,11 @@ class Backlog:
         return next(iter(self._open), None)
 
 
+def chunks_of(shares: Sequence[Share]) -> tuple[list[Chunk], int]:
+    """Return the chunks of the shares, and the number of their tuples."""
+    return [share.chunk for share in shares], sum([share.rows.size for share in shares])
+
+
 def first_of(shares: Sequence[Share], executed: int) -> list[Share]:
     """The part of the shares that was executed."""
     done = []

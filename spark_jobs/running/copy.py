@@ -54,7 +54,7 @@ class WorkingCopy:
         """
         self._topology = topology
         self._task = task
-        self._component = topology.component_of(task)
+        self.component = topology.component_of(task)
         self._config = config
         self._key = key
         # The newest one that is kept, verified; None: the copy is as ``prepare`` left it.
@@ -64,7 +64,7 @@ class WorkingCopy:
         # Roots of tuples that only threads held when the copy before this one ended.
         self.lost: list[int] = [] if self._kept is None else thread_roots(self._kept)
         self._wake = wake
-        self.answers = Answers(self._component, wake)
+        self.answers = Answers(self.component, wake)
         self._bolt: StepBolt | None = None
         self._digest = b""
         self._local: set[str] = set()
@@ -126,7 +126,7 @@ class WorkingCopy:
             bolt.cleanup()
         except RAISED as error:
             log.warning(
-                "%s[%d]: cleanup raised %s", self._component, self._task, reason_of(error),
+                "%s[%d]: cleanup raised %s", self.component, self._task, reason_of(error),
                 extra={"event": "bolt_cleanup_failed"},
             )  # fmt: skip
 
@@ -135,21 +135,21 @@ class WorkingCopy:
         return f"task {self._task}"
 
     def _made(self) -> StepBolt:
-        bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self._component].bolt))
+        bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self.component].bolt))
         bolt.prepare(self._settings(), self._topology.context_of(self._task))
         # Anything that ``prepare`` made and cannot travel is made again in every process.
         packed = pack(bolt, set())
         self._local = set(packed.stuck)
         self._digest = _digest(packed.content)
         self.held = Held()
-        self.answers = Answers(self._component, self._wake)
+        self.answers = Answers(self.component, self._wake)
         if self._kept is not None:
             self.held = unpack(bolt, self._kept)
             self._digest = _digest(self._kept)
         return bolt
 
     def _settings(self) -> dict[str, Any]:
-        return {**self._config, **self._topology.config_of(self._component).as_mapping()}
+        return {**self._config, **self._topology.config_of(self.component).as_mapping()}
 
     def _content(self, snapshot: bytes) -> bytes | None:
         """Return the signed snapshot; None, and the bolt begins anew, for one that this run
@@ -200,7 +200,7 @@ class WorkingCopy:
             "the process"
         )
         log.warning(
-            "%s[%d]: %s", self._component, self._task, reason, extra={"event": "snapshot_failed"}
+            "%s[%d]: %s", self.component, self._task, reason, extra={"event": "snapshot_failed"}
         )
         record.report(reason)
         record.abort(reason)

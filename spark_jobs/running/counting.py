@@ -17,6 +17,7 @@ from functools import partial
 
 from tiercel.acker.ledger import Reply
 from tiercel.acker.metrics.contract import ErrorReport, Metrics
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.counts import ACKER, ACKER_TASK, acker_counts, task_counts
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.running.tracebacks import Tracebacks
@@ -67,23 +68,14 @@ class Counting:
         """Count a step that is committed."""
         record = done.record
         counts = task_counts(record, done.sources, step_ns)
-        errors = [
-            ErrorReport(
-                at=datetime.now(UTC),
-                component=record.component,
-                task=task,
-                message=message,
-            )
-            for message in record.errors
-        ]
+        acked = None if reply is None else acker_counts(reply, len(done.updates.roots), commit_ns)
+        errors = self._reports(task, record) if record.errors else ()
         with self._lock:
             told_ns = self._told_ns.pop(task, 0)
             counts["execute_ns"] = max(0, record.execute_ns - told_ns)
             self._add((record.component, task), counts)
-            if reply is not None:
-                self._add(
-                    (ACKER, ACKER_TASK), acker_counts(reply, len(done.updates.roots), commit_ns)
-                )
+            if acked is not None:
+                self._add((ACKER, ACKER_TASK), acked)
             self._errors += errors
 
     def flush(self) -> None:
@@ -105,6 +97,14 @@ class Counting:
         if errors:
             self._metrics.report(errors)
         self._send_tracebacks()
+
+    @staticmethod
+    def _reports(task: int, record: Record) -> list[ErrorReport]:
+        now = datetime.now(UTC)
+        return [
+            ErrorReport(at=now, component=record.component, task=task, message=message)
+            for message in record.errors
+        ]
 
     def _send_tracebacks(self) -> None:
         self.tracebacks.look()

@@ -126,8 +126,8 @@ class OnceStep:
     def counts(self) -> Counter[str]:
         return self._counts
 
-    def collector(self) -> BasicRecorder:
-        return self._noting or BasicRecorder(self._record)
+    def collector(self, record: Record) -> BasicRecorder:
+        return self._noting or BasicRecorder(record)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         marks = self._state.marks

@@ -10,49 +10,53 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import partial
-from typing import cast
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode_parts
 from tiercel.acker.inbox.records import PARCEL_BYTES, Parcel, parcels_of
-from tiercel.acker.ledger import Failure, Updates
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
-from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt
-from tiercel.spark_jobs.bolts.kinds import StepBolt
-from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
-from tiercel.spark_jobs.emitting.departures import Departure, departures
+from tiercel.acker.ledger import Failure, Ids, Updates
+from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
-from tiercel.spark_jobs.running.arrow_execution import ArrowRecord, arrow_departures, execute_arrow
-from tiercel.spark_jobs.running.backlog import Share
-from tiercel.spark_jobs.running.batch_execution import execute_batches
+from tiercel.spark_jobs.running.backlog import Share, chunks_of
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of
-from tiercel.spark_jobs.running.execution import execute_bolt, fail_all
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.placement import cycle_of
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
-# A ``Watch`` over an iterable, which may end early.
-Noting = Callable[..., Iterator[Item]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOf:
-    """Names one step of one bolt task."""
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Runs the bolts of one kind over the input of a step.
 
-    run: str
-    task: int
-    number: int
+    All else about a step is the same for all bolts: its input, the seeds of its tuples, what leaves
+    and in which order. ``BoltKind`` (kind.py) says where the input comes from.
+    """
+
+    # Has the input of a step, as tuples or as rows, and all that the bolt did.
+    record: type[Record]
+    # ``execute(bolt, step, may, noting)`` gives the input to the bolt, then flushes it, and returns
+    # whether the copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are
+    # never raised here. ``may`` is asked before each tuple, and ends the step when it says no
+    # (None: all tuples are executed); ``noting`` sees each tuple before the bolt does (None:
+    # nothing is noted). ``Step.input`` does both for a bolt that is called for each tuple.
+    execute: Callable[[Any, Step, May | None, Watch | None], bool]
+    # ``departures(record, lineage, seeds)`` returns which emissions leave.
+    departures: Callable[[Any, Lineage, Ids], Sequence[Departure]]
+    # True if the bolt is given its whole input in one call, which no clock can cut.
+    at_once: bool = False
+    # Of a bolt with a state: makes the states of one step.
+    states: type[TaskStates] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,30 +88,24 @@ class StepSetup:
     places of the targets.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - everything that steps share
         self,
+        run: str,
         topology: Topology,
         task: int,
+        execution: Execution,
         copy: WorkingCopy,
-        unbounded: AbstractSet[int],
         local: AbstractSet[int],
     ) -> None:
-        """``unbounded`` are the tasks that this one must never wait for: they lie on
-        a cycle with it.
-
-        ``local`` are those in its process.
-        """
-        self.topology = topology
+        """``local`` are the bolt tasks in the process of this one."""
+        self.salt = zlib.crc32(run.encode())
         self.task = task
         self.component = topology.component_of(task)
+        self.execution = execution
         self.copy = copy
         self.outputs = Outputs(topology, task, local)
-        self.unbounded = unbounded
-        bolt = topology.bolts[self.component].bolt
-        self.basic = isinstance(bolt, BasicBolt | AsyncBolt)
-        self.batch = isinstance(bolt, BatchBolt)
-        self.arrow = isinstance(bolt, ArrowBolt)
-        self.stateful = isinstance(bolt, StatefulBolt)
+        # Tasks that this one must never wait for: they lie on a cycle with it.
+        self.unbounded = cycle_of(topology, task)
 
 
 class Step:
@@ -116,20 +114,21 @@ class Step:
     def __init__(
         self,
         setup: StepSetup,
-        of: StepOf,
+        number: int,
         shares: Sequence[Share],
         ticks: Sequence[Chunk],
         states: TaskStates | None,
     ) -> None:
         self._setup = setup
-        self._of = of
-        self._states = states
+        self._number = number
+        self.task = setup.task
+        self.states = states
         self._bolt = setup.copy.ready()
-        self._chunks = [*(share.chunk for share in shares), *ticks]
+        self._chunks, self._offered = chunks_of(shares)
+        self._chunks += ticks
         self._held = setup.copy.held
-        self._offered = sum([share.rows.size for share in shares])
         held = [self._held.lineage] if self._held.tuples else []
-        self.lineage = join_lineages([*held, *[chunk.lineage for chunk in self._chunks]])
+        self.lineage = join_lineages([*held, *map(attrgetter("lineage"), self._chunks)])
         self._seeds = row_seeds(self.lineage)
         setup.outputs.clear()
         self.record = self._loaded()
@@ -165,52 +164,35 @@ class Step:
         self.record.abort(reason)
         return self._done()
 
-    def execute(self, may: May | None = None, noting: Noting | None = None) -> Done:
+    def execute(self, may: May | None = None, noting: Watch | None = None) -> Done:
         """Run the bolt over the input, until ``may`` says no; ``noting`` looks for a tuple that
         kills the process.
         """
-        record = self.record
         if isinstance(self._bolt, BaseException):
-            fail_all(record, self._bolt, "prepare")
+            self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
-        self._run(self._bolt, may, noting)
+        self.at_work = True
+        if not self._setup.execution.execute(self._bolt, self, may, noting):
+            self._setup.copy.drop()
         return self._done()
 
-    def _run(self, bolt: StepBolt, may: May | None, noting: Noting | None) -> None:
-        record = self.record
-        self.at_work = True
-        if isinstance(bolt, ArrowBolt):
-            trusted = execute_arrow(bolt, cast("ArrowRecord", record), cast("Watch | None", noting))
-        elif isinstance(bolt, BatchBolt):
-            # Where each tuple is noted, each is a call, and the step is cut as others are.
-            cut = partial(self._while_it_may, may, noting) if may and noting else noting
-            trusted = execute_batches(bolt, record, cast("Watch | None", cut))
-        else:
-            watch = cast(
-                "Watch | None", partial(self._while_it_may, may, noting) if may else noting
-            )
-            if self._states is not None and isinstance(bolt, StatefulBolt):
-                with self._states.lent(self._of.task, bolt, record):
-                    trusted = execute_bolt(bolt, record, self._setup.copy.answers, watch)
-            else:
-                trusted = execute_bolt(bolt, record, self._setup.copy.answers, watch)
-        if not trusted:
-            self._setup.copy.drop()
+    def input(
+        self, may: May | None, noting: Watch | None, flush: Callable[[], bool]
+    ) -> Iterator[Any]:
+        """Yield the tuples to execute one by one, until ``may`` says no."""
+        items = self._until(may)
+        return items if noting is None else noting(items, flush)
 
-    def _while_it_may(
-        self, may: May, noting: Noting | None, items: Sequence[Tuple], flush: Callable[[], bool]
-    ) -> Iterator[Item]:
+    def _until(self, may: May | None) -> Iterator[Item]:
         """One tuple at least; those after a no, or after large output, are left to a later step."""
-        some = self._until(may, items)
-        return some if noting is None else noting(some, flush)
-
-    def _until(self, may: May, items: Sequence[Tuple]) -> Iterator[Tuple]:
-        for at, item in enumerate(items):
-            if (not may() or self.record.size >= PARCEL_BYTES) and at:
+        record = self.record
+        for at, item in enumerate(record.fresh):
+            if may is not None and (not may() or record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
                 return
             yield item
-        may()
+        if may is not None:
+            may()
 
     def _leave_out(self, first: int) -> None:
         """Take the input from its ``first``-th tuple on out of this step."""
@@ -221,7 +203,7 @@ class Step:
 
     def _loaded(self) -> Record:
         """The record, with what the task holds and then its input, in the order of the lineage."""
-        salt = mix(mix(zlib.crc32(self._of.run.encode()) ^ self._of.task) ^ self._of.number)
+        salt = mix(mix(self._setup.salt ^ self.task) ^ self._number)
         untracked = (self.lineage.counts == 0).nonzero()[0]
         seeds = self._seeds
         if untracked.size:
@@ -229,29 +211,9 @@ class Step:
             seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         no_tree = frozenset(untracked.tolist())
         setup = self._setup
-        if setup.arrow:
-            return self._rows(ArrowRecord(setup.component, setup.outputs, no_tree, salt, seeds))
-        identities: list[int] = seeds.tolist()
-        record = Record(setup.component, setup.outputs, no_tree, salt)
-        row = len(self._held.tuples)
-        for at, tup in enumerate(self._held.tuples):
-            tup.row = at
-            tup.seed = identities[at]
-            tup.record = record
+        record = setup.execution.record(setup.component, setup.outputs, no_tree, salt)
         record.answers = setup.copy.answers
-        record.tuples = list(self._held.tuples)
-        record.held = row
-        for chunk in self._chunks:
-            record.tuples += tuples_of(chunk, row, identities, record)
-            row += chunk.values.num_rows
-        return record
-
-    def _rows(self, record: ArrowRecord) -> ArrowRecord:
-        """The record of a bolt that is given rows and no tuples."""
-        row = 0
-        for chunk in self._chunks:
-            record.receive(chunk, row)
-            row += chunk.values.num_rows
+        record.receive(self._chunks, seeds, self._held.tuples)
         return record
 
     def _done(self) -> Done:
@@ -264,14 +226,10 @@ class Step:
         if record.aborted:
             # The copy cannot be kept: the input fails, and nothing that it did leaves.
             parcels, children = [], []
-            if self._states is not None:
-                self._states.forget(self._of.task)
+            if self.states is not None:
+                self.states.forget(self.task)
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
-        failures = [
-            record.failure(row, root, self._of.task)
-            for row in record.reasons
-            for root in roots_of(lineage, row)
-        ]
+        failures = self._failures() if record.reasons else ()
         return Done(
             record=record,
             lineage=lineage,
@@ -285,16 +243,24 @@ class Step:
             sources=dict(sources_of(self._chunks)),
         )
 
+    def _failures(self) -> list[Failure]:
+        record = self.record
+        return [
+            record.failure(row, root, self.task)
+            for row in record.reasons
+            for root in self.roots(row)
+        ]
+
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
         """Return what was emitted, by target, and the lineages of all of it."""
         packed: dict[int, list[tuple[bytes, int]]] = {}
         children: list[Lineage] = []
-        for departure in self._departures():
+        for departure in self._setup.execution.departures(self.record, self.lineage, self._seeds):
             children.append(departure.lineage)
             route = Route(
                 component=self._setup.component,
                 stream=departure.stream,
-                source_task=self._of.task,
+                source_task=self.task,
                 target_task=departure.target,
             )
             chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
@@ -306,10 +272,3 @@ class Step:
             for parcel in parcels_of(target, chunks, bounded=target not in unbounded)
         ]
         return parcels, children
-
-    def _departures(self) -> Sequence[Departure]:
-        if isinstance(self.record, ArrowRecord):
-            return list(arrow_departures(self.record, self.lineage, self._seeds))
-        basic = self._setup.basic
-        batch = self._setup.batch
-        return departures(self.record, self.lineage, self._seeds, basic=basic, batch=batch)

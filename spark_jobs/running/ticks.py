@@ -23,10 +23,12 @@ class TickClock:
         self.next_at = start_s + freq_s
         # Ticks that committed steps have executed.
         self.count = 0
+        # True while a call executes a tick, which a step then commits.
+        self.under_way = False
 
     def due(self, now: float) -> list[Chunk]:
         """The tick to execute now: none, or one."""
-        return [self.tick()] if now >= self.next_at else []
+        return [self.tick()] if now >= self.next_at and not self.under_way else []
 
     def ticked(self, now: float) -> None:
         """The tick was executed, and the next one is due at the next multiple of the period."""

@@ -81,7 +81,7 @@ def main() -> None:
     import_everything(sys.argv[_WORKER] if len(sys.argv) > _WORKER else None)
     # Keep the objects of the start-up out of the garbage collector in all workers, whose
     # pages it would copy.
-    importlib.import_module("tiercel.spark_jobs.running.interpreter").freeze_startup_objects()
+    importlib.import_module("tiercel.spark_jobs.process.interpreter").freeze_startup_objects()
     named = os.environ.get(_SOCKETS)
     folder = None if named is None else private_folder(named)
     if folder is not None:

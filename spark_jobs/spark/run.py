@@ -19,10 +19,10 @@ from tiercel.acker.limits.redis_limits import open_limits
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
-from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.process.host import Host
+from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
+from tiercel.spark_jobs.running.around import Around, ticks_of
 from tiercel.spark_jobs.running.counting import Counting
-from tiercel.spark_jobs.running.host import Host
-from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.snapshots.packing import new_key
 from tiercel.spark_jobs.spark.stores import open_inboxes
@@ -50,9 +50,6 @@ class Run:
 
     # Of the processes of the bolt tasks; None: as it is there.
     logs: WorkerLogs | None = None
-
-    # False where ticks are appended to the inboxes.
-    has_ticks: bool = True
 
     def open_inboxes(self) -> Inboxes:
         """The inboxes, with connections of their own."""
@@ -89,7 +86,7 @@ class Run:
                     )
                     for component, rate in rates_of(self.topology).items()
                 },
-                has_ticks=self.has_ticks,
+                ticks=ticks_of(self.topology),
             )
 
     def _limit(self, component: str, rate: Rate) -> LimitSpec:

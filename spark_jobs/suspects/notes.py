@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Item)
 class Watch(Protocol):
     """Chooses what to execute of some input, given a ``flush`` that it may call in between."""
 
-    def __call__(self, items: Sequence[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
+    def __call__(self, items: Iterable[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
 
 class ExecutionNotes:

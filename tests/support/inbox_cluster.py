@@ -17,12 +17,12 @@ from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.kinds.choice import attempt_at
+from tiercel.spark_jobs.process.task import BoltTask
+from tiercel.spark_jobs.running.around import Around, ticks_of
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.attempts import attempt_at
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.running.task import BoltTask
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
@@ -66,6 +66,7 @@ class InboxCluster:
             config={},
             key=b"key",
             suspicion=Suspicion(RUN, self.book, self.ledger),
+            ticks=ticks_of(topology),
             clock=lambda: self.now,
             limits={bolt: MemoryLimits(rate) for bolt, rate in rates_of(topology).items()},
         )

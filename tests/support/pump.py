@@ -26,11 +26,11 @@ from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running import commit
-from tiercel.spark_jobs.running.attempts import attempt_at
+from tiercel.spark_jobs.running.around import Around, ticks_of
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.running.task import Around
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
@@ -155,6 +155,7 @@ class Pump:
             config={"redis_url": "none"},
             key=b"key",
             suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
+            ticks=ticks_of(topology),
             clock=lambda: self.now,
         )
         if simulated is not None:

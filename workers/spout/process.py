@@ -14,7 +14,7 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.running.interpreter import freeze_startup_objects, take_turns_often
+from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology

@@ -21,12 +21,12 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.kinds.calls.caller import UnderWay
+from tiercel.spark_jobs.kinds.calls.loop import prepare_loop
+from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.attempts import attempt_at
-from tiercel.spark_jobs.running.calls.caller import UnderWay
-from tiercel.spark_jobs.running.calls.loop import prepare_loop
-from tiercel.spark_jobs.running.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -98,7 +98,6 @@ class MemoryEngine:
                 component: MemoryLimits(rate, self._clock)
                 for component, rate in rates_of(topology).items()
             },
-            has_ticks=False,
         )
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 

@@ -10,8 +10,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -31,7 +31,9 @@ from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.compose.errors import ServiceError
 from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
@@ -85,7 +87,6 @@ class SparkEngine:
             topology=topology,
             hosts=spread([task for task in tasks if task != capture], slots),
             ledger=spec,
-            has_ticks=False,
             imports=Imports.of_this_process(),
         )
         self._inbox_ids = inboxes_of(topology)
@@ -113,7 +114,7 @@ class SparkEngine:
         self.inboxes.adopt(self.run_id, self._inbox_ids)
         self.ledger.begin(self.run_id)
         around = self._open.enter_context(replace(self._run, topology=self._run.topology).opened())
-        self._capture = Attempt(around, self._capture_task, threading.Event())
+        self._capture = attempt_at(around, self._capture_task, threading.Event())
         spark = shared_spark()
         try:
             self._spark = LongTasks(spark.context, self._run)
@@ -210,6 +211,12 @@ class WatchedRun(Run):
 
     def open_inboxes(self) -> Inboxes:
         return CopyingInboxes(super().open_inboxes(), self.topology)
+
+    @contextmanager
+    def opened(self) -> Iterator[Around]:
+        """Without ticks: the kit appends them to the inboxes."""
+        with super().opened() as around:
+            yield replace(around, ticks={})
 
     def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
         """Pickle the imports first: once they are unpickled, the rest may name the test's own

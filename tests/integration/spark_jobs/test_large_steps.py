@@ -18,8 +18,8 @@ from tiercel.acker.inbox.records import PARCEL_BYTES, Appended, Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -105,7 +105,7 @@ def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent)
         assert ledger.register(1, emission.roots, emission.ack_vals) == []
         sender = Sender(task=1, attempt=1)
         assert perform_all(inboxes.append(RUN, sender, 1, emission.parcels)) == [Appended.DONE]
-        explode, take = (Attempt(around, task, threading.Event()) for task in (2, 3))
+        explode, take = (attempt_at(around, task, threading.Event()) for task in (2, 3))
         sizes = []
 
         def make_room(_seconds):

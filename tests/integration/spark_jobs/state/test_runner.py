@@ -16,7 +16,7 @@ from tiercel.acker.inbox.memory import MemoryInbox
 from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
-from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 
 LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
@@ -146,7 +146,7 @@ def test_a_state_does_not_begin_with_a_step_where_the_one_before_was_taken_over(
     [task] = counting_tasks(pump)
     old = pump.attempts[task]
     assert old.turn()
-    pump.attempts[task] = Attempt(pump.around, task, threading.Event())
+    pump.attempts[task] = attempt_at(pump.around, task, threading.Event())
     with pytest.raises(StaleAttemptError):
         old.turn()
     pump.attempts[task].recover()
@@ -164,7 +164,7 @@ def test_a_state_is_not_written_where_the_step_could_not_be_sealed(run):
 
     def begin_and_be_taken_over(turn):
         begun = begin(turn)
-        pump.attempts[task] = Attempt(pump.around, task, threading.Event())
+        pump.attempts[task] = attempt_at(pump.around, task, threading.Event())
         return begun
 
     old._committer.begin = begin_and_be_taken_over

@@ -21,6 +21,7 @@ from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
@@ -88,7 +89,7 @@ class Stage:
         self.emitted = 0
 
     def attempt(self, task: int = FIRST) -> Attempt:
-        return Attempt(self._around, task, threading.Event())
+        return attempt_at(self._around, task, threading.Event())
 
     def emit(self, *words: str) -> None:
         self._number += 1

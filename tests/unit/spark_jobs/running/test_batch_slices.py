@@ -12,8 +12,8 @@ from tests.support.pump import Pump, Source
 from tests.support.waiting import wait_until
 from tiercel import BatchBolt, Topology, TopologyBuilder
 from tiercel.acker.inbox.memory import MemoryInbox
-from tiercel.spark_jobs.running.batch_slices import BatchSlices
-from tiercel.spark_jobs.running.task import BoltTask
+from tiercel.spark_jobs.kinds.batch import BatchSlices
+from tiercel.spark_jobs.process.task import BoltTask
 from tiercel.spark_jobs.topology.batching import Batching
 
 
@@ -138,7 +138,7 @@ def topology(**config: Any) -> Topology:
 def waiting_in(task: BoltTask) -> int:
     """Tuples that a task has taken and not committed."""
     attempt = task._current
-    return attempt._backlog.tuples if attempt else 0
+    return attempt.backlog.tuples if attempt else 0
 
 
 def batches() -> list[list[Any]]:

@@ -19,9 +19,9 @@ from tests.support.reasons import unplaced
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Topology, TopologyBuilder
 from tiercel.acker.inbox.chunk import decode
-from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.attempts import attempt_at
-from tiercel.spark_jobs.running.calling import CallingAttempt
+from tiercel.spark_jobs.kinds.calling import Calls
+from tiercel.spark_jobs.kinds.choice import attempt_at
+from tiercel.spark_jobs.running.attempt import Plain
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.case import REASON
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
@@ -341,7 +341,7 @@ def test_a_call_that_takes_too_long_is_cancelled_and_fails_and_a_stubborn_one_is
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("tiercel.spark_jobs.running.around._SHORTEST_HANG_S", 0.05)
-    monkeypatch.setattr("tiercel.spark_jobs.running.calls.coroutines._SWALLOWED_S", 0.05)
+    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.coroutines._SWALLOWED_S", 0.05)
     builder = TopologyBuilder("slow")
     builder.set_spout("spout", Source("word string"))
     builder.set_bolt("polite", Waiting()).shuffle_grouping("spout")
@@ -477,7 +477,7 @@ def test_a_bolt_that_executes_one_after_the_other_has_a_plain_attempt_and_no_loo
     plain = attempt_at(cluster.around, LAST, threading.Event())
     closing.callback(calling.close)
     closing.callback(plain.close)
-    assert (type(calling), type(plain)) == (CallingAttempt, Attempt)
+    assert (type(calling.kind), type(plain.kind)) == (Calls, Plain)
     calling.close()
     with pytest.raises(RuntimeError, match="the event loop is not running"):
         cluster.around.loop.soon(print)

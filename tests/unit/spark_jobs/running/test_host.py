@@ -18,8 +18,8 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.ledger import Failure
-from tiercel.spark_jobs.running import host as hosts
-from tiercel.spark_jobs.running.host import Host, LostTaskError
+from tiercel.spark_jobs.process import host as hosts
+from tiercel.spark_jobs.process.host import Host, LostTaskError
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
 

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import gc, os
 import pyarrow
-from tiercel.spark_jobs.running.interpreter import freeze_startup_objects
+from tiercel.spark_jobs.process.interpreter import freeze_startup_objects
 
 before = len(gc.get_objects())
 freeze_startup_objects()
@@ -28,7 +28,7 @@ def test_what_is_there_is_out_of_the_collectors_sight_also_in_forked_processes()
 
 TURNS = """
 import sys
-from tiercel.spark_jobs.running.interpreter import take_turns_often
+from tiercel.spark_jobs.process.interpreter import take_turns_often
 
 take_turns_often()
 print(sys.getswitchinterval())

@@ -35,7 +35,7 @@ from tiercel import (
 )
 from tiercel.queues.consuming.channel import RELEASES
 from tiercel.queues.consuming.intake import Delivery, HandOut
-from tiercel.spark_jobs.running.calling import CallingAttempt
+from tiercel.spark_jobs.kinds.ordered import CallsInOrder
 from tiercel.workers.testing.engine import SimulatedClock
 
 FIRST_OF_A_KEY = 0
@@ -321,11 +321,12 @@ class Broker:
         attempt = self.pump.attempts[self.pump.tasks[0]]
         with killed_after(effects):
             self.pump.work()
-        if isinstance(attempt, CallingAttempt):
-            attempt._caller.cancel()
+        calls = attempt.kind._calls if isinstance(attempt.kind, CallsInOrder) else None
+        if calls is not None:
+            calls._caller.cancel()
         self.pump.take_over()
-        if isinstance(attempt, CallingAttempt):
-            attempt._caller.close()
+        if calls is not None:
+            calls._caller.close()
 
     def close(self) -> None:
         for attempt in self.pump.attempts.values():

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import AsyncBolt, BasicBolt, BatchBolt, Config, TopologyBuilder
-from tiercel.spark_jobs.running.calls.flight import MOST_HELD_BACK
+from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
 from tiercel.workers.testing.engine import SimulatedClock
 
 SOON_S = 0.5

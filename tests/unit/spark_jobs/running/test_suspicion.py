@@ -221,7 +221,7 @@ def test_another_attempt_in_the_same_process_is_not_another_death(pump: Pump) ->
         pump.book.alive = True
         pump.take_over(2)
         pump.around = replace(pump.around, suspicion=suspicion)
-        pump.attempts[2]._retaken = suspicion.of(2, pump.attempts[2]._inbox.opened.taken)
+        pump.attempts[2].retaken = suspicion.of(2, pump.attempts[2]._inbox.opened.taken)
     pump.read()
     assert root not in pump.failed
 

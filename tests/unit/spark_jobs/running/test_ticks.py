@@ -135,7 +135,7 @@ def test_a_task_without_the_setting_has_no_clock():
     pump.feed(["one"])
     pump.now = 1e9
     pump.run()
-    assert [attempt._ticks for attempt in pump.attempts.values()] == [None] * len(pump.tasks)
+    assert [attempt.ticks for attempt in pump.attempts.values()] == [None] * len(pump.tasks)
     assert Told.seen == []
 
 
@@ -152,7 +152,7 @@ def test_a_tick_whose_step_was_sealed_comes_again_in_another_process_and_counts_
     pump.run()
     assert sum(count for _, (_, count) in Told.seen) == 1
     assert sorted(task for _, (task, _) in Told.seen) == [3, 4]
-    assert [pump.attempts[task]._ticks.count for task in (3, 4)] == [1, 1]
+    assert [pump.attempts[task].ticks.count for task in (3, 4)] == [1, 1]
 
 
 def test_a_window_emits_when_its_tick_comes_also_while_no_message_flows():

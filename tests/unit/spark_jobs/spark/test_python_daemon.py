@@ -38,7 +38,7 @@ before = set(sys.modules)
 import pyarrow, numpy, tiercel.spark_jobs.spark.run
 pyarrow.array([1.5]).to_numpy()
 print(*sorted(set(sys.modules) - before))
-wanted = ("pandas", "redis", "pyspark.worker", "tiercel.spark_jobs.running.host")
+wanted = ("pandas", "redis", "pyspark.worker", "tiercel.spark_jobs.process.host")
 print(all(name in before for name in wanted))
 """
 FORKED = """

@@ -18,11 +18,11 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.running.calls import loop as loop_module
-from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.calls.coroutines import Coroutines
-from tiercel.spark_jobs.running.calls.loop import ProcessLoop
-from tiercel.spark_jobs.running.calls.threads import ThreadCalls
+from tiercel.spark_jobs.kinds.calls import loop as loop_module
+from tiercel.spark_jobs.kinds.calls.call import Call
+from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines
+from tiercel.spark_jobs.kinds.calls.loop import ProcessLoop
+from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 
 
 class Nothing(BasicBolt):
@@ -131,7 +131,7 @@ def test_calls_that_go_on_after_their_cancellation_are_told_and_left(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tiercel.spark_jobs.running.calls.coroutines._GRACE_S", 0.05)
+    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.coroutines._GRACE_S", 0.05)
     free = threading.Event()
 
     async def stubborn(tup: Any, collector: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_blocked_loop_is_given_up_and_known(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tiercel.spark_jobs.running.calls.coroutines._GRACE_S", 0.05)
+    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.coroutines._GRACE_S", 0.05)
     free = threading.Event()
 
     async def blocks(tup: Any, collector: Any) -> None:
@@ -206,7 +206,7 @@ def test_threads_are_as_many_as_calls_at_once_and_are_used_again() -> None:
 def test_a_thread_that_goes_on_is_told_and_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tiercel.spark_jobs.running.calls.threads._GRACE_S", 0.05)
+    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.threads._GRACE_S", 0.05)
     caller = ThreadCalls("bolt", outputs(), 8)
     free = threading.Event()
     begun = threading.Event()

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
-from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.calls.flight import Flight
+from tiercel.spark_jobs.kinds.calls.call import Call
+from tiercel.spark_jobs.kinds.calls.flight import Flight
 
 ORIGIN = Origin("spout", "default", 1, pa.schema([("key", pa.string())]))
 

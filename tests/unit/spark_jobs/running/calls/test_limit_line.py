@@ -15,10 +15,10 @@ from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
-from tiercel.spark_jobs.running.calls.call import Call
-from tiercel.spark_jobs.running.calls.limit_line import LimitLine, LineSettings
-from tiercel.spark_jobs.running.calls.line import OpenLine
-from tiercel.spark_jobs.running.calls.returns import Returns
+from tiercel.spark_jobs.kinds.calls.call import Call
+from tiercel.spark_jobs.kinds.calls.limit_line import LimitLine, LineSettings
+from tiercel.spark_jobs.kinds.calls.line import OpenLine
+from tiercel.spark_jobs.kinds.calls.returns import Returns
 
 FIELDS = pa.schema([("key", pa.string())])
 ORIGIN = Origin("spout", "default", 1, FIELDS)

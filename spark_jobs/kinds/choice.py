@@ -1,0 +1,58 @@
+"""Chooses the kind of a bolt: the objects that its attempts are given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.kinds.arrow import ARROW
+from tiercel.spark_jobs.kinds.batch import InBatches
+from tiercel.spark_jobs.kinds.calling import Calls
+from tiercel.spark_jobs.kinds.order.gate import OrderGate
+from tiercel.spark_jobs.kinds.order.task_order import OrderedBacklog, ReadyBacklog, TaskOrder
+from tiercel.spark_jobs.kinds.ordered import CallsInOrder, InOrder
+from tiercel.spark_jobs.kinds.plain import BASIC, RICH, STATEFUL
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import Attempt, Plain
+from tiercel.spark_jobs.running.kind import BoltKind
+from tiercel.spark_jobs.topology.batching import batching_of
+from tiercel.spark_jobs.topology.concurrency import concurrency_of
+from tiercel.spark_jobs.topology.graph import BoltSpec
+from tiercel.spark_jobs.topology.ordering import ordered_by_of
+
+# The first class that a bolt is an instance of says how it is executed.
+_EXECUTIONS = ((ArrowBolt, ARROW), (StatefulBolt, STATEFUL), (BasicBolt, BASIC), (object, RICH))
+Begin = Callable[[Attempt, bytes | None], BoltKind]
+
+
+def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
+    """Begin an attempt at a bolt task. Raises StaleAttemptError."""
+    spec = around.topology.bolts[around.topology.component_of(task)]
+    has_calls = concurrency_of(spec) is not None
+    if not ordered_by_of(spec):
+        return Attempt(around, task, stop, Calls if has_calls else _one_by_one(spec))
+    order = TaskOrder(around, task, OrderedBacklog if has_calls else ReadyBacklog)
+    in_order = _calls_in_order(order) if has_calls else _in_order(_one_by_one(spec), order)
+    return Attempt(around, task, stop, in_order, order)
+
+
+def _one_by_one(spec: BoltSpec) -> Begin:
+    """Return the kind of a bolt without calls under way."""
+    batching = batching_of(spec)
+    if batching is not None:
+        return partial(InBatches, batching=batching)
+    execution = next(one for base, one in _EXECUTIONS if isinstance(spec.bolt, base))
+    return partial(Plain, execution=execution)
+
+
+def _in_order(kind: Begin, order: TaskOrder) -> Begin:
+    return lambda attempt, snapshot: InOrder(attempt, kind(attempt, snapshot), order)
+
+
+def _calls_in_order(order: TaskOrder) -> Begin:
+    gate = OrderGate(order)
+    return lambda attempt, _: CallsInOrder(attempt, Calls(attempt, None, gate), gate, order)

@@ -1,0 +1,255 @@
+"""Tuples that a bolt task has given back, and that come before their successors: a line per key, in
+the order in which they first came. Pure.
+
+A tuple that failed is awaited: its message comes again. Until then nothing else of its key may
+begin. Successors that waited for it for too long are given back as well, and have their places
+behind it. A tuple that does not come again in time is awaited no longer: its message was
+dead-lettered, or its values are others now, or it was a copy of which the message was acked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tiercel.spark_jobs.kinds.order.keys import IDENTITY_BYTES, KEY_BYTES
+
+# Key, when its first place began to be awaited, number of places.
+_HEAD = struct.Struct(f">{KEY_BYTES}sdI")
+# Identity, when a tuple that has it was here last, True where it is doubtful.
+_PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
+# So often the time doubles for which successors are held.
+_DOUBLINGS = 2
+# What is doubtful is awaited for so many of the first such time: longer than the longest.
+DOUBTFUL_HOLDS = 8
+# A new process looks into its inbox before it gives anything up: the one before may have died of
+# what was awaited, or late.
+_LOOK_S = 2.0
+
+
+@dataclass(slots=True)
+class AwaitedPlace:
+    """Of one tuple in a line."""
+
+    identity: bytes
+    # When its tuple was here last.
+    seen: float
+    # The same by the clock that outlives the process.
+    seen_wall: float
+    # True if it may never come again. One before it in the line has the same identity: a tuple
+    # with the same values, or a copy of the same message, whose spout worker died. Or its step was
+    # repeated and did other work: its message may have been acked before.
+    doubtful: bool = False
+
+
+@dataclass(slots=True)
+class AwaitedLine:
+    """Tuples that are awaited of one key; never empty."""
+
+    # The first one comes next.
+    places: deque[AwaitedPlace] = field(default_factory=deque)
+    # Since when the first one is awaited.
+    since: float = 0.0
+    # The same by the clock that outlives the process.
+    since_wall: float = 0.0
+    # When its successors were given back last.
+    cleared: float = 0.0
+    # How often they were, while the first one was awaited.
+    clearings: int = 0
+
+
+class Awaited:
+    """Of one bolt task."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        patience_s: float,
+        hold_s: float | None,
+        doubtful_s: float | None = None,
+    ) -> None:
+        """``clock`` never goes back; ``wall`` is the same in each process.
+
+        The first one of a line is awaited for ``patience_s``, after which its successors go on; and
+        of these only what was here within that time is awaited any longer. Else several that never
+        come would hold up their key longer than the bolts below have patience. What is doubtful
+        comes soon or never, and is awaited for ``doubtful_s``; None: like the others.
+
+        Successors are given back when they have waited for ``hold_s``, and then for twice as long
+        each time, up to a bound; None: they are held.
+        """
+        self._clock = clock
+        self._wall = wall
+        self._patience_s = patience_s
+        self._hold_s = hold_s
+        self._doubtful_s = patience_s if doubtful_s is None else min(patience_s, doubtful_s)
+        self._lines: dict[bytes, AwaitedLine] = {}
+
+    def __len__(self) -> int:
+        """Number of keys of which something is awaited."""
+        return len(self._lines)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._lines
+
+    @property
+    def keys(self) -> Container[bytes]:
+        """The keys of which something is awaited."""
+        return self._lines.keys()
+
+    def first(self, key: bytes) -> bytes | None:
+        """Return the identity of what comes next of a key; None: anything may."""
+        line = self._lines.get(key)
+        return None if line is None else line.places[0].identity
+
+    def failed(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
+        """A tuple was executed and failed: it keeps its place, or has one before all others.
+
+        ``doubtful``: its message may not come again.
+        """
+        line = self._lines.setdefault(key, AwaitedLine())
+        place = _place_of(identity, line)
+        if place is None:
+            place = self._place(identity)
+            line.places.appendleft(place)
+        place.doubtful = doubtful
+        self._begin(line)
+        self._see(place)
+
+    def done(self, key: bytes, identity: bytes) -> None:
+        """A tuple was executed and is not to come again."""
+        line = self._lines.get(key)
+        place = None if line is None else _place_of(identity, line)
+        if line is not None and place is not None:
+            line.places.remove(place)
+            self._next(key, line)
+
+    def given_back(self, key: bytes, identities: Sequence[bytes]) -> None:
+        """All tuples of a key that waited were given back, in their order.
+
+        Those that had a place in its line keep it.
+        """
+        line = self._lines[key]
+        line.cleared = self._clock()
+        line.clearings += 1
+        left = Counter(identities)
+        known = {place.identity for place in line.places}
+        for place in line.places:
+            if left[place.identity]:
+                left[place.identity] -= 1
+                self._see(place)
+        # What is left has no place yet: of several with the same values the last ones.
+        placed = Counter(identities) - left
+        for identity in identities:
+            if placed[identity]:
+                placed[identity] -= 1
+                continue
+            place = self._place(identity)
+            place.doubtful = identity in known
+            known.add(identity)
+            line.places.append(place)
+
+    def overdue(self, *, full: bool = False) -> Iterator[bytes]:
+        """The keys whose successors have waited for so long that they are to be given back, unless
+        the first one has come; ``full``: as soon as the first time, for no more can be held.
+        """
+        if self._hold_s is not None:
+            now = self._clock()
+            for key, line in self._lines.items():
+                if now >= line.cleared + (self._hold_s if full else self._held_for(line)):
+                    yield key
+
+    def late(self) -> list[bytes]:
+        """Return the keys of which the first one has not come in time, or has not succeeded."""
+        now = self._clock()
+        return [key for key, line in self._lines.items() if now >= self._until(line)]
+
+    def is_here(self, key: bytes) -> None:
+        """The first one has come, and is under way or waits for its turn."""
+        line = self._lines[key]
+        line.since = line.cleared = self._clock()
+
+    def lapse(self) -> list[bytes]:
+        """Wait no longer for what has not come in time; returns the keys of that."""
+        now = self._clock()
+        late = self.late()
+        for key in late:
+            line = self._lines[key]
+            line.places.popleft()
+            line.places = deque(one for one in line.places if now < one.seen + self._patience(one))
+            self._next(key, line)
+        return late
+
+    def next_at(self, held: Container[bytes]) -> float | None:
+        """Return when the next one lapses, or is overdue if tuples of its key are ``held``."""
+        moments = [self._until(line) for line in self._lines.values()]
+        if self._hold_s is not None:
+            moments += [
+                line.cleared + self._held_for(line)
+                for key, line in self._lines.items()
+                if key in held
+            ]
+        return min(moments, default=None)
+
+    def dump(self) -> bytes:
+        """Return the lines as bytes; empty if there are none."""
+        return b"".join(
+            _HEAD.pack(key, line.since_wall, len(line.places))
+            + b"".join(
+                _PLACE.pack(one.identity, one.seen_wall, one.doubtful) for one in line.places
+            )
+            for key, line in self._lines.items()
+        )
+
+    def load(self, dumped: bytes) -> None:
+        """Take over what an earlier process awaited. Raises ValueError for what is no dump."""
+        now, wall = self._clock(), self._wall()
+        at = 0
+        while at < len(dumped):
+            if len(dumped) - at < _HEAD.size:
+                raise ValueError("not an order: it ends too early")
+            key, since_wall, count = _HEAD.unpack_from(dumped, at)
+            at += _HEAD.size
+            end = at + count * _PLACE.size
+            if not count or end > len(dumped):
+                raise ValueError("not an order: it ends too early")
+            places = deque(
+                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, doubtful)
+                for identity, seen_wall, doubtful in _PLACE.iter_unpack(dumped[at:end])
+            )
+            since = now - max(0.0, wall - since_wall)
+            since = max(since, now + _LOOK_S - self._patience(places[0]))
+            self._lines[key] = AwaitedLine(places, since, since_wall, now)
+            at = end
+
+    def _next(self, key: bytes, line: AwaitedLine) -> None:
+        if not line.places:
+            del self._lines[key]
+        self._begin(line)
+
+    def _begin(self, line: AwaitedLine) -> None:
+        line.since = line.cleared = self._clock()
+        line.since_wall = self._wall()
+        line.clearings = 0
+
+    def _until(self, line: AwaitedLine) -> float:
+        return line.since + self._patience(line.places[0])
+
+    def _patience(self, place: AwaitedPlace) -> float:
+        return self._doubtful_s if place.doubtful else self._patience_s
+
+    def _held_for(self, line: AwaitedLine) -> float:
+        return (self._hold_s or 0.0) * (1 << min(line.clearings, _DOUBLINGS))
+
+    def _place(self, identity: bytes) -> AwaitedPlace:
+        return AwaitedPlace(identity, self._clock(), self._wall())
+
+    def _see(self, place: AwaitedPlace) -> None:
+        place.seen, place.seen_wall = self._clock(), self._wall()
+
+
+def _place_of(identity: bytes, line: AwaitedLine) -> AwaitedPlace | None:
+    return next((place for place in line.places if place.identity == identity), None)
