@@ -26,7 +26,6 @@ TWINS = (
     "acker/effects",
     "acker/ledger",
     "acker/memory",
-    "acker/outcomes",
     "acker/inbox/memory",
     "acker/inbox/rules",
     "workers/testing/",
