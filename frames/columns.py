@@ -24,7 +24,7 @@ from tiercel.queues.values.formats import Decoder, decoder_for
 from tiercel.queues.values.schema import Field, Schema
 
 BODY = "body"
-# Names one message, for ``fail_messages``.
+# The column that names a message, for ``fail_messages``.
 DELIVERY = "delivery"
 
 
@@ -39,7 +39,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Columned:
-    """Messages as rows, and those that are none."""
+    """Messages as rows, and messages that do not fit."""
 
     rows: pa.RecordBatch
     deliveries: list[Delivery]
@@ -48,7 +48,7 @@ class Columned:
 
 
 def available(options: SourceOptions) -> Schema:
-    """Return the columns that there are, by default all of them.
+    """Return the columns that can be read; a query reads all of them by default.
 
     A field takes the place of a property of the same name, and of ``delivery``. Raises OptionError.
     """
@@ -82,7 +82,7 @@ class MessageColumns:
     """Makes rows of messages: the columns that are asked for, in this order."""
 
     def __init__(self, options: SourceOptions, asked: StructType) -> None:
-        """Raises OptionError if ``asked`` has a column that there is not."""
+        """Raises OptionError if ``asked`` has an unknown column."""
         there = available(options)
         self._schema = Schema(tuple(_choose(there, field) for field in asked.fields))
         fields = Schema.parse(options.fields) if options.fields is not None else None
@@ -141,7 +141,7 @@ class MessageColumns:
 
 
 def delivery_name(source: Source, delivery: Delivery) -> str:
-    """Return the text by which a message that was read can be failed."""
+    """Return the text that names a message, so that it can be failed."""
     return f"{source.reader}.{source.place}.{delivery.epoch}.{delivery.tag}"
 
 
@@ -159,8 +159,8 @@ def _column(name: str, source: Source, deliveries: list[Delivery]) -> list[Any]:
 
 
 def _read_or_none(name: str, delivery: Delivery, queue: str) -> Any:
-    """Return null for a property without a true value: by default all properties are read, and
-    one that the query does not need shall not cost it the message.
+    """Return null for a property without a true value: by default all properties are read, and a
+    bad one that the query may not need must not cost the message.
     """
     try:
         return PROPERTIES[name].read(delivery, queue)

@@ -12,7 +12,7 @@ class FramesError(Exception):
 
 
 class OptionError(FramesError, ValueError):
-    """An option, or the schema, cannot be used; the message says which, and what can be written."""
+    """An option or the schema cannot be used; the message names it and the valid values."""
 
 
 class RowError(FramesError, ValueError):

@@ -1,5 +1,5 @@
-"""Options of the source and of the sink, read strictly: an unknown one is an error, for a slip of
-the pen would otherwise be a default in silence.
+"""Options of the source and of the sink, read strictly: an unknown one is an error, since a typo
+would otherwise silently give the default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiercel.queues.values.formats import Format
 # A batch is in memory several times on its way: in the reader, in the driver's JVM, in the tasks.
 _BATCH_BYTES = 64 * 1024 * 1024
 _BATCH_MESSAGES = 30_000
-# AMQP knows no larger one.
+# AMQP has 16 bits for it.
 _LARGEST_PREFETCH = 65_535
 _MOST_PARTITIONS = 1_000
 
@@ -54,7 +54,7 @@ class SourceOptions:
     corrupt_column: str | None
     max_messages: int
     max_bytes: int
-    # True if the user chose one of these two bounds.
+    # True if the user set one of these two bounds.
     is_bounded: bool
     # Spark partitions per batch, at least, where there are as many messages.
     partitions: int
@@ -95,29 +95,29 @@ class SourceOptions:
 
     @property
     def prefetch(self) -> int:
-        """Messages that a consumer holds at most: those of a batch, and those of the next, which
+        """Bound on the messages that a consumer holds: those of a batch, and of the next, which
         come while the batch is processed.
         """
         return min(_LARGEST_PREFETCH, 2 * self.max_messages)
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that a consumer holds, more or less."""
+        """Bound on the bytes that a consumer holds, more or less."""
         return max(2 * self.max_bytes, MAX_BODY_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """Settings of a writer. None: the row has a column that says it."""
+    """Settings of a writer. None: a column of the row gives the value."""
 
     address: Address
     # With the password.
     url: str = field(repr=False)
     exchange: str | None
     routing_key: str | None
-    # False: RabbitMQ drops what no queue is bound for.
+    # False: RabbitMQ drops messages that it cannot route.
     mandatory: bool
-    # Takes what could not be routed; None: such a row fails the batch.
+    # Takes messages that could not be routed; None: such a row fails the batch.
     unroutable_queue: str | None
 
     @classmethod
@@ -146,7 +146,7 @@ class SinkOptions:
 
 
 class _Given:
-    """Options as they were given. Spark's dictionary of them ignores case."""
+    """The given options. Their names ignore case, as Spark's dictionary does."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], verb: str) -> None:
         lower = {name.lower(): value for name, value in options.items()}

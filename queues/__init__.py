@@ -2,16 +2,16 @@
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
-spout_checks  its settings, and what it refuses
-habits        what bolts count on in a spout
+spout_checks  checks of its settings, and its reasons for refusing a message
+habits        properties of a spout that bolts depend on
 consuming     a message is opened, and acked or rejected in the end
-message       what a message has beside its body
-retry         what to do with a message that failed
+message       properties and headers of a message, and the beginning of its body
+retry         decisions about a message that failed
 values        from the body of a message to the values of a tuple, and back; typed columns
-nouns         a long, an int, 1 message: in messages to people
+nouns         articles and plurals in messages: an int, 1 message
 publishing    messages into a queue; dead letters
 peek          the first messages of a queue, looked at and left there
-broker        connecting to RabbitMQ, and what it says of its queues
+broker        connecting to RabbitMQ, declaring queues and asking about them
 limits        the bounds
-errors        what all of them raise
+errors        errors that all of these raise
 """

@@ -14,9 +14,9 @@ class Habits:
 
     # It has a message again at the time that a bolt asks for.
     retries_later: bool
-    # It emits again, by itself, what it is given back.
+    # It emits messages that it is given back again by itself.
     takes_back: bool
-    # Longest time after which it has a message again that failed; 0 for one that does not say.
+    # Longest time after which it emits a failed message again; 0 if it does not say.
     back_off_s: float
 
 

@@ -1,4 +1,4 @@
-"""The bounds on what a spout task holds, and why they are what they are."""
+"""The bounds on the messages that a spout task holds, and the reasons for them."""
 
 # Largest body carried. RabbitMQ's own default limit from 4.0 on is the same number.
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -21,7 +21,7 @@ BACK_OFFS_HELD = 1_000
 # no more messages until half of it is settled.
 #
 # 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ knows no prefetch in bytes. A consumer
-# therefore begins with as many messages as fit whatever their size (16), and asks for more once it
+# therefore begins with the number of messages that fit at any size (16), and asks for more once it
 # has seen how large they are; see ``consuming.intake``.
 BYTES_HELD = 256 * 1024 * 1024
 
@@ -33,7 +33,7 @@ BYTES_HELD = 256 * 1024 * 1024
 # emitted, however slow the bolts before it were.
 UNEMITTED_S = 300.0
 
-# A message that is wanted later and cannot lie in a delay queue is held for so long at most: it may
-# have waited for ``UNEMITTED_S``, and its bolts have had time, of the 30 minutes of RabbitMQ's
+# A message that is wanted later and cannot lie in a delay queue is held for this long at most: it
+# may have waited for ``UNEMITTED_S``, and its bolts have had time, of the 30 minutes of RabbitMQ's
 # consumer timeout.
 HELD_LATER_S = 20 * 60.0

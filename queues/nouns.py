@@ -11,7 +11,7 @@ def with_article(noun: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return so many of them, of a noun whose plural ends with ``s``.
+    """Return a number with a noun whose plural ends with ``s``.
 
     >>> counted(1, "message"), counted(0, "message"), counted(26151, "message")
     ('1 message', '0 messages', '26,151 messages')

@@ -1,10 +1,10 @@
 """A look at the first messages of a queue, which stay where they are.
 
-As far as RabbitMQ allows: for the moment of the look they are delivered to it, so that no consumer
-has them and those behind may overtake them. Afterwards they are in front again, marked as delivered
-before; and a quorum queue counts the look, before RabbitMQ 4.3. tiercel blames no message for that,
-but a queue with a delivery limit of its own dead-letters or deletes what was looked at too often:
-such a queue is looked at only where the caller says so.
+Looking means consuming without acking: for a moment the messages are delivered here, so that no
+consumer has them and messages behind may overtake them. Afterwards they are in front again, marked
+as delivered before; and a quorum queue counts the look, before RabbitMQ 4.3. tiercel blames no
+message for that, but a queue with a delivery limit of its own dead-letters or deletes messages that
+were looked at too often: such a queue is looked at only where the caller says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tiercel.queues.message.preview import BODY_BYTES, preview_of
 from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import delivered_before
 
-# Of all bodies of a look: no message is shown once those before it have so many.
+# Bound on the bytes of all bodies of a look: the messages behind are not shown.
 _MOST_BYTES = 64 << 20
 _PROPERTIES = (*TEXTS, "priority", "expiration", "timestamp")
 
@@ -36,16 +36,16 @@ class QueuedMessage:
 
     # From 1, the first that will be delivered.
     position: int
-    # How often it came back to the queue before, as far as RabbitMQ counts; None: it does not.
+    # Number of times it came back to the queue before, as RabbitMQ counts; None: it does not.
     came_back: int | None
     exchange: str
     routing_key: str
-    # Those that it has, but for the headers.
+    # Properties that it has, without the headers.
     properties: Mapping[str, str | int]
     headers: Mapping[str, str | None]
     # Bytes of its body.
     size: int
-    # The first BODY_BYTES of it.
+    # The first BODY_BYTES of the body.
     body: bytes
 
     @property
@@ -56,14 +56,14 @@ class QueuedMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peeked:
-    """A look at a queue, and what it cost."""
+    """The messages that a look has found, and its cost."""
 
     messages: tuple[QueuedMessage, ...]
     # Messages that waited when it began.
     waiting: int
-    # Consumers of the queue: what they hold is not among them.
+    # Number of consumers of the queue; messages that they hold are not among these.
     consumers: int
-    # For so long these messages were away.
+    # Seconds for which these messages were away.
     away_s: float
     # RabbitMQ counts it as a delivery of each.
     counted: bool
@@ -73,7 +73,7 @@ def peek(amqp_url: str, queue: str, limit: int = 10, *, anyway: bool = False) ->
     """Look at the first ``limit`` messages of a queue, in their order.
 
     Raises QueueMissingError, AddressError, BrokerUnavailableError, BrokerRefusedError; the last one
-    too where looking may be what ends a message, unless ``anyway``.
+    also where looking may end a message, unless ``anyway``.
     """
     address = Address.parse(amqp_url)
     with connected(address, "tiercel peek") as connection:

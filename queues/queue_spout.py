@@ -38,7 +38,7 @@ class MessageId(NamedTuple):
         return f"{self.tag} of channel {self.epoch}"
 
 
-# A message, its values, and what it is known by.
+# A message, its values, and its identity.
 _Decoded = tuple[MessageId, list[Any], Identity | None]
 
 
@@ -47,10 +47,11 @@ class QueueSpout(Spout):
     has it delivered again.
 
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and
-    emitted again after a failure, a timeout, or when a worker or a connection died. One that fails
-    after ``delivery_limit`` failures of its own goes to the dead-letter queue ``<queue>.dead`` with
-    the last reason; so does, at once, a body that does not fit ``fields`` or the model, one above
-    16 MiB, a message that a grouping raises on, or one that a bolt rejects (``raise Reject``).
+    emitted again after a failure, a timeout, or when a worker or a connection died. A message that
+    fails after ``delivery_limit`` failures of its own goes to the dead-letter queue
+    ``<queue>.dead`` with the last reason; so does, at once, a message whose body does not fit
+    ``fields`` or the model or is above 16 MiB, a message that a grouping raises on, and a message
+    that a bolt rejects (``raise Reject``).
 
     The tuple has the ``fields`` of the body, and behind them a column for each of the named
     ``properties``: message_id, correlation_id, reply_to, content_type, content_encoding, type,
@@ -58,22 +59,22 @@ class QueueSpout(Spout):
     priority and delivery_count (int), timestamp (timestamp), redelivered (boolean). A mapping
     gives the columns other names: ``{"type": "kind"}``. A property that is not there is null.
 
-    What a bolt wants to have later (``RetryLater``) leaves the queue: a copy lies in a delay queue,
-    ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after the
-    copy and before its ack leaves both: such a message comes twice.
+    A message that a bolt wants later (``RetryLater``) leaves the queue: a copy lies in a delay
+    queue, ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after
+    the copy and before its ack leaves both: such a message comes twice.
 
     A message that is released (its driver was restarted, Redis lost the ledger) is emitted again
     at once, without the broker, and counts as no failure. Messages go back to the broker when the
     spout is closed or deactivated, when nothing can be emitted, when they have waited for five
     minutes, and, where a return is free, when they are released for the third time.
 
-    By its ``identity`` (id, header or body) a message is the same one at each delivery: the tuples
-    of its tree have the same keys then (``tup.key``), by which effects take place once. One that
-    has no such identity is processed without keys, and counted (``no_identity``).
+    By its ``identity`` (id, header or body) a message is the same at each delivery: the tuples of
+    its tree have the same keys then (``tup.key``), by which effects take place once. A message
+    without such an identity is processed without keys, and counted (``no_identity``).
 
-    A task holds ``prefetch`` messages at most, and besides them those that failed and wait for
-    their back-off, which keep no others waiting. The queue is declared as a durable quorum queue
-    unless ``declare`` is off; one that exists is used as it is. Each of ``bindings`` binds it to an
+    A task holds ``prefetch`` messages at most, and besides them failed messages that wait for their
+    back-off, which keep no others waiting. The queue is declared as a durable quorum queue unless
+    ``declare`` is off; one that exists is used as it is. Each of ``bindings`` binds it to an
     exchange: ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers
     exchange, or ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic
     exchange in the first case; a third item names another type: ``("events", "order", "direct")``.
@@ -109,7 +110,7 @@ class QueueSpout(Spout):
         """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
         place ``model`` is a dataclass or a pydantic model, which validates each body.
 
-        ``format`` is text, json or bytes; by default what suits the fields. ``identity``:
+        ``format`` is text, json or bytes; by default the one that suits the fields. ``identity``:
         "message_id", "header:NAME" or "body". Raises SchemaError or ValueError.
         """
         self._queue = WorkQueue(
@@ -137,7 +138,7 @@ class QueueSpout(Spout):
         return self._queue
 
     def decoder(self) -> Decoder:
-        """Return what makes the values of a tuple of a body: BadBodyError, or no error at all."""
+        """Return the decoder from a body to the values of a tuple; it raises only BadBodyError."""
         if self._model is not None:
             return model_decoder(self._model)
         return decoder_for(Schema.parse(self.body_fields), self._format)
@@ -188,7 +189,7 @@ class QueueSpout(Spout):
                 collector.emit_all(rows, msg_ids)
             else:
                 collector.emit_all(rows, msg_ids, identities=identities)
-        except Exception:  # noqa: BLE001 - one by one it is seen which of them is to blame
+        except Exception:  # noqa: BLE001 - one by one the message to blame is found
             for one in found:
                 self._emit(collector, one)
 
@@ -245,9 +246,7 @@ class QueueSpout(Spout):
         return self._consumer
 
     def _decoded(self, collector: SpoutCollector, limit: int) -> list[_Decoded]:
-        """The next messages, as far as they can be decoded, but for an empty list at least one
-        while there are any.
-        """
+        """Return the next messages that can be decoded; an empty list only if there are none."""
         consumer = self._consumer
         decode = self._decode
         read = self._read

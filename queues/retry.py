@@ -1,4 +1,4 @@
-"""Decisions about messages that failed, as functions of how often they were delivered."""
+"""Decisions about messages that failed, as functions of their number of deliveries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FREE = 100_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerLimit:
-    """RabbitMQ's own limit on how often a message comes back to a queue, for whatever reason."""
+    """RabbitMQ's own limit on the times that a message comes back to a queue, for any reason."""
 
     # A message that comes back more often is dead-lettered; None: there is no limit.
     returns: int | None = None
@@ -86,14 +86,13 @@ class GiveUp:
 
 
 def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
-    """Return how often a message came back before this delivery, as far as the broker counts.
-
-    None where it does not know.
+    """Return the number of times that a message came back before this delivery, as the broker
+    counts; None if it does not.
 
     A sender may have written the same headers: a copy made elsewhere often brings those of its
-    former queue along. RabbitMQ 4 overwrites them only where it has something to say, which is
-    never so at the first delivery. From 4.3 on it counts apart how often a message was handed out,
-    and by that one it can be seen that the other is the sender's.
+    former queue along. RabbitMQ 4 overwrites them only where it has a count, which is never so at
+    the first delivery. From 4.3 on it also counts the times that it handed a message out, which
+    bounds a count of the sender's.
     """
     if not redelivered:
         return 0
@@ -102,12 +101,12 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
     )
     if isinstance(handed_out, int):
         return min(count, handed_out) if isinstance(count, int) else 0
-    # a classic queue passes on whatever the sender wrote
+    # a classic queue passes on any value of the sender
     return count if isinstance(count, int) else None
 
 
 def failed_before(headers: Mapping[str, Any] | None) -> int:
-    """Return how often a message had failed when it was copied to a delay queue.
+    """Return the number of failures of a message when it was copied to a delay queue.
 
     A sender may have written this header too, and harms nothing but the message.
     """

@@ -77,7 +77,7 @@ class SpoutCollector(Protocol):
     """Handed to ``next_tuple``, the same object each time.
 
     A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another
-    thread. What it emits while its worker ends, after ``deactivate``, is dropped.
+    thread. Tuples that it emits while its worker ends, after ``deactivate``, are dropped.
     """
 
     def emit(
@@ -112,7 +112,7 @@ class SpoutCollector(Protocol):
         """Emit many tuples, each as ``emit`` does with the message id and the identity at the same
         index, in a fraction of the time.
 
-        If the values of one do not fit, that raises ValueError, and none of them is emitted.
+        If the values of one tuple do not fit, that raises ValueError, and no tuple is emitted.
         """
         ...
 
@@ -141,9 +141,9 @@ class Spout:
     """Base of all spouts; override what you need, ``next_tuple`` at least.
 
     ``output_fields = "sentence string"`` declares the default stream in Spark DDL, ``output_streams
-    = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are those on which only
+    = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are streams on which only
     ``emit_direct`` emits. Guarantee: a tuple emitted with a message id is acked when its whole tree
-    was processed, else failed or released. What is still pending when the process dies is never
+    was processed, else failed or released. Tuples still pending when the process dies are never
     reported: the source itself must offer it again (a broker does).
     """
 
@@ -182,9 +182,10 @@ class Spout:
     def expect(self, tuples: int) -> None:
         """Hold no more than a small multiple of this many messages from now on.
 
-        Called first after ``open``, and when the bound on tuples in flight changes. What is held
-        already is emitted in its turn. 0: nothing can be emitted for now, so give back to the
-        source what has not been emitted. A spout that holds nothing need not override it.
+        Called first after ``open``, and when the bound on tuples in flight changes. Messages that
+        are held already are emitted in their turn. 0: nothing can be emitted for now, so give back
+        to the source the messages that were not emitted. A spout that holds nothing need not
+        override it.
         """
 
     def check(self) -> None:
@@ -217,7 +218,7 @@ class Spout:
         self._fail_for(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
-        """The tree of this message failed, and a bolt asked for the message again after so many
+        """The tree of this message failed, and a bolt asked for the message again after this many
         seconds, and not before (``raise RetryLater``).
 
         Without ``blame`` the message did nothing wrong: this failure counts towards no limit. By
@@ -240,15 +241,15 @@ class Spout:
         self.fail(msg_id)
 
     def deactivate(self) -> None:
-        """Stop taking messages, and give back those that were not emitted.
+        """Stop taking messages, and give back messages that were not emitted.
 
         ``next_tuple`` is not called until ``activate``, if ever; acks and fails still come. Called
         before ``close`` too, unless it was called last.
         """
 
     def close(self, grace: timedelta) -> None:
-        """Called last, after the grace time for pending tuples: settle what was acked or failed,
-        give the rest back.
+        """Called last, after the grace time for pending tuples: settle messages that were acked or
+        failed, give the rest back.
 
         Must return within ``grace``. Not called when the process is killed.
         """
@@ -258,8 +259,8 @@ def overrides_last(spout: Spout, method: str, other: str) -> bool:
     """Return True if a spout's class overrides ``method`` later than, or together with, the
     ``other`` one that does the same.
 
-    Who derives from a spout that has many tuples at a time, and overrides ``next_tuple``, wants
-    that to be called.
+    A class derived from a spout that emits many tuples at a time, which overrides ``next_tuple``,
+    wants its method to be called.
     """
     return next(
         method in vars(kind)

@@ -1,4 +1,4 @@
-"""Checks of a queue spout's settings, and the words for what it refuses."""
+"""Checks of a queue spout's settings, and its reasons for refusing a message."""
 
 from __future__ import annotations
 

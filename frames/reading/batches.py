@@ -36,7 +36,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Settlement:
-    """To be told to the broker: these messages are processed, but for those that failed."""
+    """Messages to ack at the broker, except those that failed."""
 
     taken: Sequence[Taken]
     failures: dict[MessageKey, MessageFailure] = field(default_factory=dict)
@@ -84,19 +84,19 @@ class Batches:
 
     @property
     def is_undecided(self) -> bool:
-        """Spark has rows of which it is not known whether their batch is committed."""
+        """True if Spark has rows of a batch that may not be committed yet."""
         with self._lock:
             return bool(self._batches) and self._batches[0].up_to <= self._planned
 
     def commit(self, up_to: int) -> list[Settlement]:
-        """Return what is to be settled now: what was planned, and what ends there.
+        """Return the messages to settle now: those of planned batches that end there.
 
         A second call for the same batches returns nothing.
         """
         settlements = []
         with self._lock:
             if any(batch.up_to == up_to for batch in self._batches):
-                # Spark plans no batch of which its optimizer knows that no row is needed, as with
+                # Spark plans no batch if its optimizer knows that no row is needed, as with
                 # ``where("false")``, and commits it like any other. To go on holding them would
                 # stop the query in silence when they fill the prefetch.
                 self._planned = max(self._planned, up_to)
@@ -105,9 +105,9 @@ class Batches:
         return settlements
 
     def fail(self, failures: Iterable[tuple[MessageKey, MessageFailure]]) -> int:
-        """Note that messages failed, until their batch is committed; returns of how many.
+        """Note that messages failed, until their batch is committed; returns their number.
 
-        Those of batches that are committed already, and those of a lost channel, do not count.
+        Messages of batches that are committed already, or of a lost channel, do not count.
         """
         count = 0
         with self._lock:

@@ -1,4 +1,4 @@
-"""A look at what is there now, for a batch: all messages stay in their queues."""
+"""A look at the messages that are there now, for a batch: all of them stay in their queues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class QueueLook(DataSourceReader):
         return cut(columned.rows, self._options.partitions)
 
     def _oldest(self, open_queue: OpenQueue, limit: BrokerLimit) -> list[Delivery]:
-        """Return what is ready, within the bounds."""
+        """Return the ready messages, within the bounds."""
         most, most_bytes = self._options.max_messages, self._options.max_bytes
         found: list[Delivery] = []
         size = 0

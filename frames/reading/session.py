@@ -31,8 +31,8 @@ _LAST_WORD_S = 3.0
 _PAUSE_S = 0.1
 # Another consumer may have taken the rest: ask the broker.
 _LOOK_S = 0.5
-# What waits in a queue may all be for another consumer: the single active one, or one of a higher
-# priority. Of a query that reads more than this queue the others would wait too.
+# All messages of a queue may go to another consumer: the single active one, or one of a higher
+# priority. If a query reads several queues the others would wait too.
 _FIRST_S = 15.0
 
 
@@ -104,7 +104,7 @@ class ReadingSession:
         self._settle(self._batches.planned)
 
     def take(self, start: ReadOffset, most: int | None) -> ReadOffset:
-        """Take what is here now, of ``most`` messages at most; the same offset if there is nothing.
+        """Take the messages that are here now, ``most`` at most; the same offset if there are none.
 
         Raises QueuesError when an operator must act.
         """
@@ -133,11 +133,11 @@ class ReadingSession:
         return ReadOffset(self.id, self._messages)
 
     def end_with_what_is_there(self) -> None:
-        """Read what waited in the queues when this reader began, and no more."""
+        """Read the messages that waited in the queues when this reader began, and no more."""
         self._left = self._taker.ready_at_start
 
     def plan(self, start: ReadOffset, end: ReadOffset) -> list[bytes]:
-        """Return the rows between two offsets; none for those of an earlier reader: its messages
+        """Return the rows between two offsets; none for offsets of an earlier reader: its messages
         come again, in a batch of their own.
         """
         if end.reader != self.id:
@@ -145,7 +145,7 @@ class ReadingSession:
         return self._batches.plan(start.messages if start.reader == self.id else -1, end.messages)
 
     def stop(self) -> None:
-        """Settle what is committed, give back everything else.
+        """Settle the committed messages, give back all others.
 
         Idempotent: a second call, on another thread, returns when the first one is done.
         """
@@ -201,8 +201,8 @@ class ReadingSession:
         self._batches.add(self._messages, taken, pieces)
 
     def _wait_for(self, most: int, patience_s: float = math.inf) -> list[list[Delivery]]:
-        """Take so many messages, waiting for them; none if there are no more. A broker that is
-        away is waited for, and messages that do not come, for ``patience_s``.
+        """Wait for and take this many messages; fewer if there are no more. Waits for
+        ``patience_s`` for a broker that is away, or for messages that do not come.
         """
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
@@ -245,7 +245,7 @@ def _warn_of_waiting(queues: Iterable[str]) -> None:
 
 
 def _counts(delivery: Delivery) -> bool:
-    """Tell whether this is one more of the messages that are still to be read: those of a
-    connection that was lost come again, after the first epoch.
+    """Return True if this message is still to be read: messages of a lost connection come again,
+    after the first epoch.
     """
     return delivery.epoch == 1 or not delivery.redelivered

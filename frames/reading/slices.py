@@ -27,7 +27,7 @@ class Slice(InputPartition):
 
 
 def cut(rows: pa.RecordBatch, pieces: int) -> list[bytes]:
-    """Return the rows in about so many pieces, or in more where these were large."""
+    """Return the rows in about this many pieces, or in more where these would be large."""
     if not rows.num_rows:
         return []
     pieces = max(pieces, math.ceil(rows.nbytes / _SLICE_BYTES))

@@ -48,7 +48,7 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Spark calls ``commit`` for a batch when it begins the next one, which while idle is never. It
     asks for the latest offset at each trigger, though, after it has noted the last batch in its
     checkpoint: being asked is the news of the commit. Between triggers that are far apart the
-    listener of ``register`` tells of it.
+    listener in ``register`` reports it.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -138,6 +138,6 @@ def _end_on_sigterm(stop: Callable[[], None]) -> None:
         # Spark has closed the socket, to which its runner would write a traceback.
         os._exit(0)
 
-    # In a thread: what the main thread is in the middle of may hold locks.
+    # In a thread: the main thread may be holding locks.
     threading.Thread(target=end, name="tiercel end", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))

@@ -24,9 +24,9 @@ _NAME = "tiercel data frame"
 _TURN = 256
 # A broker that restarts is waited for; a wrong address is told within this.
 _PATIENCE = timedelta(seconds=15)
-# Without being asked for so long, hold nothing but what was taken. Messages that wait here for a
-# trigger of tomorrow would meet RabbitMQ's consumer timeout, of twice this, again and again, each
-# time with all that was taken; a queue that limits returns has them dead in the end.
+# If it is not asked for this long it holds only messages that were taken. Messages that wait here
+# for a trigger of tomorrow would meet RabbitMQ's consumer timeout, of twice this, again and again,
+# each time with all that was taken; a queue that limits returns has them dead in the end.
 _REST_S = 900.0
 _REST_LOOK_S = 5.0
 
@@ -39,9 +39,9 @@ class Taker:
         self._options = options
         self._arrived = threading.Event()
         self._consumers: list[Consumer] = []
-        # Messages that waited in the queues before the first of them was taken from here.
+        # Number of messages that waited in the queues before the first was taken from here.
         self.ready_at_start = 0
-        # Bytes of a message, on average of those taken last: a turn shall not be much too large.
+        # Average size of the last messages, so that a turn is not much too large.
         self._mean = float(MAX_BODY_BYTES)
         self._resting = threading.Lock()
         self._rests = False
@@ -124,7 +124,7 @@ class Taker:
         self._consumers[place].dead_letter(delivery.epoch, delivery.tag, reason)
 
     def settle(self, settlement: Settlement) -> None:
-        """Ack what was processed, and fail what failed."""
+        """Ack the processed messages, and fail the others."""
         failures = settlement.failures
         for taken in settlement.taken:
             tags = taken.tags

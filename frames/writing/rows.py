@@ -130,7 +130,7 @@ class RowsToMessages:
 
 
 def _check_types(schema: StructType, options: SinkOptions) -> None:
-    """Raise OptionError for a column that cannot be what its name says."""
+    """Raise OptionError for a column whose type does not fit its name."""
     unused = {
         target
         for target, given in zip(_TARGET, (options.exchange, options.routing_key), strict=True)

@@ -36,7 +36,7 @@ _PATIENCE = timedelta(seconds=60)
 # that sends them would wait ten times as long for each of its turns.
 _TURN_S = 0.0005
 _AT_ONCE = 1_000
-# Spark's names for what a task knows of its stream.
+# Spark's names for the properties that a task has of its stream.
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -97,10 +97,10 @@ def _refuse(*, overwrite: bool) -> None:
 
 
 def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
-    """Publish them; returns their number when the broker has confirmed all of them.
+    """Publish messages; returns their number when the broker has confirmed all of them.
 
-    What could not be routed goes to the queue for that, with the reason, where there is one; else
-    it is an error. Raises what ``Publisher.publish`` raises.
+    Messages that could not be routed go to the unroutable queue, with the reason, if there is
+    one; else it is an error. Raises the errors of ``Publisher.publish``.
     """
     rest = iter(messages)
     first = next(rest, None)
@@ -119,7 +119,7 @@ def _send_or_put_aside(publisher: Publisher, rows: Iterator[OutgoingMessage], as
     count = put_aside = 0
     reason = None
     refused: list[tuple[OutgoingMessage, QueuesError]] = []
-    # Some at a time: what is refused is in memory until all of these are confirmed.
+    # Some at a time: refused messages are in memory until all of these are confirmed.
     while sent := publisher.publish_all(
         islice(rows, _AT_ONCE), on_refused=lambda *each: refused.append(each)
     ):

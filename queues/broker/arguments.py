@@ -1,8 +1,8 @@
-"""The arguments of a queue that is there.
+"""The arguments of an existing queue.
 
-AMQP has no call that tells them. A declaration with other arguments is refused, though, and the
-refusal names one that differs and its value: so they are learnt one by one, by declaring again with
-each that was named. What a policy adds is told by none of it.
+AMQP has no call that returns them. A declaration with other arguments is refused, though, and the
+refusal names one argument that differs and its value: so they are learnt one by one, by declaring
+again with each named one. Settings of policies are not among them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _REFUSAL = re.compile(
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
-    """Return what the queue, which must be there, was declared with; None where that is not told.
+    """Return the arguments of a queue, which must exist; None where RabbitMQ does not tell them.
 
     ``durable`` and ``auto_delete`` are among them. RabbitMQ does not tell it to a user without the
-    permission to configure, nor where the queue's name is too long for the refusal's 255 bytes. Of
-    a stream not all is read. ``connection`` is a ``BlockingConnection``.
+    permission to configure, nor where the queue's name is too long for the refusal's 255 bytes.
+    Some arguments of a stream are not read. ``connection`` is a ``BlockingConnection``.
     """
     properties = {DURABLE: True, AUTO_DELETE: False}
     probe, impossible = _PROBES["quorum"]

@@ -1,6 +1,6 @@
 """Binding a queue to exchanges, which are made where they are missing.
 
-An exchange that exists is used as it is. What the types mean:
+An exchange that exists is used as it is. The types are explained here:
 https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges
 """
 

@@ -30,7 +30,7 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 
-# Raised by pika for what it cannot encode; the last three for a name or a key that is no text.
+# Raised by pika for values that it cannot encode; the last three for a name or key that is no text.
 UNENCODABLE = (
     amqp.AMQPError,
     ValueError,
@@ -203,9 +203,7 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The innermost error: pika wraps what happened in what it was doing, at each
-    layer in another way.
-    """
+    """Return the innermost error: each layer of pika wraps errors in another way."""
     while True:
         if isinstance(error, AMQPConnectionWorkflowFailed):
             inner = error.exceptions[-1]

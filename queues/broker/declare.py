@@ -1,6 +1,6 @@
 """Declaring the queues: a quorum queue for the work, and its dead-letter queue.
 
-What the arguments are for: https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison
+The arguments are explained at https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison
 messages, delayed retry).
 """
 
@@ -55,8 +55,8 @@ _DELAYED_RETRY_SINCE = (4, 3)
 #
 # RabbitMQ's count rises with each connection and each worker that dies around a message. tiercel
 # counts a message's own failures, and dead-letters it for these alone
-# (``queues.consuming.failures``). A number, for without a limit a quorum queue puts what comes back
-# behind everything that waits.
+# (``queues.consuming.failures``). A number, for without a limit a quorum queue puts a message that
+# comes back behind everything that waits.
 BROKER_LIMIT = 1_000_000
 
 
@@ -90,7 +90,7 @@ class WorkQueue:
 class ConsumerTimeout:
     """Decision about one queue, some of whose messages are held long."""
 
-    # Those of ``basic.consume``.
+    # Arguments of ``basic.consume``.
     arguments: Mapping[str, int] = field(default_factory=dict)
     # One line about a timeout that is too short, and what to do; empty: it is long enough.
     warning: str = ""
@@ -140,9 +140,9 @@ def declare_work_queue(
 ) -> Declared:
     """Make sure that the queue exists, and is bound; ``connection`` is a ``BlockingConnection``.
 
-    For those that read it: a queue that exists is never changed, and what its arguments do to
-    deliveries is logged; as a warning, unless ``queue.declare`` is off, as its owner chose them.
-    Where AMQP does not tell them, the HTTP API at ``management_url`` is asked.
+    For readers: a queue that exists is never changed, and the effects of its arguments on
+    deliveries are logged; as a warning, unless ``queue.declare`` is off, as its owner chose them.
+    Where AMQP does not return them, the HTTP API at ``management_url`` is asked.
 
     Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
     ExchangeMissingError, and BrokerRefusedError also for a queue from which messages cannot be
@@ -167,7 +167,7 @@ def declare_work_queue(
 def _declare_work_queue(
     connection: Any, address: Address, queue: WorkQueue
 ) -> tuple[Declared, str]:
-    """Return the queue, and what a reader must know of the arguments that it was there with."""
+    """Return the queue, and the effects of its existing arguments on a reader."""
     version = check_server(connection, address)
     if queue.declare:
         declare_dead_letter_queue(connection, address, queue.dead)
@@ -206,7 +206,7 @@ def _declared(
 
 
 def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> None:
-    """Raise BrokerRefusedError for a queue that cannot keep what is not acked yet."""
+    """Raise BrokerRefusedError for a queue that cannot keep unacked messages."""
     shown = f"queue {name!r} on {address}"
     if found.get(TYPE) not in (None, "quorum", "classic"):
         raise BrokerRefusedError(
@@ -221,8 +221,8 @@ def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> Non
 
 
 def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
-    """Return one line about messages of a queue that RabbitMQ may delete, and what to do about it;
-    empty: none.
+    """Return one line that says which messages of a queue RabbitMQ may delete, with advice; empty:
+    none.
     """
     kind = arguments.get(TYPE, "quorum")
 
@@ -259,7 +259,7 @@ def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
 def _judged(
     declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue
 ) -> str:
-    """Return what the properties of a queue that is used as it is do to deliveries; empty: nothing.
+    """Return the effects on deliveries of a queue that is used as it is; empty: none.
 
     Raises BrokerRefusedError if it would lose messages.
     """
@@ -337,8 +337,8 @@ def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
     """Return the arguments that make RabbitMQ 4.3 wait before it delivers a rejected message again;
     nothing without a wait.
 
-    ``failed`` means those that count as a failed delivery (``basic.reject``), not those that were
-    given back (``basic.nack``).
+    ``failed`` means messages that count as failed (``basic.reject``), not those given back
+    (``basic.nack``).
     """
     first_ms, longest_ms = (
         int(wait.total_seconds() * 1000) for wait in (policy.first, policy.longest)

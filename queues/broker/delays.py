@@ -28,7 +28,7 @@ def delay_ms(seconds: float) -> int:
 
 
 def delay_queue(queue: str, milliseconds: int) -> str:
-    """Return the name of the queue in which messages of ``queue`` lie for so long."""
+    """Return the name of the queue in which messages of ``queue`` lie for this long."""
     end = f".delay.{milliseconds}"
     room = _NAME_BYTES - len(end)
     name = queue.encode()
@@ -42,8 +42,8 @@ def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
     """Return the arguments of that queue.
 
     A message stays in it until the work queue has confirmed it (at-least-once). It has no
-    ``x-expires``: for a quorum queue that counts from its declaration, whatever was published
-    since, and deletes what lies in it.
+    ``x-expires``: for a quorum queue that counts from its declaration, also if messages were
+    published since, and deletes the messages in it.
     """
     return {
         TYPE: "quorum",
@@ -56,9 +56,9 @@ def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
 
 
 def ends_too_early(policies: Policies, queue: str, milliseconds: int) -> Rule | None:
-    """Return what a policy does to that queue so that a message is lost, or comes too early.
+    """Return the policy by which that queue loses a message, or gives it back too early.
 
-    It has no consumer, so any ``expires`` deletes it in the end, with what lies in it: for
+    It has no consumer, so any ``expires`` deletes it in the end, with its messages: for
     a quorum queue that counts from its declaration. Its ``x-expires`` would not help, as RabbitMQ
     takes the smaller of the two.
     """

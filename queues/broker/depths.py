@@ -32,7 +32,7 @@ class QueueDepth:
     * ``ready``: messages that wait.
     * ``unacked``: messages that are delivered and not settled.
     * ``delayed``: failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off,
-      and those that a bolt wants later, in delay queues: neither ready nor unacked.
+      and messages that a bolt wants later, in delay queues: neither ready nor unacked.
     * ``consumers``: the broker's consumers at the queue.
     * ``in_rate``, ``out_rate``: messages per second that were published, and that left.
     * ``dead_lettered``: messages in its dead-letter queue; None if it has none.
@@ -56,8 +56,8 @@ class DepthReader:
 
     def __init__(self, amqp_url: str, management_url: str | None = None) -> None:
         """``management_url`` is like ``http://host:15672``; user and password are those of the AMQP
-        URL unless it has its own. Its figures are some seconds old, so it is only asked for what
-        AMQP does not tell.
+        URL unless it has its own. Its figures are some seconds old, so it is only asked for figures
+        that AMQP does not have.
         """
         self._amqp_url = amqp_url
         self._management_url = management_url
@@ -65,10 +65,10 @@ class DepthReader:
         self._silent_until = 0.0
 
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
-        """The depths of those of these queues that there are, in this order.
+        """Return the depths of the queues that exist, in this order.
 
-        A quorum queue without a leader counts as empty and without consumers, for that is what
-        RabbitMQ says. Raises AddressError, BrokerUnavailableError, BrokerRefusedError.
+        A quorum queue without a leader counts as empty and without consumers, as RabbitMQ says so.
+        Raises AddressError, BrokerUnavailableError, BrokerRefusedError.
         """
         if not names:
             return []
@@ -84,7 +84,7 @@ class DepthReader:
             self._connection.close()
 
     def _with_more(self, address: Address, found: list[QueueDepth]) -> list[QueueDepth]:
-        """Add what the management interface tells, unless it was silent just now."""
+        """Add the figures of the management interface, unless it was silent just now."""
         if self._management_url is None or time.monotonic() < self._silent_until:
             return found
         told: dict[str, Managed | None] = {}
@@ -180,7 +180,7 @@ class KeptConnection:
     def use(self, ask: Callable[[Any], T]) -> T:
         """Return ``ask(connection)`` of a ``BlockingConnection``; it may be called twice.
 
-        Raises BrokerUnavailableError, BrokerRefusedError, and what ``ask`` raises of ours.
+        Raises BrokerUnavailableError, BrokerRefusedError, and our errors that ``ask`` raises.
         """
         if self._connection is not None:
             # It may have been closed since the last time: nothing reads from it between two.

@@ -1,17 +1,16 @@
 """pika's connection, but a message whose headers pika cannot decode does not end it.
 
-pika decodes headers where it reads frames: what it raises there ends the connection, and
+pika decodes headers where it reads frames: an error there ends the connection, and
 every message that was open on it is delivered again, counted as failed. So headers are read
-by ``queues.broker.headers`` instead, in the connections that are opened here and in no
-others of the process.
+by ``queues.broker.headers`` instead, only in the connections that are opened here.
 
 A message that is there as a whole, as small ones are, is read in one go and not as three frames:
-pika takes 12 µs for these, which was a third of what a spout worker spends on a message when a
-queue is drained, and this takes 3.
+pika takes 12 µs for these, which was a third of a spout worker's time per message when a queue is
+drained, and this takes 3.
 
 Messages that are published one after the other leave together, and most are written in one go: pika
-hands each of a message's three frames to the system by itself. Both were two fifths of what
-publishing costs.
+hands each of a message's three frames to the system by itself. Both were two fifths of the cost of
+publishing.
 
 ``tests/unit/queues/broker/test_frames.py`` fails if a pika no longer reads frames by the methods
 overridden here.
@@ -51,14 +50,14 @@ _DELIVERY = struct.Struct(">QB")
 _REDELIVERED = 1
 # Most messages of a queue have the same few properties; longer ones are hardly the same twice.
 _SHARED_BYTES = 64
-# Handed to the system at once. What it does not take at once is copied, so this is not larger.
+# Bytes handed to the system at once. The part that it does not take is copied, so it is not larger.
 _TOGETHER_BYTES = 64 * 1024
 
 
 class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
     """pika's, with ``headers`` that are written as they came if they are ``Headers``."""
 
-    # Not in the instance's dictionary, which is what pika encodes and compares.
+    # Not in the instance's dictionary, which pika encodes and compares.
     __slots__ = ("size",)
 
     def __init__(self, **said: Any) -> None:
@@ -94,7 +93,9 @@ class Message(Frame):  # type: ignore[misc] # pika is not typed
 
 
 class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
-    """A ``SelectConnection`` on which each message has ``Properties``, whatever came."""
+    """A ``SelectConnection`` on which each message has ``Properties``, even with unreadable
+    headers.
+    """
 
     # Frames that wait for those behind them; None: each is sent by itself.
     _gathered: list[bytes] | None = None
@@ -102,7 +103,7 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Send what is published inside with fewer calls of the system; in the same order."""
+        """Send messages published inside the block with fewer system calls; in the same order."""
         self._gathered = []
         try:
             yield
@@ -168,7 +169,7 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
 
 @lru_cache(maxsize=1_000)
 def _publish(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
-    """Return the frame before a message's own; raises what pika raises."""
+    """Return the frame before a message's own; raises pika's errors."""
     method = Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
     frame: bytes = Method(channel, method).marshal()
     return frame

@@ -2,7 +2,7 @@
 
 A publisher may write any header: RabbitMQ passes on timestamps in milliseconds, tables nested
 thousands deep and names that are not UTF-8. No header stops a message: nothing on the way to its
-tuple needs one but the broker's count of deliveries, which is found beside whatever else is there.
+tuple needs one but the broker's count of deliveries, which is found beside any other header.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pika.data import encode_value
 from pika.exceptions import AMQPError
 
-# Tables and arrays inside each other that are read; what is deeper is only measured.
+# Depth to which nested tables and arrays are read; deeper ones are only measured.
 DEEPEST = 32
 
 # RabbitMQ's types, which differ from the specification's: rabbitmq.com/amqp-0-9-1-errata.
@@ -43,7 +43,7 @@ _WITH_LENGTH = (b"S", b"x", b"A", b"F")
 
 
 class _UnreadableError(ValueError):
-    """The bytes are not what the protocol says, so that an end cannot be found."""
+    """The bytes break the protocol, so that an end cannot be found."""
 
 
 class _HeaderField(NamedTuple):
@@ -62,7 +62,7 @@ class Headers(Mapping[str, Any]):
 
     Reading raises nothing and takes time and memory in proportion to the table, which is at most
     one frame. What Python cannot hold becomes something near: a timestamp beyond the year 9999 its
-    number, a name that is not UTF-8 a text with ``\xff`` in it, what is nested deeper than
+    number, a name that is not UTF-8 a text with ``\xff`` in it, a value nested deeper than
     ``DEEPEST`` a text that says so. Where an end cannot be found, the rest of the table is passed
     over, and ``unreadable`` says why.
     """
@@ -74,9 +74,9 @@ class Headers(Mapping[str, Any]):
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None) -> Headers:
-        """The same if it is one, else a table of these values.
+        """Return the same table, or make one of these values.
 
-        What pika cannot write becomes text.
+        A value that pika cannot write becomes text.
         """
         if isinstance(headers, Headers):
             return headers
@@ -92,7 +92,7 @@ class Headers(Mapping[str, Any]):
         return self._table[1]
 
     def without(self, unwanted: Callable[[str], bool]) -> Headers:
-        """A copy without the entries of these names, and without what cannot be read."""
+        """Return a copy without the entries of these names, and without unreadable ones."""
         wire = self.wire
         return Headers(
             b"".join(
@@ -101,7 +101,7 @@ class Headers(Mapping[str, Any]):
         )
 
     def plus(self, values: Mapping[str, Any]) -> Headers:
-        """A copy with these entries, instead of those of the same names."""
+        """Return a copy in which these entries replace those of the same names."""
         return Headers(self.without(values.__contains__).wire + Headers.of(values).wire)
 
     def __getitem__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""An I/O thread that keeps one connection with one channel to RabbitMQ, whatever happens to it."""
+"""An I/O thread that keeps one connection with one channel to RabbitMQ, and connects again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # A connection that lived this long was a success: the next failure begins with the
 # shortest wait again.
 _STABLE_S = 5.0
-# A broker that starts up may refuse what it accepted before. After so many refusals in a
+# A broker that starts up may refuse calls that it accepted before. After this many refusals in a
 # row we believe it.
 _REFUSALS = 5
 
@@ -45,7 +45,7 @@ class LinkUser(Protocol):
         ...
 
     def opened(self, channel: Any) -> None:
-        """There is a new channel; everything of the one before is void."""
+        """Take over a new channel; everything of the one before is void."""
         ...
 
     def lost(self, error: QueuesError) -> None:
@@ -133,7 +133,7 @@ class Link:
         self._connection._terminate_stream(None if self._connection.is_closing else why)  # noqa: SLF001
 
     def finish(self) -> None:
-        """Close the connection in good order, after what was sent before, and end the thread."""
+        """Close the connection in good order, after everything sent before, and end the thread."""
         self._finishing = True
         connection = self._connection
         if connection is None or connection.is_closed:
@@ -181,7 +181,7 @@ class Link:
     def _begin_anew(self, error: Exception) -> None:
         """Connect anew after a fault of ours, or of pika's.
 
-        What was done on this connection is in doubt, but the broker has it all.
+        The state of this connection is in doubt, but the broker has all messages.
         """
         log.error(
             "%s: connecting again after an error",

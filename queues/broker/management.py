@@ -1,4 +1,4 @@
-"""RabbitMQ's HTTP API: what AMQP does not tell of a queue."""
+"""RabbitMQ's HTTP API: facts about queues that AMQP does not have."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TIMEOUT_S = 3.0
 _LONGEST_ANSWER = 1 << 20
 # RabbitMQ's largest: more than the delay queues that a queue can have.
 _PAGE = 500
-# Settings of a policy that are no numbers, of those that are asked for.
+# The settings of policies that are no numbers.
 _TEXTS = ("dead-letter-exchange", "overflow")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Raises the redirect as an HTTPError: the login would go with the request, to whatever host
+    """Raises the redirect as an HTTPError: the login would go with the request, to any host that
     the answer names.
     """
 
@@ -38,7 +38,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-# No proxy either, whatever http_proxy says: it would read the login. RabbitMQ is asked
+# No proxy either, even if http_proxy names one: it would read the login. RabbitMQ is asked
 # directly, or not at all.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
@@ -47,11 +47,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 class Managed:
     """Management's view of a queue, some seconds old.
 
-    It leaves out what never happened: that is 0 here.
+    Counts that it leaves out, because nothing happened yet, are 0 here.
     """
 
     unacked: int
-    # Failed ones that wait for their back-off (RabbitMQ 4.3), and those in its delay queues.
+    # Failed messages that wait for their back-off (RabbitMQ 4.3), and those in its delay queues.
     delayed: int
     # Messages published per second.
     in_rate: float
@@ -93,9 +93,10 @@ class Policies:
         self._levels = levels
 
     def rule(self, queue: str, key: str, kind: str = "quorum") -> Rule | None:
-        """Return what is set for a queue of this type; the smaller number where two policies are.
+        """Return the setting for a queue of this type; the smaller number where two policies set
+        it.
 
-        AMQP tells nothing of it.
+        AMQP does not have it.
         """
         rules = [
             Rule(value=policy["definition"][key], policy=str(policy.get("name")))
@@ -122,7 +123,9 @@ def read_policies(management_url: str | None, address: Address) -> Policies:
 
 
 def told_arguments(management_url: str | None, address: Address, name: str) -> Any:
-    """Return what ``read_arguments`` does, for a user whom AMQP does not tell; None: not told."""
+    """Return a queue's arguments as ``read_arguments`` does, for a user to whom AMQP refuses them;
+    None: unknown.
+    """
     if management_url is None:
         return None
     try:

@@ -14,7 +14,7 @@ from typing import Any
 # are concerned.
 FREE_NACK_SINCE = (4, 3)
 _RETURNED_S = 2.0
-# What waits comes without such a pause, on a busy machine too.
+# Waiting messages come without such a pause, also on a busy machine.
 _QUIET_S = 3.0
 # A prefetch has 16 bits.
 _LONGEST_STRETCH = 1 << 15
@@ -28,7 +28,7 @@ class OpenQueue:
         """``connection`` is a ``BlockingConnection``."""
         self.channel = connection.channel()
         self.name = name
-        # Of the messages that waited in it when the first of them was got.
+        # Messages left of those that waited when the first was got.
         self.count = 0
         self._connection = connection
         self._nack_counts = nack_counts
@@ -36,9 +36,9 @@ class OpenQueue:
         self._stretches = 0
 
     def shown(self, most: int, most_bytes: int) -> Iterator[tuple[Any, Any, bytes]]:
-        """Get those that waited at the first, and keep all of them until ``give_back``.
+        """Get the messages that waited at the first, and keep all of them until ``give_back``.
 
-        None is shown once those before it have so many bytes.
+        Yields none once the messages before it have this many bytes.
         """
         size = 0
         for came in self.stretches(most, most_bytes, _LONGEST_STRETCH):
@@ -50,9 +50,9 @@ class OpenQueue:
     def stretches(
         self, most: int, most_bytes: float = math.inf, longest: int = _LONGEST_STRETCH
     ) -> Iterator[list[tuple[Any, Any, bytes]]]:
-        """Get those that waited at the first, and keep all of them until ``give_back``.
+        """Get the messages that waited at the first, and keep all of them until ``give_back``.
 
-        As ``got``, but many at a time, and about so many bytes. Each stretch is twice as long as
+        As ``got``, but many at a time, of about this many bytes. Each stretch is twice as long as
         the one before where the bounds allow that, and comes by a consumer that ends when it is
         full: pika rejects what arrives at a consumer that ends earlier, and a rejected message
         counts as a delivery and goes behind the others. Where the end of a channel gives them
@@ -78,7 +78,7 @@ class OpenQueue:
                 return  # other consumers have the rest
 
     def _first(self, most: int) -> list[tuple[Any, Any, bytes]]:
-        """Return the first message, if there is one, and count those that wait."""
+        """Return the first message, if there is one, and count the waiting ones."""
         self.count = self._ready(self.channel)
         came = self._stretch(1) if min(most, self.count) else []
         if not came:
@@ -89,7 +89,7 @@ class OpenQueue:
         return came
 
     def _stretch(self, wanted: int) -> list[tuple[Any, Any, bytes]]:
-        """Return the next so many messages, fewer if no more come."""
+        """Return the next messages, this many or fewer if no more come."""
         came: list[tuple[Any, Any, bytes]] = []
         self._stretches += 1
         self.channel.basic_qos(prefetch_count=wanted)
@@ -109,12 +109,11 @@ class OpenQueue:
         return came
 
     def got(self, most: int | None) -> Iterator[tuple[Any, Any, bytes]]:
-        """Get those that waited at the first, one by one, to hold or to settle each.
+        """Get the messages that waited at the first, one by one, to hold or to settle each.
 
-        As (method, properties, body) of pika.
-
-        The first of them says how many wait if that is not known. A passive declare does not
-        always: RabbitMQ answers 0 for a quorum queue whose leader is silent for 250 ms.
+        They come as (method, properties, body) of pika. The first one tells the number that wait if
+        that is not known. A passive declare does not always: RabbitMQ answers 0 for a quorum queue
+        whose leader is silent for 250 ms.
         """
         number = 0
         while most is None or number < most:
@@ -132,7 +131,7 @@ class OpenQueue:
         self._holds = True
 
     def give_back(self, gone: int) -> None:
-        """Give back what is held; ``gone`` messages that were got are not.
+        """Give back the messages that are held; ``gone`` of those that were got are not.
 
         From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of
         those that were not got. Before, it counts and puts them behind, and the next look

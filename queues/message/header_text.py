@@ -24,7 +24,7 @@ BROKER_HEADERS = frozenset(("x-delivery-count", "x-acquired-count", "CC", "BCC")
 # and routing key that it was published with.
 EXCHANGE_HEADER = "x-tiercel-exchange"
 ROUTING_KEY_HEADER = "x-tiercel-routing-key"
-# Beginnings of those in which RabbitMQ says why it moved a message to another queue.
+# Beginnings of the headers in which RabbitMQ says why it moved a message to another queue.
 DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
 # When it died first or was wanted later first, in seconds since the epoch: when it comes again it
 # may be older than what is remembered of its like.
@@ -45,7 +45,7 @@ _NUMBERS = {
 def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
     """Return the message's own headers; raises BadPropertyError if they cannot be read.
 
-    What RabbitMQ keeps there for itself is left out. A header without a value is None.
+    Headers that RabbitMQ keeps for itself are left out. A header without a value is None.
     """
     if headers is None:
         return {}  # most messages have none, and to ask for its type takes longer
@@ -66,7 +66,7 @@ def since_header(headers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return what ``published_headers`` told; None where it told nothing."""
+    """Read the values that ``published_headers`` wrote; None where there are none."""
     if headers is None or (isinstance(headers, Headers) and _EXCHANGE_NAME not in headers.wire):
         return None  # to look is cheaper than to read them, or to ask if there are any
     exchange = headers.get(EXCHANGE_HEADER)
@@ -77,8 +77,8 @@ def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
 
 
 def published_headers(exchange: str | bytes, routing_key: str | bytes) -> dict[str, str]:
-    """Return the headers that tell of a copy where the message was published; none for one that
-    came by the default exchange.
+    """Return the headers that tell where the original of a copy was published; none if it came by
+    the default exchange.
     """
     if not exchange:
         return {}
@@ -125,7 +125,7 @@ def _any_texts(headers: Headers) -> dict[str, str | None]:
 
 
 def _texts(headers: Mapping[str, Any]) -> dict[str, str | None]:
-    # After a delay it has those of the delay queue.
+    # After a delay it has the exchange and key of the delay queue.
     not_its_own = DEATH_HEADERS if FAILURES_HEADER in headers else ()
     return {
         name: _text(value)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from tiercel.queues.broker.headers import Headers
 from tiercel.queues.message.header_text import SINCE_HEADER, header_texts
 
-# What a spout may name a message by.
+# The parts of a message that may identify it.
 WANTED = '"message_id", "header:NAME" or "body"'
 _HEADER = "header:"
 _MARK = SINCE_HEADER.encode()

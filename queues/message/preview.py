@@ -1,4 +1,4 @@
-"""The beginning of a body, for those that look at messages. Pure."""
+"""The beginning of a body, for people who look at messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _BYTES = 200
 
 
 def preview_of(body: bytes) -> str:
-    """Return its first 200 bytes as text; what is no letter is a blank."""
+    """Return the first 200 bytes of a body as text, with blanks for unprintable characters."""
     text = body[:_BYTES].decode("utf-8", "replace")
     return "".join(character if character.isprintable() else " " for character in text)

@@ -70,7 +70,7 @@ class PropertyColumns:
     def of(cls, properties: Sequence[str] | Mapping[str, str]) -> PropertyColumns:
         """Take the names of properties, or a mapping of them to other names for their columns.
 
-        Raises SchemaError for a name that no property has, and for one that stands twice.
+        Raises SchemaError for a name that no property has, and for a repeated name.
         """
         if isinstance(properties, (str, bytes)):
             raise SchemaError(f"properties is a list of names: write [{properties!r:.50}]")
@@ -98,7 +98,7 @@ class PropertyColumns:
     def reader(self, queue: str) -> Callable[[Arrived], list[Any]]:
         """Return a function from a message of ``queue`` to the values of these columns.
 
-        It raises BadPropertyError for a message that has no true value for one of them.
+        It raises BadPropertyError for a message that has no true value for a column.
         """
         reads = [PROPERTIES[name].read for name in self.columns]
         return lambda arrived: [read(arrived, queue) for read in reads]
@@ -132,8 +132,10 @@ def _routing_key(arrived: Arrived, _queue: str) -> str:
 
 
 def _published_with(arrived: Arrived) -> tuple[str | bytes, str | bytes]:
-    """Return exchange and routing key; of a message that was put back, those of its first time."""
-    # What the broker says counts for more than what a header says.
+    """Return exchange and routing key; for a message that was put back, those of its first
+    publication.
+    """
+    # The broker's word counts for more than a header.
     first = None if arrived.exchange else published_with(arrived.properties.headers)
     return first or (arrived.exchange, arrived.routing_key)
 

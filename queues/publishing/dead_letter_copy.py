@@ -93,7 +93,7 @@ class DeadLetterWriter:
         outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
-        """Wait for what is on its way, at most so long, then end."""
+        """Wait for copies on their way, at most this long, then end."""
         if self._outlet is not None:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
@@ -106,11 +106,11 @@ class DeadLetterWriter:
 def dead_letter_properties(
     properties: Any, death: Death, published: Mapping[str, str] = MappingProxyType({})
 ) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with its death and with what is said
-    of its publication.
+    """Return the properties of the copy: the original's, persistent, with its death and the place
+    where it was published.
 
-    What only fits the original is left out. So are headers that cannot be read or do not fit into a
-    frame beside the reason, which then says so.
+    Properties that only fit the original are left out. So are headers that cannot be read or do not
+    fit into a frame beside the reason, which then says so.
     """
     headers = Headers.of(properties.headers)
     told = {**published, **since_header(headers)}

@@ -72,8 +72,8 @@ class DeadLetter:
 
 
 def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
-    """The oldest dead letters of ``queue``; they stay there, and the next look shows the same, but
-    for what was replaced.
+    """Return the oldest dead letters of ``queue``; they stay there, and the next look shows the
+    same, except for replaced ones.
 
     While they are looked at, no other reader sees them. Raises QueueMissingError, AddressError,
     BrokerUnavailableError, BrokerRefusedError; so do the others here.
@@ -109,9 +109,9 @@ def requeue(
     limit: int | None = None,
     on_moved: Callable[[int], None] = lambda _count: None,
 ) -> int:
-    """Put the oldest dead letters back into ``queue`` as if they were new; returns how many.
+    """Put the oldest dead letters back into ``queue`` as if they were new; returns their number.
 
-    Each is published with a confirm before it is taken out: one that is interrupted may be in both
+    Each is published with a confirm before it is taken out: an interrupted letter may be in both
     queues, never in none. ``on_moved`` is called with 1 for each. Letters that die again meanwhile
     are left for the next time. A queue that is full or has no leader just now is waited for; raises
     PublishRefusedError if that takes longer than 15 s.
@@ -132,11 +132,11 @@ def requeue_chosen(
     on_moved: Callable[[int], None] = lambda _count: None,
 ) -> list[str]:
     """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest
-    SEARCHED; returns the ids of those that went.
+    SEARCHED; returns the ids of the letters that went.
 
     The letters between them are held meanwhile, so that no other reader sees them; RabbitMQ has
-    them behind those that were looked at before and in front of the rest afterwards. One that is
-    not found (another reader took it, or is looking at it) is passed over.
+    them behind letters that were looked at before and in front of the rest afterwards. A letter
+    that is not found (another reader took it, or is looking at it) is passed over.
     """
     wanted = Counter(chosen)
     moved: list[str] = []
@@ -157,7 +157,7 @@ def requeue_chosen(
 
 
 def purge(amqp_url: str, queue: str) -> int:
-    """Delete all dead letters of ``queue`` for good; returns how many."""
+    """Delete all dead letters of ``queue`` for good; returns their number."""
     with dead_letters_of(amqp_url, queue) as box:
         return int(box.channel.queue_purge(box.name).method.message_count)
 
@@ -196,7 +196,7 @@ def _since(headers: Headers) -> Headers:
 
 
 def _published(headers: Headers) -> Headers:
-    """Return what RabbitMQ says of its publication, of a message that it dead-lettered itself."""
+    """Return where a message was published that RabbitMQ dead-lettered itself."""
     death = _last_death(headers)
     if death is None or EXCHANGE_HEADER in headers:
         return Headers()
@@ -209,7 +209,7 @@ def _published(headers: Headers) -> Headers:
 
 
 def _id(properties: Any, body: bytes) -> str:
-    """A digest of what the letter says; what RabbitMQ counts with each delivery is not in it.
+    """Return a digest of the letter, without the headers in which RabbitMQ counts deliveries.
 
     Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery,
     some in another type.
@@ -264,7 +264,7 @@ def _died(headers: Headers) -> datetime | None:
 
 
 def _last_death(headers: Headers) -> dict[str, Any] | None:
-    """Return what RabbitMQ says of the last time that it dead-lettered the message."""
+    """Return RabbitMQ's entry for the last time that it dead-lettered the message."""
     deaths = headers.get("x-death")
     death = deaths[0] if isinstance(deaths, list) and deaths else None
     return death if isinstance(death, dict) else None

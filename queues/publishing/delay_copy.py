@@ -77,7 +77,7 @@ class DelayWriter:
         outlet.submit(replace(publication, done=first_try))
 
     def close(self, timeout_s: float) -> None:
-        """Wait for what is on its way, at most so long, then end."""
+        """Wait for copies on their way, at most this long, then end."""
         if self._outlet is not None:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
@@ -86,12 +86,12 @@ class DelayWriter:
 def delay_properties(
     properties: Any, failures: int, published: Mapping[str, str] = MappingProxyType({})
 ) -> BasicProperties:
-    """The properties of the copy: the original's, persistent, with the number of failures so far,
-    with what is said of its publication, and since when it may have had effects.
+    """Return the properties of the copy: the original's, persistent, with the number of failures so
+    far, the place where it was published, and the time since which it may have had effects.
 
     Without ``x-death``: RabbitMQ 3 takes a message for one that goes round, and drops it, if that
-    names the work queue, where it is about to move it. What is left out of any copy
-    is in ``copy_properties``.
+    names the work queue, where it is about to move it. ``copy_properties`` says which properties no
+    copy has.
     """
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
     told = {**published, **since_header(headers), FAILURES_HEADER: failures}

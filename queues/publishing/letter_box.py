@@ -1,12 +1,12 @@
 """A dead-letter queue that is open: getting its letters, leaving them, replacing them.
 
-Looking is a delivery, and a quorum queue with a delivery limit deletes what was delivered too
-often: one declared before RabbitMQ 4 and upgraded (the limit is 20 from then on), or one that a
-policy covers, even where its argument says -1. AMQP does not tell the limit, so none is come near.
-From 4.3 on letters are given back in a way that does not count. Where it counts, and where a
-process died in the middle of a look, a letter that was given back ``RETURNS`` times is replaced by
-a copy behind the others, which begins at 0. No limit of ``RETURNS`` or more ever deletes a letter
-that is looked at.
+Looking is a delivery, and a quorum queue with a delivery limit deletes messages that were delivered
+too often: a queue declared before RabbitMQ 4 and upgraded (the limit is 20 from then on), or one
+that a policy covers, even where its argument says -1. AMQP does not tell the limit, so this stays
+far from any. From 4.3 on letters are given back in a way that does not count. Where it counts, and
+where a process died in the middle of a look, a letter that was given back ``RETURNS`` times is
+replaced by a copy behind the others, which begins at 0. No limit of ``RETURNS`` or more ever
+deletes a letter that is looked at.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PATIENCE_S = 15.0
 # Letters that come at once. Few: until one that came back often is replaced, the death of this
 # process counts for it.
 _AT_ONCE = 64
-# A queue that does not take a message is asked again, so often and for so long.
+# A queue that does not take a message is asked again this often and for this long.
 _AGAIN_S = 0.25
 
 
 @contextmanager
 def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
-    """The dead-letter queue of ``queue``; raises what ``show`` raises."""
+    """Open the dead-letter queue of ``queue``; raises the errors of ``show``."""
     address = Address.parse(amqp_url)
     name = dead_letter_queue(queue)
     with connected(address, "tiercel dead-letters") as connection:
@@ -71,7 +71,7 @@ class LetterBox(OpenQueue):
         """As ``stretches``, one by one, as (delivery tag, properties, body).
 
         The caller leaves each or acks it; and may stop before the last, for ``give_back`` leaves
-        those that came beyond it.
+        the letters that came beyond it.
         """
         number = 0
         for came in self.stretches(most, longest=_AT_ONCE):
@@ -122,7 +122,7 @@ class LetterBox(OpenQueue):
         self.channel.basic_ack(tag)
 
     def give_back(self, gone: int) -> None:
-        """Give back what is held, and what came that the caller has not seen."""
+        """Give back the letters that are held, and letters that the caller has not seen."""
         while self._unseen:
             method, properties, body = self._unseen.popleft()
             self.leave(method.delivery_tag, properties, body)

@@ -25,7 +25,7 @@ from tiercel.queues.publishing.publication import Publication, returned
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
 _STALL_S = 5.0
-# If nothing is confirmed for so long while messages are in flight, they are sent again over
+# If nothing is confirmed for this long while messages are in flight, they are sent again over
 # a new connection.
 #
 # RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed
@@ -33,8 +33,8 @@ _STALL_S = 5.0
 # until something is confirmed: a broker may just be slow.
 _LONGEST_STALL_S = 60.0
 
-# A queue that refused everything for so long over one connection is asked over a new one; this time
-# doubles, to the longest.
+# A queue that refused everything for this long over one connection is asked over a new one; this
+# time doubles, to the longest.
 #
 # A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead
 # one, and refuses for its whole life, while other channels find the new one. Queues that are full
@@ -45,8 +45,8 @@ _REFUSAL_S = 2.0
 class Outlet:
     """Sends messages and waits for their confirms; thread-safe.
 
-    What was not confirmed when a connection broke, or for a long time, is sent again: the broker
-    may have it twice, never not at all.
+    Messages that were not confirmed when a connection broke, or for a long time, are sent again:
+    the broker may have them twice, but always once.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Outlet:
         # The queues that were declared over this channel.
         self._declared: set[str] = set()
         self._refusal_s = _REFUSAL_S
-        # Nothing more is sent over this channel: when the fate of what was sent is known, there
+        # Nothing more is sent over this channel: when the fate of all sent messages is known, there
         # will be a new one.
         self._stale = False
         self._channel: Any = None
@@ -105,7 +105,7 @@ class Outlet:
             return self._idle.wait_for(lambda: self._count == 0, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """End; what has no confirm by now may or may not be in its queue. Idempotent."""
+        """End; messages without a confirm may or may not be in their queues. Idempotent."""
         self._link.call(self._link.finish)
         self._link.join(timeout_s)
 

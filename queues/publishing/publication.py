@@ -49,7 +49,7 @@ class Publication:
         return not self.may_be_dropped and not is_direct_reply
 
     def unroutable(self, where: object) -> str:
-        """Return why it came back from the broker ``where``, and what to do."""
+        """Return the reason for which it came back from the broker ``where``, and advice."""
         if not self.exchange:
             return f"there is no {self.place} on {where}; declare it first or correct the name"
         return (
@@ -61,9 +61,9 @@ class Publication:
 def returned(
     waiting: Iterable[Publication], method: Any, properties: BasicProperties, body: bytes
 ) -> Publication | None:
-    """Return the first of those that wait for their confirm that this return may be of.
+    """Return the first unconfirmed message that this return may be of.
 
-    Those that are equal in all that a route depends on are interchangeable: exchange, routing key
+    Messages with the same route are interchangeable: exchange, routing key
     and headers. Message ids tell most of them apart.
     """
     alike = [

@@ -24,11 +24,11 @@ from tiercel.queues.message.writing import write_headers, write_properties
 from tiercel.queues.publishing.outlet import Outlet
 from tiercel.queues.publishing.publication import Done, Publication
 
-# Messages and bytes of them in memory, confirmed or not yet.
+# Bounds on messages in memory, confirmed or not yet, and on their bytes.
 _ROOM = 4_000
 _ROOM_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
-# Between two offers of what was nacked.
+# Seconds between two offers of nacked messages.
 _AGAIN_S = 0.25
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
@@ -44,8 +44,8 @@ class Publisher:
 
     One ``publish`` at a time.
 
-    A message is published at least once: what was not confirmed when a connection broke is
-    published again. Its ``message_id`` stays the same, by which a consumer can recognise it.
+    A message is published at least once: unconfirmed messages are published again when a connection
+    broke. Its ``message_id`` stays the same, by which a consumer can recognise it.
     """
 
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
@@ -90,16 +90,16 @@ class Publisher:
         """Publish the messages in order; returns their number when the broker has
         confirmed all of them.
 
-        What the broker nacks, because the queue is full or a quorum queue has no leader just now,
-        is offered again behind what was sent meanwhile, and no more is sent until it is taken.
-        ``on_confirmed`` is called on this thread with how many more were confirmed. Raises
-        MessageTooLargeError before such a body is sent, PublishRefusedError naming the first
-        message that no queue has, because there is none or it has taken nothing for ``patience``,
-        BrokerUnavailableError after ``patience`` without a connection, BrokerRefusedError. When it
-        raises, messages before that one are in their queues, and some after it may be. What
-        ``messages`` itself raises passes, when those before it are confirmed. With ``on_refused``
-        one that comes back because no queue is there for it is no error: that is called, on another
-        thread.
+        Messages that the broker nacks, because the queue is full or a quorum queue has no leader
+        just now, are offered again behind those sent meanwhile, and no more are sent until they are
+        taken. ``on_confirmed`` is called on this thread with the number of newly confirmed
+        messages. Raises MessageTooLargeError before such a body is sent, PublishRefusedError naming
+        the first message that no queue has, because there is none or it has taken nothing for
+        ``patience``, BrokerUnavailableError after ``patience`` without a connection,
+        BrokerRefusedError. When it raises, messages before that one are in their queues, and some
+        after it may be. An error of ``messages`` itself is raised when the messages before it are
+        confirmed. With ``on_refused`` a message that comes back because there is no queue for it is
+        no error: ``on_refused`` is called, on another thread.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
@@ -117,12 +117,12 @@ class Publisher:
             return count
 
     def publish_each(self, messages: Sequence[OutgoingMessage]) -> list[QueuesError | None]:
-        """Publish the messages in order; returns the fate of each: None once confirmed by
-        the broker, else why not.
+        """Publish the messages in order; returns the fate of each: None once confirmed by the
+        broker, else the error.
 
-        Each message has a fate of its own: one that is too large, returned or refused does not
-        concern its neighbours. BrokerUnavailableError is the fate of those still open when the
-        broker has confirmed and refused nothing for ``patience``; such a message may be in its
+        Each message has a fate of its own: a message that is too large, returned or refused does
+        not affect its neighbours. BrokerUnavailableError is the fate of messages still open when
+        the broker has confirmed and refused nothing for ``patience``; such a message may be in its
         queue, and is not sent later. Raises none of these.
         """
         with self._lock:
@@ -179,7 +179,7 @@ class Publisher:
         unconfirmed: Unconfirmed,
         on_confirmed: Callable[[int], None],
     ) -> OutgoingMessage | None:
-        """Return the next message; before an error those before it are confirmed."""
+        """Return the next message; before an error the messages before it are confirmed."""
         try:
             return _checked(next(source, None), number)
         except Exception:
@@ -200,8 +200,8 @@ class Publisher:
     def _wait(
         self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], count: int, size: int
     ) -> None:
-        """Wait until at most so many messages and bytes are on their way, and offer again
-        what was nacked.
+        """Wait until at most this many messages and bytes are on their way, and offer nacked ones
+        again.
         """
         down_since: float | None = None
         nacked_since: float | None = None
@@ -327,7 +327,7 @@ class Unconfirmed:
         return done
 
     def wait(self, count: int, size: int, timeout_s: float) -> bool:
-        """Wait until at most so much is in flight; False after a problem or ``timeout_s``."""
+        """Wait until at most this much is in flight; False after a problem or ``timeout_s``."""
         with self._changed:
             self._wanted = (count, size)
             self._changed.wait_for(
@@ -341,7 +341,7 @@ class Unconfirmed:
         return self.problem is None and len(self._open) <= count and self._size <= size
 
     def take_confirmed(self) -> int:
-        """Return how many more were confirmed since the last call."""
+        """Return the number of messages confirmed since the last call."""
         with self._changed:
             confirmed = self._confirmed
             self._confirmed = 0
@@ -362,7 +362,7 @@ class Unconfirmed:
             return next(iter(self._nacked.values()), None)
 
     def take_nacked(self, most: int | None = None) -> list[Publication]:
-        """Return what was nacked, in order, ``most`` at most: to be offered again."""
+        """Return nacked messages in order, ``most`` at most, to be offered again."""
         with self._changed:
             taken = sorted(self._nacked)[:most]
             for index in taken:

@@ -6,7 +6,7 @@ json_text      JSON, bounded
 json_values    from a value of JSON to the value of a column
 decimals       exact or refused
 schema         typed columns
-ddl            as they are written: Spark's DDL
+ddl            parsing columns in Spark's DDL
 python_values  Python's values for columns, and back
 bodies         from the values of a tuple to the body of a message
 """

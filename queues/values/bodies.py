@@ -1,4 +1,4 @@
-"""From the values of a tuple to the body of a message: what ``formats`` reads back."""
+"""From the values of a tuple to the body of a message, which ``formats`` reads back."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _MOST_ARRAYS = 16
 
 
 class ReadColumn(NamedTuple):
-    """One column as it was read; the attributes are those of a ``Field``."""
+    """One parsed column; it has the attributes of a ``Field``."""
 
     name: str
     type: str
@@ -56,7 +56,7 @@ class ReadColumn(NamedTuple):
 
 
 def columns_of(ddl: str) -> Sequence[ReadColumn]:
-    """Read the columns; raises SchemaError that says what is wrong and what is allowed."""
+    """Parse the columns; raises SchemaError with the fault and the valid forms."""
     if len(ddl) > _MOST_CHARACTERS:
         raise SchemaError(
             f"the schema {ddl!r:.50}… has {len(ddl):,} characters; write at most "
@@ -104,7 +104,7 @@ def _field(column: str, ddl: str) -> ReadColumn:
 
 
 def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
-    """Return the name, and what stands behind it and a blank or a colon."""
+    """Split a column into its name and the rest behind a blank or a colon."""
     text = column.strip()
     name = _NAME.match(text)
     behind = text[name.end() :] if name else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# Raised by what `decimal_for` returns, for a value that the column cannot hold.
+# Raised by the function that `decimal_for` returns, for a value that the column cannot hold.
 MISFITS = (TypeError, ValueError, ArithmeticError)
 
 _BITS_PER_DIGIT = 4

@@ -1,17 +1,16 @@
 """From the body of a message to the values of a tuple.
 
 ``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary
-column. ``json``: an object, its members go to the columns of the same name; one too many is
-ignored. One that is missing makes the message a bad one, unless its column is optional or has a
-default.
-Nothing is converted silently: a value of another type, null where the column is not optional, a
-number out of range, a name that stands twice or NaN make it a bad one too. Binary columns are
-base64, dates and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals numbers or
-strings.
+column. ``json``: an object, its members go to the columns of the same name; other members are
+ignored. A missing member makes the message a bad one, unless its column is optional or has a
+default. Nothing is converted silently: a value of another type, null where the column is not
+optional, a number out of range, a name that stands twice or NaN make it a bad one too. Binary
+columns are base64, dates and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals
+numbers or strings.
 
-Whatever a body holds, it is decided in time in proportion to its bytes; for a JSON body of 16 MiB
-in less than 384 MiB of memory beside it. What would take more, because it has more than a million
-values, is refused first: ``json_text``.
+Decoding any body takes time in proportion to its bytes; a JSON body of 16 MiB takes less than 384
+MiB of memory beside it. A body that would take more, because it has more than a million values, is
+refused first: ``json_text``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]
 
 _PREVIEW = 50
-# Of the members that a body has in place of one that is missing.
+# Bounds on the names, and their number, that the error about a missing member lists.
 _NAME = 30
 _NAMED = 5
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiercel.queues.errors import BadBodyError
 
-# Values in one body: what takes memory is not their text but the objects that they become.
+# Bound on the values in one body: not their text takes memory, but their objects.
 MAX_VALUES = 1_000_000
 # Each value is one character at least, and but for the last is followed by a comma.
 _SURELY_FEW_BYTES = 2 * MAX_VALUES
@@ -31,8 +31,8 @@ def read_json(body: bytes, *, exact: bool = False) -> Any:
     With ``exact`` a number of many digits is a ``WrittenFloat``, for a decimal to be made of.
 
     Stricter than ``json``: a name that stands twice in one object, NaN and infinity are refused. It
-    takes time in proportion to the body, whatever that is. A body of 16 MiB takes less than 384 MiB
-    beside itself, because one of more than MAX_VALUES values is refused before it is read.
+    takes time in proportion to any body. A body of 16 MiB takes less than 384 MiB beside itself,
+    because one of more than MAX_VALUES values is refused before it is read.
     """
     _refuse_too_many_values(body)
     try:

@@ -2,10 +2,10 @@
 
 The columns are the model's fields: ``str`` is a string, ``int`` a long, ``float`` a double, and so
 on; ``X | None`` is optional, ``list[X]`` an array. ``Annotated[Decimal, "decimal(10,2)"]`` says the
-column's type where another one is wanted. Of a pydantic model any other field, such as a model
+column's type where another one is wanted. Any other field of a pydantic model, such as a model
 within it, an enum or a URL, is a string: its text, or its JSON.
 
-A body is JSON. What the model raises about it is the reason for its dead letter. pydantic is not
+A body is JSON. The model's error about it is the reason for its dead letter. pydantic is not
 imported here: the module of such a model has imported it.
 """
 
@@ -46,7 +46,8 @@ _DEFAULT_FIELDS = "body string"
 def fields_of(model: type[Any]) -> str:
     """Return the columns of a model, in Spark's DDL.
 
-    Raises SchemaError for what is no model, and for a field of a dataclass that no column holds.
+    Raises SchemaError for a class that is no model, and for a field of a dataclass that no column
+    holds.
     """
     return ", ".join(f"`{name}` {_ddl(column)}" for name, column in _columns(model).items())
 
@@ -218,7 +219,7 @@ def _validated(model: type[Any], make: Callable[[], Any]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return what a validator said, in one line; of pydantic's errors the first, with its field."""
+    """Return the error of a validator in one line; of pydantic the first, with its field."""
     errors = getattr(error, "errors", None)
     if callable(errors):
         # Without the input: a body may be confidential, and megabytes.

@@ -30,8 +30,8 @@ def python_value(column: pa.Array, row: int) -> Any:
 
 
 def exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that makes of a value one that Arrow takes as it is, or raises one of
-    UNFIT; None if nothing has to.
+    """Return a function that converts a value to one that Arrow takes as it is, or raises an error
+    in UNFIT; None if no conversion is needed.
     """
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))

@@ -1,8 +1,8 @@
 """The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
 
-One parser serves the spouts (JSON bodies to typed values), the collectors (checking what is
-emitted) and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which
-are dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
+One parser serves the spouts (JSON bodies to typed values), the collectors (checking emitted values)
+and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which are
+dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
 https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 
 ``customer string?`` may be missing from a body, or null there; ``currency string DEFAULT 'EUR'``
@@ -29,7 +29,7 @@ from tiercel.queues.values.python_values import SURELY, exactly
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
-# Types of which Arrow takes every value, or every value within the column's bits.
+# Types for which Arrow takes every value, or every value within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,
@@ -112,7 +112,7 @@ class Schema:
 
     @classmethod
     def parse(cls, ddl: str) -> Schema:
-        """Read Spark DDL; raises SchemaError saying what is wrong and what is allowed."""
+        """Parse Spark DDL; raises SchemaError with the fault and the valid forms."""
         fields = tuple(Field(*column) for column in columns_of(ddl))
         names = [field.name for field in fields]
         twice = [name for name, times in Counter(names).items() if times > 1]
@@ -135,7 +135,7 @@ class Schema:
 
     @cached_property
     def has_decimals(self) -> bool:
-        """True if a column has decimals, or lists of them."""
+        """True if a column has decimals, or lists of decimals."""
         return any("decimal128" in str(field.arrow) for field in self.fields)
 
     def position(self, name: str) -> int:
