@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from tiercel.workers.errors import UsageError
 
 log = logging.getLogger(__name__)
-# An order to end lapses: a topology that is started later does not obey it.
+# An order to end lapses, so that a topology that is started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
 # Tasks of one bolt. Each has an inbox in Redis that the driver reads every second; a larger number
 # is a typing error.

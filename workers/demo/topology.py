@@ -58,9 +58,8 @@ class FlakySplit(SplitNumbered):
 
 
 class CountNumbered(BasicBolt):
-    """Counts words, and marks which ones.
-
-    A word that is counted twice cannot hide one that never came.
+    """Counts words, and marks each one by number, so that a word that is counted twice cannot hide
+    a lost one.
     """
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - there is one demo

@@ -25,7 +25,7 @@ _LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNI
 # The last two come with each task where ``spark.executor.pyspark.memory`` is set.
 _NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
 _TRACEBACK = "Traceback (most recent call last):"
-# Spark's many words for a Python that does not start: the driver has a line of its own for it.
+# Spark's long messages about a Python that does not start: the driver logs a line of its own.
 _NO_START = re.compile(r"(?:Exception in|Lost) task .*|Task \d+ in stage .* failed .*")
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 

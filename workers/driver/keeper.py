@@ -57,7 +57,7 @@ class Keeper:
         Raises RedisUnavailableError.
         """
         with self._lock:
-            # It may have lapsed while Redis, or this process, was away.
+            # The lease may have lapsed while Redis, or this process, was away.
             self._take()
             drawn = self._lease.draw(self._me.driver) if self._held else None
             if drawn is None:

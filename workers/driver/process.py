@@ -117,7 +117,7 @@ class Driver:
         self._states = RedisStateStore(self._spec, run_number=0)
 
     def stop(self) -> None:
-        """Thread-safe and safe in a signal handler: begin to end."""
+        """Begin to end. Thread-safe, and safe in a signal handler."""
         self._runs.stop()
 
     def run(self) -> None:

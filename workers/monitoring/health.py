@@ -20,7 +20,7 @@ ENGAGED = 0.5
 _LONG_WAIT_S = 2.0
 # Messages in queues that would take longer at the current pace are a backlog.
 _BACKLOG_S = 10.0
-# A call of a bolt that lasts longer is worth a look.
+# A call of a bolt that takes longer is reported.
 _LONG_CALL_S = 10.0
 NOT_RUNNING = "not running"
 
