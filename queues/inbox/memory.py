@@ -115,7 +115,9 @@ class MemoryInboxes:
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
             # All of them, whatever one says.
-            fenced = [self._fence(run, sender, target) for target in targets]
+            fenced = [
+                self._fence(run, sender, place) for one in targets for place in _places_of(one)
+            ]
             if not all(fenced):
                 raise stale(sender.task)
 
@@ -181,13 +183,13 @@ class MemoryInboxes:
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
-    def _line(self, run: str, line: int) -> Sequence[Box]:
-        """Return what came back to a line, and the line. Hold the lock."""
-        places = reversed(_places_of(line))
-        return [box for place in places if (box := self._boxes.get(place)) and box.run == run]
+    def _line(self, run: str, line: int) -> Sequence[Box | None]:
+        """Return what came back to a line, and the line, if they are the run's. Hold the lock."""
+        found = map(self._boxes.get, reversed(_places_of(line)))
+        return [box if box and box.run == run else None for box in found]
 
-    def _fence(self, run: str, sender: Sender, target: int) -> bool:
-        box = self._boxes.get(_places_of(target)[0])
+    def _fence(self, run: str, sender: Sender, place: int) -> bool:
+        box = self._boxes.get(place)
         if box is None or box.run != run:
             return False
         known = box.senders.setdefault(sender.task, Known(sender.attempt))
