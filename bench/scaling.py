@@ -93,8 +93,11 @@ class Setup:
     cores_an_executor: int = 2
     # Of a message: a sentence and its ten words.
     tuples: int = 11
-    # In a row.
+    # In a row. The first one is shuffled to.
     bolts: int = 2
+    # The others are grouped by fields: a step appends to each task that gets a tuple of it. Else
+    # they are shuffled to, and a step appends to one line.
+    fields: bool = True
     message_bytes: int = 90
     # CPU time of the bolts per message, beside what tiercel takes.
     work_us: float = 0.0
@@ -139,19 +142,18 @@ def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
 
 
 def _inboxes(setup: Setup, costs: Costs, executors: int, wanted: float) -> float:
-    """Redis servers: a step appends to each task that gets a tuple of it.
-
-    Many tasks, many small chunks.
+    """Redis servers: a step appends to a line once, and where tuples are grouped by fields to each
+    task that gets one.
     """
     tasks = tasks_of(setup, executors)
     free_us = setup.servers * _SECOND_US - setup.bolts * tasks * costs.idle_us
     spouts = max(1, math.ceil(wanted / costs.spout_per_s))
-    flushed = wanted / spouts / setup.flushes_per_s
-    free_us -= spouts * setup.flushes_per_s * min(tasks, max(1.0, flushed)) * costs.append_us
+    free_us -= spouts * setup.flushes_per_s * costs.append_us
     size = tuples_of_step(setup, costs)
     steps = setup.tuples / size
     # The last bolt appends nothing.
-    appends = steps * (setup.bolts - 1) / setup.bolts * min(tasks, size)
+    receivers = min(tasks, size) if setup.fields else 1
+    appends = steps * (setup.bolts - 1) / setup.bolts * receivers
     carried = setup.message_bytes + setup.tuples * _TUPLE_BYTES
     message_us = steps * costs.step_server_us + appends * costs.append_us
     message_us += carried / costs.bytes_per_s * _SECOND_US
@@ -174,7 +176,10 @@ def scenarios(setup: Setup) -> dict[str, Setup]:
             setup, work_us=0.0, queues=8, servers=4, tasks=64
         ),
         f"{heavy.work_us / 1000:g} ms of work per message": heavy,
-        f"{heavy.work_us / 1000:g} ms, 4 Redis servers": replace(heavy, servers=4),
+        f"{heavy.work_us / 1000:g} ms, shuffled": replace(heavy, fields=False),
+        f"{heavy.work_us / 1000:g} ms, shuffled, 4 Redis servers": replace(
+            heavy, fields=False, servers=4
+        ),
         "1 s of work in one tuple": replace(setup, work_us=1e6, tuples=1, bolts=1),
     }
 

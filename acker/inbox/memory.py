@@ -122,7 +122,9 @@ class MemoryInboxes:
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
             # Fence all of them, even where one refuses.
-            fenced = [self._fence(run, sender, target) for target in targets]
+            fenced = [
+                self._fence(run, sender, place) for one in targets for place in _places_of(one)
+            ]
             if not all(fenced):
                 raise stale(sender.task)
 
@@ -188,13 +190,15 @@ class MemoryInboxes:
         box = self._boxes.get(task)
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
-    def _line(self, run: str, line: int) -> Sequence[Box]:
-        """Return the tuples returned to a line, then the line. Hold the lock."""
-        places = reversed(_places_of(line))
-        return [box for place in places if (box := self._boxes.get(place)) and box.run == run]
+    def _line(self, run: str, line: int) -> Sequence[Box | None]:
+        """Return the tuples returned to a line, then the line, if they are the run's. Hold the
+        lock.
+        """
+        found = map(self._boxes.get, reversed(_places_of(line)))
+        return [box if box and box.run == run else None for box in found]
 
-    def _fence(self, run: str, sender: Sender, target: int) -> bool:
-        box = self._boxes.get(_places_of(target)[0])
+    def _fence(self, run: str, sender: Sender, place: int) -> bool:
+        box = self._boxes.get(place)
         if box is None or box.run != run:
             return False
         known = box.senders.setdefault(sender.task, Known(sender.attempt))
@@ -253,15 +257,26 @@ def _places_of(target: int) -> tuple[int, ...]:
 class MemoryLine:
     """The line of a task."""
 
-    # Returns the tuples that came back to it, and the line, in the run of the inbox; under the
-    # lock.
-    boxes: Callable[[], Sequence[Box]] = tuple
+    # Returns the tuples that came back to it, and the line, if they are of the inbox's run; under
+    # the lock.
+    found: Callable[[], Sequence[Box | None]] = tuple
     # Number of tasks that share it.
     tasks: int = 1
 
-    def waiting(self) -> int:
-        """Return the number of its tuples, without the ones that came back."""
-        return sum(box.tuples for box in self.boxes()[1:])
+    @property
+    def boxes(self) -> list[Box]:
+        """The boxes to claim from, in this order."""
+        return [box for box in self.found() if box is not None]
+
+    @property
+    def share(self) -> int:
+        """One task's part of the tuples that wait, without the returned ones."""
+        return sum(box.tuples for box in self.found()[1:] if box is not None) // self.tasks
+
+    @property
+    def returned(self) -> Box | None:
+        """The tuples that came back to it."""
+        return next(iter(self.found()), None)
 
 
 class MemoryInbox:
@@ -306,18 +321,20 @@ class MemoryInbox:
                     lambda: (
                         self._woken
                         or self._box().last > self._after
-                        or (any(claims) and any(box.entries for box in self._line.boxes()))
+                        or (any(claims) and any(box.entries for box in self._line.boxes))
                     ),
                     wait.total_seconds(),
                 )
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            most = claims.tuples - sum(entry.tuples for entry in entries)
-            share = self._line.waiting() // self._line.tasks if claims.more else 0
-            most = max(most, min(most + claims.more, share))
-            if most > 0 and (not entries or number_of(entries[-1].position) == max(box.entries)):
-                entries += self._claim(box, most)
+            room = size - sum(len(entry.payload) for entry in entries)
+            had = sum(entry.tuples for entry in entries)
+            most = claims.tuples - had
+            most = max(most, min(most + claims.more, self._line.share)) if claims.more else most
+            at_end = not entries or number_of(entries[-1].position) == max(box.entries)
+            if at_end and (not entries or (room > 0 and had < tuples)):
+                entries += self._claim(box, most, room)
             if entries:
                 box.taken = entries[-1].position
             # Do not wait for entries that were drained away in the meantime.
@@ -346,14 +363,15 @@ class MemoryInbox:
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
         return LocalEffect(lambda: self._give_back(rests))
 
-    def _claim(self, box: Box, most: int) -> list[Entry]:
-        claimed = []
-        for line in self._line.boxes():
-            while most > 0 and line.entries:
+    def _claim(self, box: Box, most: int, room: int) -> list[Entry]:
+        claimed: list[Entry] = []
+        for line in self._line.boxes:
+            while most > 0 and line.entries and (room > 0 or not claimed):
                 appended, _ = next(iter(line.entries.values()))
                 payload, count, first = line.claim(most)
                 claimed.append(box.add(payload, count, appended, first))
                 most -= count
+                room -= len(payload)
         return claimed
 
     def _give_back(self, rests: Sequence[Rest]) -> bool:
@@ -362,7 +380,9 @@ class MemoryInbox:
                 box = self._box()
             except StaleAttemptError:
                 return False
-            returned = self._line.boxes()[0]
+            returned = self._line.returned
+            if returned is None:
+                return False
             for rest in rests:
                 appended, entry = box.entries.get(number_of(rest.position), (0.0, None))
                 if entry is None or (rest.done and box.done.get(rest.position) == rest.done):

@@ -78,7 +78,11 @@ class Twins(RuleBasedStateMachine):
 
     # -- calls -------------------------------------------------------------------------------------
 
-    @rule(tasks=st.lists(A_TARGET, unique=True, min_size=1), again=st.booleans())
+    # Mostly all of them, in the same run: without a line there is nothing to claim.
+    @rule(
+        tasks=st.just(TARGETS) | st.lists(A_TARGET, unique=True, min_size=1),
+        again=st.sampled_from([True, True, True, False]),
+    )
     def adopt(self, tasks, again):
         if not again or not self.runs:
             self.runs.append(f"run {len(self.runs)}")
@@ -171,6 +175,21 @@ class Twins(RuleBasedStateMachine):
         if found is not StaleAttemptError:
             attempt.taken += [entry.position for entry in found]
             attempt.claimed += [entry for entry in found if entry.first is not None]
+
+    @rule(counts=st.lists(st.integers(0, 5), min_size=1, max_size=2), again=st.booleans())
+    def append_to_line(self, counts, again):
+        sizes = [(count, 3) for count in counts]
+        back = 1 if again else 0
+        self.append(50, 3, back, sizes, [LINE], bounded=False, old=False, same=again, part=0)
+
+    @rule(task=st.sampled_from(SHARING), claims=st.integers(1, 6), more=st.integers(0, 4))
+    def claim(self, task, claims, more):
+        newest = next((one for one in reversed(self.attempts) if one.task == task), None)
+        if newest is None or newest.run != self.runs[-1]:
+            self.open(task, old=False)
+        else:
+            which = self.attempts[::-1].index(newest)
+            self.take(which, tuples=10, size=80, claims=claims, more=more)
 
     @precondition(lambda self: any(attempt.claimed for attempt in self.attempts))
     @rule(data=st.data())

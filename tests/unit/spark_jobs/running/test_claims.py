@@ -160,3 +160,37 @@ def test_where_it_is_not_known_what_went_back_a_new_attempt_looks(
 
 def times(word: str) -> int:
     return sum(one == word for _, one in Long.executed)
+
+
+class Pass(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit([tup[0]])
+
+
+@pytest.mark.parametrize("tasks", [2, 40])
+def test_a_step_appends_once_to_a_line_however_many_tasks_take_from_it(
+    tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Long.executed = []
+    builder = TopologyBuilder("wide")
+    builder.set_spout("words", Source("word string"))
+    builder.set_bolt("pass", Pass(), parallelism=1).shuffle_grouping("words")
+    builder.set_bolt("work", Long(), parallelism=tasks).shuffle_grouping("pass")
+    pump = Pump(builder.build())
+    [passing] = pump.topology.task_ids("pass")
+    appended = []
+    append = pump.inboxes.append
+
+    def noted(run, sender, number, parcels):
+        if sender.task == passing:
+            appended.append((number, [(parcel.target, sum(parcel.tuples)) for parcel in parcels]))
+        return append(run, sender, number, parcels)
+
+    monkeypatch.setattr(pump.inboxes, "append", noted)
+    fed(pump, *(str(number) for number in range(50)))
+    pump.run()
+    line = line_of(pump.topology.task_ids("work"))
+    assert appended == [(1, [(line, 50)])]
+    assert len(Long.executed) == 50
