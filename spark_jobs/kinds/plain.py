@@ -1,6 +1,6 @@
 """Bolts that are called for each tuple: ``Bolt``, ``BasicBolt`` and ``StatefulBolt``.
 
-What a bolt raises fails tuples, never the Spark task.
+An error that a bolt raises fails tuples, never the Spark task.
 """
 
 from __future__ import annotations

@@ -13,5 +13,4 @@ caller      the contract of what runs them
 coroutines  runs an AsyncBolt's
 loop        the event loop of the process
 threads     runs a BasicBolt's, in threads
-playback    the bolt that a step executes in their place
 """

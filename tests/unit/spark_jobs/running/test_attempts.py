@@ -15,6 +15,8 @@ from tiercel import BasicBolt, Bolt, Config, Topology, TopologyBuilder
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.inbox.records import Bounds, Parcel, Sender, StaleAttemptError
 from tiercel.queues.values.schema import Schema
+from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.step import Step
 
 
 class Split(BasicBolt):
@@ -227,3 +229,9 @@ def test_a_setting_of_the_topology_reaches_the_bolt() -> None:
     assert topology(Ticked(), tick_tuple_freq_secs=10.0).config_of("first") == Config(
         tick_tuple_freq_secs=10.0
     )
+
+
+def test_no_kind_of_bolt_has_an_attempt_or_a_step_of_its_own() -> None:
+    """The objects that differ are given to the one ``Attempt`` (``kinds.choice``)."""
+    assert Attempt.__subclasses__() == []
+    assert Step.__subclasses__() == []

@@ -73,6 +73,14 @@ def targets(parcels):
     return [parcel.target for parcel in parcels]
 
 
+def test_a_tick_that_a_call_executes_is_not_due_again_before_its_step():
+    clock = TickClock(3, 2.0, 10.0)
+    clock.under_way = True
+    assert clock.due(13.0) == []
+    clock.under_way = False
+    assert len(clock.due(13.0)) == 1
+
+
 def test_every_task_of_a_bolt_that_wants_ticks_has_one_each_period():
     ticks = Ticks(windowed(every=10), start_s=100.0)
     assert ticks.next_at == 110.0
