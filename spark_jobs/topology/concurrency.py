@@ -1,6 +1,8 @@
-"""Numbers of tuples that a bolt task may have under way at once. Pure."""
+"""Numbers of tuples that bolt tasks may have under way at once. Pure."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
@@ -8,8 +10,9 @@ from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import TopologyError
-from tiercel.spark_jobs.topology.graph import BoltSpec
+from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
 from tiercel.spark_jobs.topology.limits import limit_of
+from tiercel.spark_jobs.topology.placement import line_at
 
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
@@ -37,6 +40,32 @@ def threads_of(spec: BoltSpec) -> int:
     """
     threads: int = spec.overrides.get(_THREADS, 1)
     return threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Properties of a topology that say how many tuples are enough for its tasks."""
+
+    # Bolts in a row.
+    depth: int = 1
+    # Tuples that all bolts together execute at once, divided by the number of spout tasks.
+    places: int = 1
+    # True if tuples wait in the inboxes of several tasks, not in a line that free tasks pull from.
+    dealt: bool = False
+
+    @classmethod
+    def of(cls, topology: Topology) -> Shape:
+        """Read the shape of a topology."""
+        bolts = topology.bolts
+        places = sum(one.parallelism * (concurrency_of(one) or 1) for one in bolts.values())
+        return cls(
+            depth=topology.depth,
+            places=-(-places // max(1, topology.spout_tasks)),
+            dealt=any(
+                one.parallelism > 1 and line_at(topology, topology.task_ids(bolt)[0]) is None
+                for bolt, one in bolts.items()
+            ),
+        )
 
 
 def check_concurrency(id_: str, spec: BoltSpec) -> None:

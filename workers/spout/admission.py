@@ -1,499 +1,200 @@
 """Bound on the spout tuples that a task may have in flight: a fixed number, or one that follows
-what can be finished.
+the rate at which trees complete.
+
+The algorithm is the bandwidth-delay product of BBR with a floor under the delay, TCP's slow start
+and its multiplicative decrease on timeouts: docs/decisions/what-is-emitted-can-be-finished.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 
-from tiercel.workers.spout.admission_limits import Limits
-from tiercel.workers.spout.aside import Aside
-from tiercel.workers.spout.growth import Growth
+from tiercel.spark_jobs.topology.concurrency import Shape
 
-_PART_S = 30.0
-# One in so many may be missing when a round is judged.
-_STRAGGLERS = 50
-# Two tuples of ten seconds each are finished by one task within the default timeout;
-# sixteen are not.
+# Two tuples of ten seconds each are finished by one task within the default timeout.
 FIRST_BOUND = 2
-UNPROVEN_BOUND = 16
+UNPROVEN_BOUND = 16  # few for most work, and enough for bolts that hold some tuples
 LARGEST_BOUND = 200_000
-_LARGEST_STEP = 8
-_PROBE = 1.5
-_HELD_S = 60.0
-_HELD_ROUNDS = 20
-_IN_VAIN = 0.7
+# The target residence time is short at high rates: a broker looks for each message that is acked
+# out of order among all that are not. It is longer where few tuples are in flight: fewer where
+# free tasks pull from a line than where tuples are dealt to inboxes.
+_SHORT_S, _SHORT_PER_BOLT_S, _LONG_S = 0.17, 0.07, 2.0
+_FEW, _FEW_DEALT = 17, 256
+# Headroom over the base latency, by which the bound grows until a queue shows.
+_GAIN = 1.5
+# The base latency is forgotten after this time, and found again with this part of the bound.
+_BASE_S, _BASE_ROUNDS, _DRAIN = 60.0, 20, 0.6
+# The rate is a mean over at least this many trees, to contain tuples that take long.
+_SAMPLE = 128
+# A bound that was not reached for this long says nothing about the bolts.
+_GAP_S, _IDLE_S = 1.0, 60.0
 
 
 class Admission:
-    """The bound and the outcomes by which it is judged, in rounds.
+    """The bound of one spout task. One thread; times are seconds on one monotonic clock.
 
-    One thread; times are seconds on one monotonic clock.
+    By Little's law, tuples in flight are completions per second times residence time. Completions
+    are counted in rounds of as many as the bound, while the bound is reached. A round waits for no
+    particular tuple, so tuples that leave without an outcome hold nothing up.
 
-    A round is what is emitted under one bound that is reached: as many tuples as it allows in
-    flight, or a few more. It is over when nearly all of them are done: those that are done first
-    say nothing about a task that is slower than the others.
-
-    * A tuple that leaves without an outcome (given back, timed out, failed by a bolt) leaves its
-      round, which is judged by the others: no round waits for an outcome that never comes. Where
-      fewer than 16 may be in flight a tuple that a bolt failed is done, and lets the bound grow to
-      16: else messages that always fail would go by two at a time.
-    * After a round of less than ``quick_s`` the bound grows, eightfold at most.
-    * Where they take longer, by themselves or because they wait, a bound half as large again is
-      tried. It stays if the latency grew much less than the bound did, which shows free tasks; else
-      it goes back for a minute at least.
-    * It shrinks at once, to what was completed in the last seconds, on a sign that more is in
-      flight than can be finished: a timeout, a late outcome, a tree above ``slow_s``, a pending
-      tuple of that age. One standstill is one sign: what was emitted before a change tells of the
-      bound before it.
-    * A tuple that was overtaken by much younger ones is slow by itself. It counts only beside
-      others like it, once they hold a tenth of the bound.
-    * While nothing completes at all a bound below 16 does not shrink, but grows to 16: fewer would
-      not help, and bolts that hold tuples may be waiting for others. If these time out as well the
-      tasks are busy with what timed out before: it falls to 1, for twice as long.
-    * It grows at once where it was not reached for a while, and is now because some tuples wait
-      behind one that takes long: that must not hold up what is for other tasks. In flight are a few
-      seconds of work at most then.
-    * What was not reached for a minute is forgotten: the bound falls to twice what was in flight.
+    * The bound becomes rate times target, and at most doubles or halves per round. The target is a
+      fixed residence time, or 1.5 times the base latency where that is longer.
+    * The bound grows to what is enough for every task while that can be finished in time.
+    * A timeout halves it, once for all tuples that were emitted before, or leaves five seconds of
+      work where a round has taken long: tasks may be busy with tuples that timed out before.
+    * If nothing completes for seven tenths of the timeout, bolts may hold tuples until they have
+      more. A bound of 16 is tried, seldom after timeouts; without timeouts, a larger one each time.
+    * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
+      flight: a burst may find other work than before.
     """
 
-    def __init__(self, *, bound: int, fixed: bool = False, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bound: int = FIRST_BOUND,
+        fixed: bool = False,
+        timeout: timedelta | None = None,
+        shape: Shape | None = None,
+    ) -> None:
         self._bound = bound
         self._fixed = fixed
-        self._limits = limits or Limits()
-        self._changed_at = float("-inf")
-        self._round = Round()
-        self._slow = 0
-        self._reached = False
-        # The bound before the last growth, and its mean latency.
-        self._before: tuple[int, float] | None = None
-        self._held_until = float("-inf")
-        self._silence = Silence(self._limits.silent_s)
-        self._growth = Growth(UNPROVEN_BOUND, self._limits.cheaper_s)
-        self._completions = Completions(2 * self._limits.reserve_s)
-        self._aside = Aside()
-        self._peaks = Peaks()
+        self._timeout_s = float("inf") if timeout is None else timeout.total_seconds()
+        self._silent_s = min(21.0, 0.7 * self._timeout_s)
+        self._patience_s = self._silent_s
+        self.follow(shape or Shape())
+        self._reached_at = self._limited_since = float("-inf")
+        self._completed_at = self._decreased_at = self._tried_at = float("-inf")
+        self._base_s, self._base_at = float("inf"), float("-inf")
+        # Rounds left in which the bound stays small to find the base latency.
+        self._draining = 0
+        # Completions and seconds of the last rounds.
+        self._rounds: deque[tuple[int, float]] = deque()
+        self._begin_round(float("-inf"))
 
     @classmethod
     def for_topology(
-        cls, max_spout_pending: int | None, message_timeout: timedelta | None, depth: int = 1
+        cls,
+        max_spout_pending: int | None,
+        message_timeout: timedelta | None,
+        shape: Shape | None = None,
     ) -> Admission:
-        """A fixed bound if the topology sets one, else one that adapts to its bolts in a row."""
+        """A fixed bound if the topology sets one, else one that follows its bolts."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
-        return cls(bound=FIRST_BOUND, limits=Limits.within(message_timeout, depth))
+        return cls(timeout=message_timeout, shape=shape)
 
     @property
     def bound(self) -> int:
         """Tuples that may be in flight now."""
-        return self._bound + self._aside.room
+        return self._bound
 
-    @property
-    def fixed(self) -> bool:
-        return self._fixed
+    def follow(self, shape: Shape) -> None:
+        """Fit the tasks that bolts have from now on."""
+        self._places = shape.places
+        self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
+        self._enough = max(FIRST_BOUND, int((2.5 if shape.dealt else 1.5) * shape.places))
+        self._enough_s = self._timeout_s * (0.3 if shape.dealt else 0.6)
+        self._short_s = min(max(_SHORT_S, _SHORT_PER_BOLT_S * shape.depth), self._timeout_s / 6)
+        self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))
 
-    @property
-    def slow_s(self) -> float:
-        """The age from which on a pending tuple is a sign."""
-        return self._limits.slow_s
+    def reached(self, now: float) -> None:
+        """The bound kept a tuple back."""
+        if now - self._reached_at > _GAP_S:
+            self._limited_since = now
+            self._begin_round(now)
+        self._reached_at = now
 
-    @property
-    def changed_at(self) -> float:
-        """Time of the last change of the bound."""
-        return self._changed_at
+    def completed(self, count: int, total_s: float, now: float) -> None:
+        """Trees completed, or began to wait for a limit; ``total_s`` is the sum of latencies."""
+        if count:
+            self._completed_at = now
+            self._count(count, total_s, now)
 
-    def emitted(self, count: int, now: float) -> None:
-        """Tuples were emitted."""
-        if self._fixed or not count:
+    def failed(self, latency_s: float, now: float) -> None:
+        """A bolt failed a tuple. That counts up to a bound of 16, or messages that always fail
+        would go by two at a time. Beyond, a bolt whose database is away would enlarge the bound.
+        """
+        if self._bound < UNPROVEN_BOUND:
+            self._most = UNPROVEN_BOUND
+            self._count(1, latency_s, now)
+
+    def timed_out(self, emitted_at: float, now: float) -> None:
+        """A tuple timed out."""
+        if self._fixed or emitted_at < self._decreased_at:
             return
-        self._aside.emitted(now)
-        if not self._is_closed:
-            self._round.emitted(count, now)
+        bound, seconds = self._bound // 2, now - self._began
+        if seconds >= self._timeout_s / 2:
+            bound = min(bound, int(self._done / seconds * self._timeout_s / 6))
+        self._patience_s = max(self._patience_s, 8 * self._timeout_s)
+        self._decreased_at = now
+        self._start_again(max(1, bound), now)
 
-    def reached(self, now: float, oldest_at: float) -> None:
-        """The bound kept a tuple back; one that is never reached says nothing about a larger one.
-
-        The oldest in flight was emitted at ``oldest_at``.
-        """
-        self._reached = True
-        self._round.reached = True
-        if self._aside.reached(oldest_at, now) and not self._fixed:
-            if self._aside.calm:
-                most = self._completions.per_second_so_far(now) * self._limits.calm_s
-            else:
-                most = self._completions.per_second(now) * self._limits.busy_s
-            if self.bound < max(UNPROVEN_BOUND, most):
-                self._aside.enlarge(max(1, self.bound // 2), now)
-
-    def completed(
-        self,
-        emitted: Mapping[float, int],
-        now: float,
-        counted_from: Mapping[float, int] | None = None,
-    ) -> None:
-        """Trees completed, or wait for a limit now, which is as good: how many of those that were
-        emitted at each time.
-
-        ``counted_from``: the same by when their timeout began, if bolts began it again.
-        Such a tuple is slow because its bolt wants it so, and is no sign; a reason to grow
-        it is not either.
-        """
-        if self._fixed or not emitted:
-            return
-        self._completions.add(sum(emitted.values()), now)
-        self._aside.completed(min(emitted), max(emitted), now)
-        for then, count in emitted.items():
-            self._round.completed(count, then, now, not_before=self._changed_at)
-        for then, count in (counted_from or emitted).items():
-            if now - then > self._limits.slow_s:
-                self.overdue(count, then, now)
-        if self._is_closed:
-            self._judge(now)
-
-    def left(self, emitted: Mapping[float, int], now: float) -> None:
-        """Tuples left without an outcome, and none will come: they were given back, or timed out.
-
-        As for ``completed``; a timeout is a sign besides, which ``overdue`` takes.
-        """
+    def look(self, now: float, in_flight: int) -> None:
+        """Look for a standstill or an idle time; call it about once per second."""
         if self._fixed:
             return
-        for then, count in emitted.items():
-            self._round.left(count, then, not_before=self._changed_at)
-        if self._is_closed:
-            self._judge(now)
-
-    def failed(self, emitted_at: float, now: float) -> None:
-        """A bolt failed a tuple. How long that took says little of the work, and nothing where
-        many are in flight: a bolt whose database is away fails faster than it works.
-        """
-        if self._bound >= UNPROVEN_BOUND:
-            self.left({emitted_at: 1}, now)
-        elif not self._fixed:
-            self._round.completed(1, emitted_at, now, not_before=self._changed_at)
-            self._round.failed = True
-            self._aside.completed(emitted_at, emitted_at, now)
-            if self._is_closed:
-                self._judge(now)
-
-    def overdue(self, count: int, emitted_at: float, now: float) -> None:
-        """Tuples emitted at this time or before timed out, or their outcomes came too late."""
-        if self._fixed or emitted_at < self._changed_at:
-            return
-        self._slow += count
-        self._weigh(self._slow, emitted_at, now)
-        if self._changed_at < now and not self._completions.per_second(now):
-            if self._silence.timed_out():
-                self._change(1, now)
+        if now - self._reached_at > _IDLE_S:
+            self._bound = min(self._bound, max(UNPROVEN_BOUND, self._bound // 2, 2 * in_flight))
+        since = max(self._completed_at, self._limited_since, self._tried_at)
+        if in_flight >= self._bound and now - since >= self._patience_s:
+            self._tried_at = now
+            if self._timeout_s == float("inf"):
+                self._start_again(min(LARGEST_BOUND, 8 * self._bound), now)
             else:
-                # No round ends with those.
-                self._begin_round()
+                self._patience_s *= 2
+                self._start_again(max(self._bound, UNPROVEN_BOUND), now)
 
-    def look(self, now: float, in_flight: int, old: int, oldest_at: float) -> None:
-        """Look at what is in flight; call it about once a second.
-
-        ``old`` of it were emitted under this bound and are as old as ``slow_s``, the oldest of all
-        at ``oldest_at``.
-        """
-        if self._fixed:
-            return
-        self._aside.look(oldest_at, now, is_used=in_flight > self._bound)
-        self._forget(now, in_flight)
-        if old:
-            self._weigh(old, max(oldest_at, self._changed_at), now)
-        silent_since = max(self._completions.last_at, self._changed_at, oldest_at)
-        if in_flight >= self._bound and self._silence.is_long(now - silent_since):
-            if self._bound < UNPROVEN_BOUND:
-                self._change(UNPROVEN_BOUND, now)
-                self._silence.tried()
-            elif self._limits.slow_s == float("inf"):
-                self._change(min(LARGEST_BOUND, _LARGEST_STEP * self._bound), now)
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._round.reached and self._round.size >= self._bound
-
-    def _judge(self, now: float) -> None:
-        """Draw the conclusion if the round is over."""
-        round_ = self._round
-        if round_.judged <= 0:
-            # All of its tuples left: it says nothing.
-            self._begin_round()
-            return
-        quick_s = self._limits.quick_s(self._bound)
-        latency_s = round_.mean_s(now)
-        largest_step: float = _LARGEST_STEP
-        if round_.lacks_many:
-            # One tuple may be slow by itself, or because of its task, which would get some of what
-            # is emitted next.
-            largest_step = 2
-            if round_.missing > 1 or round_.judged == 1 or round_.worst_s >= quick_s:
-                return
-            latency_s = round_.latency_s / round_.done
-        self._begin_round()
-        if self._aside.room:
-            # It had tuples that were stuck.
-            return
-        if round_.failed:
-            largest_step = min(largest_step, UNPROVEN_BOUND / self._bound)
-        if round_.worst_s < quick_s:
-            self._go_on(
-                min(largest_step, self._limits.step(self._bound, round_.worst_s)), latency_s, now
-            )
-        elif round_.failed:
-            return
-        elif latency_s < quick_s and _PROBE * round_.worst_s < self._limits.probed_s:
-            # Most are quick, and the slow ones have time enough, also with so many
-            # more before them.
-            self._go_on(_PROBE, latency_s, now)
-        elif latency_s < self._limits.probed_s and now >= self._held_until:
-            self._probe(latency_s, now)
-
-    def _go_on(self, step: float, latency_s: float, now: float) -> None:
-        """Trees are quick, with room for so many times as many."""
-        self._silence.ended()
-        bound = min(LARGEST_BOUND, self._growth.judged(self._bound, step, latency_s, now))
-        if bound != self._bound:
-            before = self._bound
-            self._change(bound, now, quick=True)
-            self._before = (before, latency_s) if bound > before else None
-
-    def _probe(self, latency_s: float, now: float) -> None:
-        """Try a larger bound, or take the last trial back."""
-        if self._is_in_vain(latency_s):
-            self._hold(latency_s, now)
-            self._take_back(latency_s, now)
-        else:
-            self._grow(_PROBE, latency_s, now)
-
-    def _take_back(self, latency_s: float, now: float) -> None:
-        """Keep so many in flight that what completes now takes as long as before
-        the last growth.
-        """
-        if self._before is not None:
-            bound, before_s = self._before
-            self._change(max(bound, int(self._bound * before_s / latency_s)), now)
-
-    def _is_in_vain(self, latency_s: float) -> bool:
-        """Return True if the last growth made trees slower nearly in proportion:
-        no task was free.
-        """
-        if self._before is None or self._before[0] >= self._bound:
-            return False
-        bound, before_s = self._before
-        return latency_s > before_s * (1 + _IN_VAIN * (self._bound / bound - 1))
-
-    def _weigh(self, slow: int, emitted_at: float, now: float) -> None:
-        """Shrink, for so many tuples are slow, the oldest of them emitted at this time.
-
-        Unless they are slow by themselves.
-        """
-        overtaken = self._aside.youngest > (emitted_at + now) / 2
-        if overtaken and (slow < 2 or 10 * slow < self.bound):
-            return
-        per_second = self._completions.per_second(now)
-        if self._before is not None and now - self._changed_at <= 2 * self._limits.slow_s:
-            # The last growth was one too many, unless the work became slower as well.
-            self._hold(now - emitted_at, now)
-            self._change(
-                max(1, min(self._before[0], int(3 * per_second * self._limits.reserve_s))), now
-            )
-        elif per_second:
-            self._change(
-                max(1, min(self._bound // 2, int(per_second * self._limits.reserve_s))), now
-            )
-        elif self._bound > UNPROVEN_BOUND:
-            self._change(max(UNPROVEN_BOUND, self._bound // 4), now)
-
-    def _hold(self, latency_s: float, now: float) -> None:
-        self._held_until = now + max(_HELD_S, _HELD_ROUNDS * latency_s)
-
-    def _grow(self, step: float, latency_s: float, now: float) -> None:
-        bound = self._bound
-        self._change(min(LARGEST_BOUND, max(bound + 1, int(bound * step))), now)
-        self._before = bound, latency_s
-
-    def _change(self, bound: int, now: float, *, quick: bool = False) -> None:
-        if not quick:
-            self._growth.forget()
-        if bound < self._bound:
-            self._aside.room = 0
+    def _start_again(self, bound: int, now: float) -> None:
         self._bound = bound
-        self._changed_at = now
-        self._before = None
-        self._begin_round()
+        self._rounds.clear()
+        self._begin_round(now)
 
-    def _begin_round(self) -> None:
-        self._round = Round()
-        self._slow = 0
+    def _begin_round(self, now: float) -> None:
+        self._began = now
+        self._done, self._total_s = 0, 0.0
+        self._most = LARGEST_BOUND
 
-    def _forget(self, now: float, in_flight: int) -> None:
-        most = self._peaks.look(self._bound if self._reached else in_flight, now)
-        self._reached = False
-        if most is not None:
-            self._bound = min(self._bound, max(UNPROVEN_BOUND, 2 * most))
+    def _count(self, count: int, total_s: float, now: float) -> None:
+        self._done += count
+        self._total_s += total_s
+        is_full = self._done >= self._bound and now > self._began
+        if is_full and not self._fixed and now - self._reached_at <= _GAP_S:
+            self._end_round(now)
 
+    def _end_round(self, now: float) -> None:
+        latency_s, most = self._total_s / self._done, self._most
+        self._patience_s = self._silent_s
+        self._rounds.append((self._done, now - self._began))
+        self._begin_round(now)
+        rate = self._rate()
+        target_s = max(self._short_s, min(self._long_s, self._few / rate))
+        self._follow_base(latency_s, target_s, now)
+        self._draining -= 1
+        if self._draining >= 0:
+            return
+        wanted = ceil(rate * max(target_s, min(_GAIN * self._base_s, self._timeout_s / 2)))
+        if _GAIN * latency_s <= self._enough_s:
+            wanted = max(wanted, self._enough)
+        bound = self._bound
+        if bound < wanted:
+            self._bound = max(bound, min(2 * bound, wanted, most))
+        elif latency_s > target_s and most == LARGEST_BOUND:
+            self._bound = max(1, wanted, bound // 2)
 
-@dataclass(kw_only=True, slots=True)
-class Round:
-    """Tuples that are judged together."""
+    def _rate(self) -> float:
+        """Return the completions per second of the last rounds."""
+        count = sum(done for done, _ in self._rounds)
+        while count - self._rounds[0][0] >= _SAMPLE:
+            count -= self._rounds.popleft()[0]
+        return count / sum(seconds for _, seconds in self._rounds)
 
-    # Times at which the first and the last of them were emitted.
-    began: float = 0.0
-    until: float = 0.0
-    size: int = 0
-    # True if the bound kept one back.
-    reached: bool = False
-    done: int = 0
-    # Tuples that left without an outcome: given back, timed out, failed by a bolt.
-    gone: int = 0
-    # True if a bolt failed one of those that are done.
-    failed: bool = False
-    # Sum of the latencies of those that are done.
-    latency_s: float = 0.0
-    # Of those, the stragglers excepted.
-    worst_s: float = 0.0
-
-    def emitted(self, count: int, now: float) -> None:
-        """Tuples were emitted that belong to it."""
-        if not self.size:
-            self.began = now
-        self.size += count
-        self.until = now
-
-    def completed(self, count: int, emitted_at: float, now: float, *, not_before: float) -> None:
-        """Trees of tuples that were emitted at this time completed.
-
-        Those of another round are not counted, nor those emitted before ``not_before``.
-        """
-        if self._has(emitted_at, not_before):
-            self.done += count
-            self.latency_s += (now - emitted_at) * count
-            self.worst_s = max(self.worst_s, now - emitted_at)
-
-    def left(self, count: int, emitted_at: float, *, not_before: float) -> None:
-        """Tuples that were emitted at this time left without an outcome: none will come.
-
-        Counted as for ``completed``.
-        """
-        if self._has(emitted_at, not_before):
-            self.gone += count
-
-    @property
-    def judged(self) -> int:
-        """Tuples by which it is judged: those that have an outcome or will have one."""
-        return self.size - self.gone
-
-    @property
-    def missing(self) -> int:
-        """Tuples whose trees are not complete."""
-        return self.judged - self.done
-
-    @property
-    def lacks_many(self) -> bool:
-        """True if more are missing than a few stragglers."""
-        return self.missing > self.judged // _STRAGGLERS
-
-    def mean_s(self, now: float) -> float:
-        """Return the mean latency, if those that are missing complete now."""
-        return (self.latency_s + self.missing * (now - self.began)) / self.judged
-
-    def _has(self, emitted_at: float, not_before: float) -> bool:
-        """Return True if what was emitted at this time belongs to it."""
-        return bool(self.size) and max(self.began, not_before) <= emitted_at <= self.until
-
-
-class Completions:
-    """Counted over the last seconds. One thread; times are seconds on one monotonic clock."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._seconds: deque[tuple[float, int]] = deque()
-        self._first_at = float("inf")
-        # Time at which the last tree completed.
-        self.last_at = float("-inf")
-
-    def add(self, count: int, now: float) -> None:
-        """Note that so many trees completed now."""
-        self.last_at = now
-        self._first_at = min(self._first_at, now)
-        second = now - now % 1.0
-        if self._seconds and self._seconds[-1][0] == second:
-            count += self._seconds.pop()[1]
-        self._seconds.append((second, count))
-        while self._seconds[0][0] < now - self._window_s:
-            self._seconds.popleft()
-
-    def per_second(self, now: float) -> float:
-        """Mean of the window that ends now."""
-        return (
-            sum(count for second, count in self._seconds if second >= now - self._window_s)
-            / self._window_s
-        )
-
-    def per_second_so_far(self, now: float) -> float:
-        """The same, or the mean of the time since the first."""
-        seconds = min(self._window_s, max(1.0, now - self._first_at))
-        return self.per_second(now) * self._window_s / seconds
-
-
-class Peaks:
-    """The most that was in flight in the last minute, in two parts of half a minute.
-
-    One thread; times are seconds on one monotonic clock.
-    """
-
-    def __init__(self) -> None:
-        self._before = 0
-        self._lately = 0
-        self._since = float("-inf")
-
-    def look(self, in_flight: int, now: float) -> int | None:
-        """Return the most of the last minute when half a minute is over, else None.
-
-        None for the first time too: nothing is known of before then.
-        """
-        self._lately = max(self._lately, in_flight)
-        if now - self._since < _PART_S:
-            return None
-        most = max(self._before, self._lately) if self._since > float("-inf") else None
-        self._before = self._lately
-        self._lately = 0
-        self._since = now
-        return most
-
-
-class Silence:
-    """Patience that doubles where a trial fails.
-
-    There the tasks were busy with what had timed out, which is in no tree any more: with more in
-    flight all would time out behind it, for ever.
-    """
-
-    def __init__(self, patience_s: float) -> None:
-        self._first_s = patience_s
-        self._patience_s = patience_s
-        self._tried = False
-
-    def is_long(self, silent_s: float) -> bool:
-        """Return True if nothing completed for so long that more are to be tried."""
-        return silent_s >= self._patience_s
-
-    def tried(self) -> None:
-        """More are in flight now."""
-        self._tried = True
-
-    def timed_out(self) -> bool:
-        """Return True if what was tried timed out: fewer must do for twice as long."""
-        failed = self._tried
-        self._tried = False
-        if failed:
-            self._patience_s *= 2
-        return failed
-
-    def ended(self) -> None:
-        """Trees are quick."""
-        self._patience_s = self._first_s
-        self._tried = False
+    def _follow_base(self, latency_s: float, target_s: float, now: float) -> None:
+        """Keep the smallest mean latency of a round; drain the queue to find it again."""
+        if latency_s > max(self._base_s, target_s):
+            if now - self._base_at <= max(_BASE_S, _BASE_ROUNDS * latency_s):
+                return
+            self._draining = 3
+            self._bound = min(self._bound, max(self._places, int(_DRAIN * self._bound)))
+        self._base_s, self._base_at = latency_s, now

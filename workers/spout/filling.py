@@ -74,12 +74,7 @@ class Filling:
         a limit by the bolt that has it.
         False: there are none.
         """
-        room = self._admission.bound - self._trees.working
-        count = self._ask(now, room)
-        if self._collector.tracked >= room:
-            self._admission.reached(now, self._trees.first_at(now))
-            # There may be more now, for what is for other tasks than one that is stuck.
-            count = self._ask(now, self._admission.bound - self._trees.working)
+        count = self._ask(now, self._admission.bound - self._trees.working)
         if not count:
             return False
         self._put()
@@ -107,6 +102,8 @@ class Filling:
             if len(self._collector) == count:
                 break
             count = len(self._collector)
+        if self._collector.tracked >= room:
+            self._admission.reached(now)
         return count
 
     def send(self, now: float) -> bool:

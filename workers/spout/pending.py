@@ -28,8 +28,8 @@ class Pending:
     the same for all, hence insertion order is the order of deadlines and the front of one dict is
     exact: never early, late by one call at most.
 
-    Those that wait for a limit are in flight too, and apart: they say nothing about how long work
-    takes, so that the oldest ones and ``old`` are among the others.
+    Tuples that wait for a limit are in flight too, and apart: they say nothing about how long work
+    takes, so that the oldest one is among the others.
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
@@ -71,11 +71,9 @@ class Pending:
             self._reset.pop(root, None)
         return InFlight(*found[:2], waited=waited) if found else None
 
-    def pop_all(
-        self, roots: Sequence[int]
-    ) -> tuple[list[MsgId], list[float], list[float], list[InFlight]]:
-        """Take out those tuples that are in flight: message ids, when each was emitted, and when
-        its timeout began; those that waited for a limit come last, apart.
+    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[InFlight]]:
+        """Take out the tuples that are in flight: message ids, and when each was emitted; tuples
+        that waited for a limit come last, apart.
         """
         found = [
             entry
@@ -89,12 +87,7 @@ class Pending:
         if self._reset:
             for root in roots:
                 self._reset.pop(root, None)
-        return (
-            [entry[0] for entry in found],
-            [entry[1] for entry in found],
-            [entry[2] for entry in found],
-            waited,
-        )
+        return [entry[0] for entry in found], [entry[1] for entry in found], waited
 
     def wait(self, root: int, now: float) -> float | None:
         """Start the timeout of a tuple again, and set it apart.
@@ -144,26 +137,8 @@ class Pending:
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
-        return max(0.0, now - self.first_at(now))
-
-    def first_at(self, now: float) -> float:
-        """Time at which the oldest of them was emitted; now if nothing is in flight."""
         first = next(iter(self._entries.values()), None)
-        return now if first is None else min([first[1], *self._reset.values()])
-
-    def old(self, after: float, before: float) -> int:
-        """Count those whose timeout began between these times."""
-        count = 0
-        for _, _, since in self._entries.values():
-            if since > before:
-                break
-            count += since >= after
-        return count
-
-    def oldest_at(self, now: float) -> float:
-        """Return the start of the timeout that ends next; now if nothing is in flight."""
-        first = next(iter(self._entries.values()), None)
-        return now if first is None else first[2]
+        return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""

@@ -17,6 +17,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
+from tiercel.spark_jobs.topology.concurrency import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
@@ -123,7 +124,7 @@ class SpoutProcess:
         )
         settings = SpoutSettings(
             message_timeout=timeout,
-            admission=Admission.for_topology(config.max_spout_pending, timeout, topology.depth),
+            admission=Admission.for_topology(config.max_spout_pending, timeout, Shape.of(topology)),
             grace=timedelta(seconds=config.shutdown_grace_secs),
         )
         return SpoutTask(parts, settings)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext
+from tiercel.spark_jobs.topology.concurrency import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import TaskCollector
@@ -204,7 +205,7 @@ class SpoutTask:
             if not goes_on and (self._trees or self._outbox.holds):
                 self._rest()
         self._filling.give_back_unsent()
-        self._trees.give_back_all("shutting down", self._clock())
+        self._trees.give_back_all("shutting down")
         self._spout.close(self._settings.grace)
         self._outcomes.close()
         self._tally.flush(now=True)
@@ -234,6 +235,7 @@ class SpoutTask:
             {each: topology.task_ids(each) for each in (*topology.spouts, *topology.bolts)}
         )
         self._filling.follow(topology)
+        self._admission.follow(Shape.of(topology))
 
     def _check(self, now: float) -> None:
         self._spout.check()
@@ -255,7 +257,7 @@ class SpoutTask:
             late = self._trees.take_outcomes(outcomes, now)
             if outcomes.ledger_lost:
                 self._outbox.register_again()
-                self._trees.give_back_all("Redis lost the ledger", now)
+                self._trees.give_back_all("Redis lost the ledger")
             # The outcomes of the worker that has this task now are late here.
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)

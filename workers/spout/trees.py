@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -40,7 +40,6 @@ class Trees:
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
-        self._timeout_s = None if message_timeout is None else message_timeout.total_seconds()
         self._pending = Pending(message_timeout)
         # Those that wait for a limit, by root: beyond the bound.
         self.waiting = self._pending.waiting
@@ -62,20 +61,14 @@ class Trees:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
         return self._pending.oldest_s(now)
 
-    def first_at(self, now: float) -> float:
-        """Time at which the oldest was emitted; now if nothing is in flight."""
-        return self._pending.first_at(now)
-
     @property
     def next_timeout(self) -> float | None:
         """Time at which the next one times out; None if none will."""
         return self._pending.next_timeout
 
     def look(self, now: float) -> None:
-        """Look for signs that too much is in flight; call it about once a second."""
-        admission = self._admission
-        old = self._pending.old(admission.changed_at, now - admission.slow_s)
-        admission.look(now, self.working, old, self._pending.oldest_at(now))
+        """Have the bound follow a standstill or an idle time; call it about once per second."""
+        self._admission.look(now, self.working)
 
     # -- on their way ------------------------------------------------------------------------------
 
@@ -88,7 +81,6 @@ class Trees:
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """These, (root, message id) each, are in flight since now."""
         self._pending.add_all(emitted, now)
-        self._admission.emitted(len(emitted), now)
         early = self._take_early()
         for outcomes in early:
             self.take_outcomes(outcomes, now)
@@ -129,13 +121,11 @@ class Trees:
                 late += 1
             else:
                 self._fail(in_flight, failure, now)
-        late += self._release(outcomes.released, now)
+        late += self._release(outcomes.released)
         for root in outcomes.reset:
             self._pending.reset(root, now)
         if outcomes.waiting:
             self._set_apart(outcomes.waiting, now)
-        if late and self._timeout_s is not None:
-            self._admission.overdue(late, now - self._timeout_s, now)
         return late
 
     def expire(self, now: float, *, blame: bool) -> bool:
@@ -149,16 +139,15 @@ class Trees:
             if blame:
                 self._tally.add("timeout")
                 if not in_flight.waited:
-                    self._admission.overdue(1, in_flight.emitted_at, now)
+                    self._admission.timed_out(in_flight.emitted_at, now)
                 self._count_failure(in_flight, "timeout")
                 self._telling.fail(in_flight.msg_id, "timeout")
             else:
                 self._give_back(in_flight)
-        self._left([in_flight for _, in_flight in expired], now)
         self._forget([root for root, _ in expired])
         return True
 
-    def give_back_all(self, why: str, now: float) -> None:
+    def give_back_all(self, why: str) -> None:
         """Give back all that is in flight, without blame."""
         roots = [root for root, _ in self._pending.items()]
         if roots:
@@ -168,7 +157,7 @@ class Trees:
                 counted(len(roots), "message"),
                 extra={"event": "messages_released"},
             )
-        self._release(roots, now)
+        self._release(roots)
         self._forget(roots)
 
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
@@ -186,31 +175,32 @@ class Trees:
         return _part(outcomes, lambda root: root not in mine)
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
-        msg_ids, emitted_at, counted_from, waited = self._pending.pop_all(roots)
+        msg_ids, emitted_at, waited = self._pending.pop_all(roots)
         # Tuples that were sent together have one latency here.
-        emitted = Counter(emitted_at)
-        done = emitted
-        if waited:
-            msg_ids += [in_flight.msg_id for in_flight in waited]
-            done = emitted + Counter(in_flight.emitted_at for in_flight in waited)
+        worked_s = self._add_latencies(Counter(emitted_at), now)
+        waited_s = self._add_latencies(Counter(each.emitted_at for each in waited), now)
+        self._admission.completed(len(msg_ids), worked_s, now)
+        msg_ids += [each.msg_id for each in waited]
         if msg_ids:
+            self._tally.add("complete_us", round((worked_s + waited_s) * 1e6))
             self.tell_acked(msg_ids)
-            total = 0.0
-            for then, count in done.items():
-                total += (now - then) * count
-                self._tally.add(bucket_of((now - then) * 1000), count)
-            self._tally.add("complete_us", round(total * 1e6))
-            self._admission.completed(
-                emitted, now, None if counted_from == emitted_at else Counter(counted_from)
-            )
         return len(roots) - len(msg_ids)
+
+    def _add_latencies(self, emitted: Mapping[float, int], now: float) -> float:
+        """Count trees by their latency; return the sum of the latencies."""
+        total_s = 0.0
+        for then, count in emitted.items():
+            total_s += (now - then) * count
+            self._tally.add(bucket_of((now - then) * 1000), count)
+        return total_s
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
         """These trees wait for a limit: they hold no room of the others, and the bolts before it
         are done with them.
         """
-        set_apart = [self._pending.wait(root, now) for root in roots]
-        self._admission.completed(Counter(at for at in set_apart if at is not None), now)
+        found = [self._pending.wait(root, now) for root in roots]
+        took_s = [now - emitted_at for emitted_at in found if emitted_at is not None]
+        self._admission.completed(len(took_s), sum(took_s), now)
 
     def _fail(self, in_flight: InFlight, failure: Failure, now: float) -> None:
         """Fail the message in the way that the bolt asked for."""
@@ -220,7 +210,7 @@ class Trees:
         else:
             self._tally.add("released")
         if not in_flight.waited:
-            self._admission.failed(in_flight.emitted_at, now)
+            self._admission.failed(now - in_flight.emitted_at, now)
         told = self._telling
         if failure.reject:
             told.reject(in_flight.msg_id, reason)
@@ -239,7 +229,7 @@ class Trees:
                 extra={"event": "message_failed", "reason": reason},
             )
 
-    def _release(self, roots: Sequence[int], now: float) -> int:
+    def _release(self, roots: Sequence[int]) -> int:
         """Give these back to the source without blame.
 
         Returns how many were not in flight any more.
@@ -247,16 +237,7 @@ class Trees:
         found = [each for root in roots if (each := self._pending.pop(root)) is not None]
         for in_flight in found:
             self._give_back(in_flight)
-        self._left(found, now)
         return len(roots) - len(found)
-
-    def _left(self, gone: Sequence[InFlight], now: float) -> None:
-        """These have no outcome: the bound must not wait for one. Those that waited for a limit
-        counted as complete when they began to wait.
-        """
-        left = Counter(each.emitted_at for each in gone if not each.waited)
-        if left:
-            self._admission.left(left, now)
 
     def _give_back(self, in_flight: InFlight) -> None:
         self._tally.add("released")

@@ -7,15 +7,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from tiercel.workers.spout.admission import LARGEST_BOUND, UNPROVEN_BOUND, Admission
-from tiercel.workers.spout.admission_limits import Limits
+from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02
@@ -23,8 +21,8 @@ OVERHEAD_S = 0.01
 
 
 class Model:
-    """Servers with a queue each, which are fed in turn, and a spout with more messages
-    than they can do.
+    """Tasks that pull from a line, as after a shuffle, or have an inbox each that is fed in turn;
+    and a spout with more messages than they can do.
 
     A tuple that timed out stays where it is, as in an inbox, and is executed. Its root is
     forgotten: no outcome comes.
@@ -35,14 +33,20 @@ class Model:
         servers: int,
         work_s: Callable[[int, float], float],
         rate: Callable[[float], float] | None = None,
+        *,
+        dealt: bool = False,
+        places: int | None = None,
+        timeout: timedelta | None = timedelta(seconds=TIMEOUT_S),
     ):
-        self.admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S))
+        shape = Shape(places=servers if places is None else places, dealt=dealt and servers > 1)
+        self.admission = Admission.for_topology(None, timeout, shape)
+        self.timeout_s = float("inf") if timeout is None else timeout.total_seconds()
         self.work_s = work_s
         self.rate = rate
         self.arrived = 0.0
         self.now = 0.0
         self.free_at = [0.0] * servers
-        self.turn = itertools.cycle(range(servers))
+        self.turn = itertools.cycle(range(servers)) if dealt else None
         self.numbers = itertools.count()
         self.pending: dict[int, float] = {}
         self.done: list[tuple[float, int]] = []
@@ -64,49 +68,45 @@ class Model:
         self.expire()
         if self.now >= self.looked_at:
             self.looked_at = self.now + 1
-            self.look()
+            self.admission.look(self.now, len(self.pending))
         self.fill()
         self.bounds.append(self.admission.bound)
         self.most = max(self.most, len(self.pending))
 
     def take(self) -> None:
-        emitted: Counter[float] = Counter()
+        took_s = []
         while self.done and self.done[0][0] <= self.now:
             _, number = heapq.heappop(self.done)
             then = self.pending.pop(number, None)
             if then is not None:
-                emitted[then] += 1
-        self.admission.completed(emitted, self.now)
+                took_s.append(self.now - then)
+        self.admission.completed(len(took_s), sum(took_s), self.now)
 
     def expire(self) -> None:
         for number, then in list(
-            itertools.takewhile(lambda item: self.now - item[1] >= TIMEOUT_S, self.pending.items())
+            itertools.takewhile(
+                lambda item: self.now - item[1] >= self.timeout_s, self.pending.items()
+            )
         ):
             del self.pending[number]
             self.timeouts += 1
-            self.admission.overdue(1, then, self.now)
-
-    def look(self) -> None:
-        times = list(self.pending.values())
-        old_at = self.now - self.admission.slow_s
-        old = max(0, bisect_left(times, old_at) - bisect_left(times, self.admission.changed_at))
-        self.admission.look(self.now, len(times), old, times[0] if times else self.now)
+            self.admission.timed_out(then, self.now)
 
     def fill(self) -> None:
         if self.rate is not None:
             self.arrived += self.rate(self.now) * LOOP_S
-        before = len(self.pending)
         while len(self.pending) < self.admission.bound and (self.rate is None or self.arrived >= 1):
             self.arrived -= 1
             self.emit()
-        self.admission.emitted(len(self.pending) - before, self.now)
         if len(self.pending) >= self.admission.bound:
-            self.admission.reached(self.now, next(iter(self.pending.values())))
+            self.admission.reached(self.now)
 
     def emit(self) -> None:
         number = next(self.numbers)
-        server = next(self.turn)
         needed_s = self.work_s(number, self.now)
+        # The head of a line goes to the task that is free first.
+        free = min(range(len(self.free_at)), key=self.free_at.__getitem__)
+        server = free if self.turn is None else next(self.turn)
         began = max(self.now + OVERHEAD_S, self.free_at[server])
         self.free_at[server] = began + needed_s
         self.pending[number] = self.now
@@ -123,10 +123,17 @@ def always(seconds: float) -> Callable[[int, float], float]:
     return lambda number, now: seconds
 
 
+def seldom(work_s: float, factor: int, seed: int) -> Callable[[int, float], float]:
+    """One tuple in twenty takes much longer than the others."""
+    chance = random.Random(seed)
+    return lambda number, now: work_s * (factor if chance.random() < 0.05 else 1)
+
+
+@pytest.mark.parametrize("dealt", [False, True], ids=["line", "inboxes"])
 @pytest.mark.parametrize("servers", [1, 2, 3, 4, 6, 8, 9, 12, 13, 16])
 @pytest.mark.parametrize("work_s", [0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0])
-def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers):
-    model = Model(servers, always(work_s))
+def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers, dealt):
+    model = Model(servers, always(work_s), dealt=dealt)
     warm_s, seconds = (10, 20) if work_s < 0.1 else (60 + 15 * work_s, 60 + 40 * work_s)
     if work_s < 0.01 and servers > 4:
         pytest.skip("as for four servers, with more events")
@@ -136,8 +143,8 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers):
     assert model.utilised(warm_s) >= 0.9
 
 
-def test_a_long_tuple_holds_up_only_those_that_wait_behind_it():
-    """Twenty per second for four tasks in turn, and one that takes ten seconds."""
+def test_a_long_tuple_holds_up_no_other():
+    """Twenty per second for four tasks, and one that takes ten seconds."""
     long_at = 800
     model = Model(
         4, lambda number, now: 10.0 if number == long_at else 0.001, rate=lambda now: 20.0
@@ -148,50 +155,6 @@ def test_a_long_tuple_holds_up_only_those_that_wait_behind_it():
         model.run(0.05)
         held_up.append(model.arrived)
     assert max(held_up) <= 2, "nothing waits for room"
-    assert model.timeouts == 0
-
-
-@pytest.mark.parametrize("tasks", [2, 4, 8])
-@pytest.mark.parametrize("jitter_s", [0.0, 0.15])
-def test_a_long_tuple_of_a_topology_that_has_just_begun_holds_up_no_other(tasks, jitter_s):
-    """The bound has had no time to grow, and other tasks are kept from the
-    processor now and then.
-    """
-
-    def work_s(number, now):
-        if number == 8:
-            return 10.0
-        return jitter_s if number % 7 == 1 else 0.001
-
-    model = Model(tasks, work_s, rate=lambda now: 20.0)
-    held_up = []
-    while model.now < 12:
-        model.run(0.05)
-        held_up.append(model.arrived)
-    assert max(held_up) <= (25 if jitter_s else 4), (
-        "a second at most, for as long as little is known"
-    )
-    assert max(held_up[100:]) <= (10 if jitter_s else 2)
-    assert model.timeouts == 0
-
-
-def test_the_room_for_others_is_taken_back_when_the_long_tuple_is_done():
-    model = Model(4, lambda number, now: 10.0 if number == 200 else 0.001, rate=lambda now: 20.0)
-    model.run(19)
-    assert model.admission.bound > 30
-    model.run(10)
-    assert model.admission.bound <= UNPROVEN_BOUND
-
-
-def test_tasks_that_are_busy_go_on_beside_a_long_tuple():
-    """The tuples behind it can still be finished in time."""
-    model = Model(4, lambda number, now: 10.0 if number == 4_000 else 0.01)
-    model.run(13)
-    emitted = len(model.worked)
-    assert emitted > 4_000
-    model.run(5)
-    assert len(model.worked) - emitted > 200
-    model.run(60)
     assert model.timeouts == 0
 
 
@@ -224,12 +187,12 @@ def test_work_that_becomes_very_much_slower_costs_what_was_in_flight_and_little_
     model = Model(servers, lambda number, now: 0.01 * (factor if now > 20 else 1))
     model.run(20)
     in_flight = model.most
-    model.run(580)
+    model.run(880)
     timeouts = model.timeouts
     assert timeouts <= (0 if factor == 100 else 1.3 * in_flight + 2 * UNPROVEN_BOUND)
     model.run(300)
     assert model.timeouts == timeouts
-    assert model.utilised(600) >= 0.9
+    assert model.utilised(900) >= 0.9
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
@@ -237,8 +200,8 @@ def test_work_that_becomes_very_much_slower_costs_what_was_in_flight_and_little_
 def test_fast_work_has_no_more_in_flight_than_it_has_use_of(work_s, servers):
     model = Model(servers, always(work_s)).run(40)
     needed = servers * (work_s + OVERHEAD_S + LOOP_S) / work_s
-    cheaper = servers * (Limits().cheaper_s + LOOP_S) / work_s
-    assert model.admission.bound <= max(2 * UNPROVEN_BOUND, 4 * needed, 4 * cheaper)
+    quarter = servers * (0.25 + LOOP_S) / work_s
+    assert model.admission.bound <= max(2 * UNPROVEN_BOUND, 4 * needed, 1.2 * quarter)
     assert model.utilised(20) >= 0.95
 
 
@@ -294,26 +257,6 @@ def test_a_task_that_is_slow_beside_three_that_are_fast_has_nothing_time_out():
     assert model.timeouts == 0
 
 
-def test_bolts_that_wait_for_more_tuples_are_given_more():
-    admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S))
-    for now in range(23):
-        admission.look(float(now), admission.bound, 2 if now > 21 else 0, 0.0)
-    assert admission.bound == UNPROVEN_BOUND
-    for now in range(23, 60):
-        admission.look(float(now), admission.bound, admission.bound, 0.0)
-    assert admission.bound == UNPROVEN_BOUND, (
-        "but no more than that: work that slow is finished by no bound"
-    )
-
-
-def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():
-    admission = Admission.for_topology(None, None)
-    for now in range(300):
-        admission.look(float(now), admission.bound, 0, 0.0)
-    assert admission.bound == LARGEST_BOUND
-    assert Limits.within(None).slow_s == float("inf")
-
-
 @pytest.mark.parametrize("servers", [1, 4, 16])
 @pytest.mark.parametrize("mean_s", [0.1, 1.0])
 def test_work_that_varies_is_finished_in_time_and_keeps_most_tasks_busy(mean_s, servers):
@@ -321,3 +264,30 @@ def test_work_that_varies_is_finished_in_time_and_keeps_most_tasks_busy(mean_s, 
     model = Model(servers, lambda number, now: chance.expovariate(1 / mean_s)).run(100).run(200)
     assert model.timeouts == 0
     assert model.utilised(100) >= 0.75
+
+
+# Long tuples are not longer than this, or six in a row would fill the 30 s of one task.
+@pytest.mark.parametrize(
+    ("work_s", "factor"), [(0.001, 100), (0.01, 100), (0.001, 500), (0.01, 500)]
+)
+@pytest.mark.parametrize("servers", [1, 2, 4, 8, 16])
+def test_where_one_tuple_in_twenty_takes_much_longer_nothing_times_out(servers, work_s, factor):
+    if work_s * factor < 1 and servers > 4:
+        pytest.skip("as for four servers, with more events")
+    model = Model(servers, seldom(work_s, factor, servers)).run(100).run(200)
+    assert model.timeouts == 0
+    assert model.utilised(100) >= 0.95
+
+
+@pytest.mark.parametrize("servers", [2, 8])
+def test_tuples_that_are_dealt_to_inboxes_and_vary_keep_most_tasks_busy(servers):
+    model = Model(servers, seldom(0.01, 100, servers), dealt=True).run(100).run(200)
+    assert model.timeouts == 0
+    assert model.utilised(100) >= 0.75
+
+
+def test_a_chain_with_one_slow_task_beside_many_quick_ones_has_nothing_time_out():
+    """A tuple for each of the tasks would be three minutes of work for the slow one."""
+    model = Model(1, always(10.0), places=17).run(600)
+    assert model.timeouts == 0
+    assert model.utilised(60) >= 0.9

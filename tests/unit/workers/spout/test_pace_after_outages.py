@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiercel.acker.ledger import Failure, Outcomes
+from tiercel.spark_jobs.topology.concurrency import Shape
 from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
 from tiercel.workers.spout.trees import Trees
 
@@ -30,21 +31,24 @@ WITHIN_S = 10.0
 
 
 class Server:
-    """A bolt task with its inbox: (root, seconds of work) each."""
+    """A bolt task with its inbox: (root, number, seconds of work) each."""
 
     def __init__(self):
         self.inbox = deque()
         self.free_at = 0.0
+        # Roots that it was given and has not acked, as a bolt does that acks many at once.
+        self.held = []
 
 
 class World:
-    """A queue, a spout with its trees and its bound, and bolt tasks that are fed in turn.
+    """A queue, a spout with its trees and its bound, and bolt tasks that pull from a line, or have
+    an inbox each that is fed in turn.
 
     Messages are (number, seconds of work); in flight they are known by the epoch too. A negative
-    number always fails.
+    number always fails. A task acks ``at_once`` together.
     """
 
-    def __init__(self, servers=2, depth=1):
+    def __init__(self, servers=2, depth=1, *, dealt=False, at_once=1, timeout_s=TIMEOUT_S):
         self.now = 0.0
         self.numbers = itertools.count(1)
         self.roots = itertools.count(1)
@@ -60,17 +64,20 @@ class World:
         self.rate = self.arrived = 0.0
         self.work_s = 0.2
         self.servers = [Server() for _ in range(servers)]
+        self.line = None if dealt else deque()
         self.turn = itertools.cycle(self.servers)
+        self.at_once = at_once
         self.outcomes = []
         # Parts that are away; the driver's lease outlives it.
         self.away = set()
         self.driver_gone_at = float("inf")
         self.look_at = 0.0
         self.bounds = []
-        self.admission = Admission.for_topology(None, timedelta(seconds=TIMEOUT_S), depth)
+        timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+        shape = Shape(depth=depth, places=servers, dealt=dealt)
+        self.admission = Admission.for_topology(None, timeout, shape)
         tally = SimpleNamespace(add=lambda *_: None, error=lambda _: False)
         ledger = SimpleNamespace(forget=lambda _: None)
-        timeout = timedelta(seconds=TIMEOUT_S)
         self.trees = Trees(self, ledger, tally, self.admission, timeout)
 
     # -- what a spout is told ----------------------------------------------------------------------
@@ -157,29 +164,47 @@ class World:
 
     def execute(self):
         for server in self.servers:
-            while server.inbox and server.free_at + server.inbox[0][2] <= self.now:
-                root, number, work_s = server.inbox.popleft()
-                server.free_at += work_s
+            if self.line is None:
+                self._work(server, server.inbox)
+        while self.line:
+            # The head of the line goes to the task that is free first.
+            first = min(self.servers, key=lambda server: server.free_at)
+            if not self._work(first, self.line, most=1):
+                break
+        for server in self.servers:
+            if not (server.inbox if self.line is None else self.line):
+                server.free_at = max(server.free_at, self.now)
+
+    def _work(self, server, queue, most=1_000_000):
+        """Execute from a queue what ends by now; returns the number of tuples."""
+        done = 0
+        while queue and done < most and server.free_at + queue[0][2] <= self.now:
+            root, number, work_s = queue.popleft()
+            server.free_at += work_s
+            done += 1
+            if number < 0:
                 failure = Failure(root=root, component="b", task=1, reason="no")
-                self.outcomes.append((root, failure if number < 0 else None))
-            if not server.inbox:
-                server.free_at = self.now
+                self.outcomes.append((root, failure))
+                continue
+            server.held.append(root)
+            if len(server.held) >= self.at_once:
+                self.outcomes += [(held, None) for held in server.held]
+                server.held = []
+        return done
 
     def fill(self):
-        self.ask(self.admission.bound - self.trees.working)
-        if self.trees.working >= self.admission.bound:
-            self.admission.reached(self.now, self.trees.first_at(self.now))
-            self.ask(self.admission.bound - self.trees.working)
-
-    def ask(self, room):
+        room = self.admission.bound - self.trees.working
         sent = []
         while self.ready and len(sent) < room:
             message = self.ready.popleft()
             root = next(self.roots)
             self.unacked[message] = root
-            next(self.turn).inbox.append((root, *message))
+            inbox = next(self.turn).inbox if self.line is None else self.line
+            inbox.append((root, *message))
             sent.append((root, (self.epoch, message)))
         self.trees.sent(sent, self.now)
+        if len(sent) >= room:
+            self.admission.reached(self.now)
 
     # -- outages -----------------------------------------------------------------------------------
 
@@ -192,7 +217,7 @@ class World:
     def redis_emptied(self, seconds):
         self._without("redis", seconds)
         self._empty_inboxes()
-        self.trees.give_back_all("Redis lost the ledger", self.now)
+        self.trees.give_back_all("Redis lost the ledger")
 
     def broker_away(self, seconds):
         """Open messages come again, and no outcome of their first delivery counts."""
@@ -205,7 +230,9 @@ class World:
     def driver_killed(self, seconds):
         """The next one releases what the last one had not done."""
         self._without_driver(seconds)
-        roots = [root for server in self.servers for root, _, _ in server.inbox]
+        inboxes = [server.inbox for server in self.servers] + [self.line or deque()]
+        roots = [root for inbox in inboxes for root, _, _ in inbox]
+        roots += [root for server in self.servers for root in server.held]
         self._empty_inboxes()
         self.trees.take_outcomes(Outcomes(released=roots), self.now)
 
@@ -227,8 +254,11 @@ class World:
             server.free_at = self.now
 
     def _empty_inboxes(self):
+        if self.line is not None:
+            self.line.clear()
         for server in self.servers:
             server.inbox.clear()
+            server.held.clear()
             server.free_at = self.now
 
 
@@ -240,6 +270,9 @@ OUTAGES = [
     World.driver_killed,
     World.run_lost,
 ]
+
+
+GROUPINGS = pytest.mark.parametrize("dealt", [False, True], ids=["line", "inboxes"])
 
 
 def under_load(load, **settings):
@@ -268,7 +301,11 @@ def leaves_in(world):
 
 @pytest.fixture(scope="module")
 def without_outage():
-    return {load: leaves_in(under_load(load)) for load in ("light", "full")}
+    return {
+        (load, dealt): leaves_in(under_load(load, dealt=dealt))
+        for load in ("light", "full")
+        for dealt in (False, True)
+    }
 
 
 def assert_as_fast_as_ever(world, took_s):
@@ -279,32 +316,63 @@ def assert_as_fast_as_ever(world, took_s):
     assert leaves_in(world) <= FACTOR * took_s + 0.5, f"the bound is {world.bounds[-1]}"
 
 
+@GROUPINGS
 @pytest.mark.parametrize("load", ["light", "full"])
 @pytest.mark.parametrize("seconds", [1, 40, 600])
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
 def test_after_an_outage_a_backlog_leaves_as_fast_as_without_one(
-    outage, seconds, load, without_outage
+    outage, seconds, load, dealt, without_outage
 ):
-    world = under_load(load)
+    world = under_load(load, dealt=dealt)
     outage(world, seconds)
-    assert_as_fast_as_ever(world, without_outage[load])
+    assert_as_fast_as_ever(world, without_outage[load, dealt])
 
 
+@GROUPINGS
 @pytest.mark.parametrize("seed", range(8))
-def test_after_any_outages_in_a_row_a_backlog_leaves_as_fast_as_without_one(seed, without_outage):
+def test_after_any_outages_in_a_row_a_backlog_leaves_as_fast_as_without_one(
+    seed, dealt, without_outage
+):
     chance = random.Random(seed)
     load = chance.choice(["light", "full"])
-    world = under_load(load)
+    world = under_load(load, dealt=dealt)
     for _ in range(4):
         chance.choice(OUTAGES)(world, chance.choice([1, 5, 25, 35, 90]))
         world.run(chance.choice([0.1, 3, 30]))
-    assert_as_fast_as_ever(world, without_outage[load])
+    assert_as_fast_as_ever(world, without_outage[load, dealt])
 
 
+@pytest.mark.parametrize("timeout_s", [TIMEOUT_S, None])
+def test_thirty_thousand_messages_after_half_an_hour_of_light_load_leave_at_once(timeout_s):
+    world = World(timeout_s=timeout_s)
+    world.rate = 5.0
+    world.run(1_800)
+    world.rate = 0.0
+    world.work_s = QUICK_S
+    burst = world.publish(30_000, QUICK_S)
+    began = world.now
+    world.until(lambda: all(message in world.acked for message in burst), 60.0)
+    assert world.now - began <= 5.0 + 30_000 * QUICK_S / 2
+
+
+@pytest.mark.parametrize("outage", [None, *OUTAGES])
+@pytest.mark.parametrize("at_once", [2, 8, 16])
+def test_a_bolt_that_holds_tuples_until_it_has_some_does_not_stand_still(at_once, outage):
+    world = World(servers=1, at_once=at_once)
+    world.publish(800, 0.001)
+    if outage is not None:
+        world.until(lambda: world.acked, 60.0)
+        world.publish(800, 0.001)
+        outage(world, 20)
+    wanted = 800 if outage is None else 1_600
+    world.until(lambda: len(world.acked) > wanted - at_once, 120.0)
+
+
+@GROUPINGS
 @pytest.mark.parametrize("failing", [4, 8, 50])
 @pytest.mark.parametrize("work_s", [0.01, 0.2])
-def test_messages_that_always_fail_keep_no_other_waiting(failing, work_s):
-    world = World(servers=4)
+def test_messages_that_always_fail_keep_no_other_waiting(failing, work_s, dealt):
+    world = World(servers=4, dealt=dealt)
     world.ready += [(-number, work_s) for number in range(1, failing + 1)]
     good = world.publish(400, 0.01)
     world.until(lambda: world.acked, 5.0)

@@ -6,6 +6,7 @@ import pytest
 
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.workers.errors import UsageError
+from tiercel.workers.spout.admission import FIRST_BOUND
 from tiercel.workers.spout.process import SpoutProcess
 
 
@@ -33,10 +34,13 @@ def test_the_message_timeout_is_thirty_seconds_or_what_is_set_or_none_at_all():
 
 
 def test_the_bound_on_what_is_in_flight_is_fixed_if_it_is_set_for_the_topology_or_the_spout():
-    assert not settings().admission.fixed
+    assert settings().admission.bound == FIRST_BOUND
     assert settings(max_spout_pending=7).admission.bound == 7
-    bound = settings(max_spout_pending=7, overrides={"max_spout_pending": 9}).admission
-    assert (bound.bound, bound.fixed) == (9, True)
+    admission = settings(max_spout_pending=7, overrides={"max_spout_pending": 9}).admission
+    for now in range(1, 200):
+        admission.reached(float(now))
+        admission.completed(9, 0.1, now + 0.01)
+    assert admission.bound == 9
 
 
 @pytest.mark.parametrize(("ackers", "tracked"), [(0, False), (1, True), (3, True)])

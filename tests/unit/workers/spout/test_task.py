@@ -22,7 +22,6 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.admission_limits import Limits
 from tiercel.workers.spout.outbox import Attendance
 from tiercel.workers.spout.task import Patience, SpoutSettings
 
@@ -532,7 +531,7 @@ def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
 
 
 def test_the_spout_is_told_what_to_expect_as_the_bound_changes():
-    admission = Admission(bound=2, limits=Limits())
+    admission = Admission(bound=2)
     with running(ListSpout(30), replace(SETTINGS, admission=admission)) as bench:
         wait_until(lambda: 2 in bench.spout.expected, 5, "the first bound")
         bench.ack(*received(bench, 2))
