@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.link import Link
+
+log = logging.getLogger(__name__)
 
 # Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
 # are part of a contiguous prefix some milliseconds later, which is one ack.
@@ -152,6 +155,13 @@ class Acks:
     def _take(self, *, singles: bool) -> None:
         acks = self.book.take(singles=singles)
         for ack in acks:
+            # Step 9 of docs/one-message.md.
+            log.debug(
+                "9. delivery tag %d%s is acked to RabbitMQ",
+                ack.tag,
+                " and all before it" * ack.multiple,
+                extra={"event": "message_step"},
+            )
             self._channel.basic_ack(ack.tag, multiple=ack.multiple)
         if acks:
             self._sent()

@@ -5,6 +5,7 @@ The consumer is begun, ended, and followed by another one when the prefetch chan
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from tiercel.queues.consuming.messages import EpochSettings, OpenMessages
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
 from tiercel.queues.retry import delivered_before
+
+log = logging.getLogger(__name__)
 
 # A broker that has a message and may send it does so in milliseconds.
 _QUIET_S = 0.25
@@ -189,10 +192,21 @@ class Epoch:
                 delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}"
             )
         else:
-            self.messages.add(delivery)
-            if self.hand_out.add(delivery):
-                self._settings.wake()
+            self._add(delivery)
         self.adjust()
+
+    def _add(self, delivery: Delivery) -> None:
+        """Hand it out: step 1 of docs/one-message.md."""
+        log.debug(
+            "1. message %d of channel %d came from queue %r",
+            delivery.tag,
+            self.number,
+            self._settings.queue,
+            extra={"event": "message_step"},
+        )
+        self.messages.add(delivery)
+        if self.hand_out.add(delivery):
+            self._settings.wake()
 
     # -- settling them -----------------------------------------------------------------------------
 

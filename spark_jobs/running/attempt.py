@@ -287,16 +287,7 @@ class Attempt:
         self._begin(step, shares, cut=sealed is None and not taken.together)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
         step.record.tell_raised = counting.noting(self.task, setup.component)
-        may = self._may if self._gives_back else self._slices.may
-        try:
-            with counting.executing(self.task, setup.component):
-                if (retaken := self.retaken) is None:
-                    done = step.execute(None if sealed or taken.together else may)
-                else:
-                    done = self._execute_retaken(retaken, taken, step, None if sealed else may)
-        finally:
-            with self._between:
-                self.doing = None
+        done = self._executed(step, taken, sealed)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
@@ -311,6 +302,32 @@ class Attempt:
                 self._reseal(covered, self._order.conflicted(shares, done))
             self._slices.committed()
         self._end(taken, done, number)
+        if log.isEnabledFor(logging.DEBUG):
+            self._log("6. task %d of %s committed its step with tuples of root %d", step)
+
+    def _executed(self, step: Step, taken: StepInput, sealed: Covered | None) -> Done:
+        """Run the bolt over the input of a step."""
+        debugging = log.isEnabledFor(logging.DEBUG)
+        if debugging:
+            self._log("4. task %d of %s took tuples of root %d", step)
+        may = self._may if self._gives_back else self._slices.may
+        try:
+            with self.around.counting.executing(self.task, self._setup.component):
+                if (retaken := self.retaken) is None:
+                    done = step.execute(None if sealed or taken.together else may)
+                else:
+                    done = self._execute_retaken(retaken, taken, step, None if sealed else may)
+        finally:
+            with self._between:
+                self.doing = None
+        if debugging:
+            self._log("5. task %d of %s executed tuples of root %d", step)
+        return done
+
+    def _log(self, text: str, step: Step) -> None:
+        """Log steps 4 to 6 of docs/one-message.md, one line per root."""
+        for root in step.all_roots:
+            log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
 
     def _end(self, taken: StepInput, done: Done, number: int) -> None:
         """The step has left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from tiercel.acker.inbox.records import PARCEL_BYTES
@@ -14,6 +15,8 @@ from tiercel.workers.spout.pace import Pace
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.telling import Telling
 from tiercel.workers.spout.trees import Trees
+
+log = logging.getLogger(__name__)
 
 BATCH_TUPLES = 2_000
 # No further tuple is asked for after this size, so that a batch is encoded in little memory.
@@ -111,6 +114,8 @@ class Filling:
         fate = self._outbox.send(now)
         if fate is BatchFate.LATER:
             return False
+        if fate is not BatchFate.REFUSED and log.isEnabledFor(logging.DEBUG):
+            self._log("3. message %s, root %d, is in the ledger and on its way")
         emitted = self._outgoing
         self._outgoing = Emitted()
         # The timeout begins here: whatever waited for Redis until now had not been emitted.
@@ -147,5 +152,13 @@ class Filling:
 
     def _put(self) -> None:
         emission, self._outgoing = self._collector.take()
+        if log.isEnabledFor(logging.DEBUG):
+            self._log("2. message %s is root %d")
         self._trees.sending(emission.roots)
         self._outbox.put(emission)
+
+    def _log(self, step: str) -> None:
+        """Log steps 2 and 3 of docs/one-message.md for each tracked tuple of the batch."""
+        for root, msg_id in self._outgoing.tuples:
+            if root is not None and msg_id is not None:
+                log.debug(step, msg_id, root, extra={"event": "message_step"})

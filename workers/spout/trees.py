@@ -114,6 +114,12 @@ class Trees:
         """
         if self._sending:
             outcomes = self._put_aside(outcomes)
+        # Steps 7 and 8 of docs/one-message.md.
+        if log.isEnabledFor(logging.DEBUG):
+            for root in outcomes.acked:
+                log.debug(
+                    "7. the tree of root %d is complete", root, extra={"event": "message_step"}
+                )
         late = self._ack(outcomes.acked, now)
         for failure in outcomes.failed:
             in_flight = self._pending.pop(failure.root)
@@ -162,6 +168,9 @@ class Trees:
 
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
         """The trees of these messages were processed, or are not tracked."""
+        if log.isEnabledFor(logging.DEBUG):
+            for msg_id in msg_ids:
+                log.debug("8. the spout acks message %s", msg_id, extra={"event": "message_step"})
         self._tally.add("acked", len(msg_ids))
         self._telling.ack(msg_ids)
 

@@ -262,7 +262,7 @@ def good_ones_s(amqp_url, queue, poison, bound=None):
 
 
 def slowness(amqp_url, bound):
-    """How many times as long as on an idle machine good messages take now by themselves."""
+    """Good messages alone take this many times as long as on an idle machine."""
     _, alone_s = good_ones_s(amqp_url, filled(amqp_url, 400, RETRY), set(), bound)
     at_once = min(bound or len(Stack.TASKS), len(Stack.TASKS))
     # 10 ms in the bolt, and half as much on the way.
