@@ -328,12 +328,14 @@ class MemoryInbox:
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            room = size - sum(len(entry.payload) for entry in entries)
-            had = sum(entry.tuples for entry in entries)
+            had, room = 0, size
+            for entry in entries:
+                had += entry.tuples
+                room -= len(entry.payload)
             most = claims.tuples - had
             most = max(most, min(most + claims.more, self._line.share)) if claims.more else most
             at_end = not entries or number_of(entries[-1].position) == max(box.entries)
-            if at_end and (not entries or (room > 0 and had < tuples)):
+            if most > 0 and at_end and (not entries or (room > 0 and had < tuples)):
                 entries += self._claim(box, most, room)
             if entries:
                 box.taken = entries[-1].position
