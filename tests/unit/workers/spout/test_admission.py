@@ -2,6 +2,7 @@ from datetime import timedelta
 
 import pytest
 
+from tiercel import AsyncBolt, BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.spark_jobs.topology.concurrency import Shape
 from tiercel.workers.spout.admission import FIRST_BOUND, LARGEST_BOUND, UNPROVEN_BOUND, Admission
 
@@ -97,6 +98,39 @@ def test_each_task_has_enough_however_low_the_rate(dealt):
     admission = adaptive(places=16, dealt=dealt)
     rounds(admission, lambda bound: 3.0 * max(1.0, bound / 16), 40)
     assert 24 <= admission.bound <= 64
+
+
+class Calls(AsyncBolt):
+    """Has a hundred calls under way at once."""
+
+    async def execute(self, tup, collector):
+        pass
+
+
+class Look(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def shape_of(grouping, tasks, spouts=1):
+    builder = TopologyBuilder("t")
+    builder.set_spout("spout", QueueSpout("q", fields="word string"), parallelism=spouts)
+    builder.set_bolt("calls", Calls(), parallelism=2).shuffle_grouping("spout")
+    look = builder.set_bolt("look", Look(), parallelism=tasks)
+    look.fields_grouping("spout", "word") if grouping == "fields" else look.shuffle_grouping(
+        "spout"
+    )
+    return Shape.of(builder.build())
+
+
+def test_the_shape_counts_calls_and_tasks_for_each_spout_task():
+    assert shape_of("shuffle", 4) == Shape(depth=1, places=204, dealt=False)
+    assert shape_of("shuffle", 4, spouts=2) == Shape(depth=1, places=102, dealt=False)
+
+
+def test_only_inboxes_of_several_tasks_are_dealt_to():
+    assert shape_of("fields", 4).dealt
+    assert not shape_of("fields", 1).dealt
 
 
 def test_a_rebalance_changes_what_is_enough():
