@@ -44,6 +44,22 @@ class Record(BasicBolt):
         self.lines.clear()
 
 
+class Slow(BasicBolt):
+    """Writes down the number, and the folder for temporary files, which names the host."""
+
+    def execute(self, tup, collector):
+        threading.Event().wait(0.5)
+        with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
+            file.write(f"{tup['number']} {os.environ['TMPDIR']}\n")
+
+
+def slow():
+    builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
+    builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    return builder.build()
+
+
 def topology():
     builder = TopologyBuilder(NAME, Config(message_timeout_secs=60, shutdown_grace_secs=5))
     builder.set_spout(

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from tests.acceptance import rebalanced
 from tests.support.load import Load
 from tests.support.running import running
+from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
+from tiercel import Publisher
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
@@ -124,3 +126,42 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
     # The messages of a commit may be given back after it wrote its state, if the driver is
     # killed just then.
     assert 0 <= counted(stack) - len(published) <= repeats + RATE
+
+
+def test_an_executor_that_joins_takes_from_what_waits_already(tmp_path, monkeypatch):
+    # Executors have the environment of their host.
+    monkeypatch.setenv(rebalanced.FOLDER, str(tmp_path / "work"))
+    for folder in ("work", "hosts"):
+        (tmp_path / folder).mkdir()
+    with (
+        Standalone(tmp_path / "hosts", hosts=1) as spark,
+        running(
+            "tests.acceptance.rebalanced:slow",
+            tmp_path / "work",
+            rebalanced.FOLDER,
+            queues=(rebalanced.QUEUE,),
+            master=spark.url,
+        ) as stack,
+    ):
+        numbers = range(300)
+        with Publisher(stack.amqp_url) as publisher:
+            publisher.publish(rebalanced.QUEUE, [b'{"number": %d}' % number for number in numbers])
+        wait_until(lambda: written(stack), 240, "the topology to run")
+        spark.join()
+        wait_until(lambda: spark.executors("host-2"), 120, "its executor")
+
+        def both() -> bool:
+            rebalance(stack)
+            least = len(written(stack)) + 20
+            wait_until(lambda: len(written(stack)) >= least, 60, "the new run to work")
+            return len(places(stack)) == 2
+
+        wait_until(both, 120, "both to work, once Spark knows the executor")
+        wait_until(lambda: len(written(stack)) == len(numbers), 240, "every message")
+        done = written(stack)
+        assert {number for number, _ in done} == set(numbers)
+        assert set(done.values()) == {1}, "a rebalance finishes what was begun"
+        assert places(stack) == spark.hosts
+        joined = sum(place.endswith("host-2-tmp") for _, place in done)
+        assert joined >= len(numbers) // 10
+        wait_until(lambda: at_rest(stack), 120, "an empty queue")

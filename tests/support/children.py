@@ -34,6 +34,11 @@ def spark_jvms(driver: int) -> list[int]:
     return sorted(_below(driver, b"org.apache.spark."))
 
 
+def below(pid: int, command: bytes) -> list[int]:
+    """The processes below another with this word in their command."""
+    return sorted(_below(pid, command))
+
+
 def family(pid: int) -> list[int]:
     """A process and all that it has started."""
     return [pid, *_below(pid, b"")]

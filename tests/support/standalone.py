@@ -13,6 +13,7 @@ from typing import Self
 
 import pyspark
 
+from tests.support.children import below
 from tests.support.waiting import wait_until
 
 _SPARK = Path(pyspark.__file__).parent
@@ -32,10 +33,8 @@ class Standalone:
     def __enter__(self) -> Self:
         self._start("master", _MASTER, "--host", "127.0.0.1", "--port", "0")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
-        for number, name in enumerate(self._names, 2):
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name))
-            self._start(name, _WORKER, "--host", f"127.0.0.{number}", *size, self.url)
-            self._said(name, "(Successfully registered with master)")
+        for name in self._names:
+            self._add(name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,11 +46,26 @@ class Standalone:
         """Folders for temporary files, which Python processes of a host know as ``TMPDIR``."""
         return {str(self._temporary(name)) for name in self._names}
 
+    def join(self) -> None:
+        """Add a host to those that are there."""
+        self._names.append(f"host-{len(self._names) + 1}")
+        self._add(self._names[-1])
+
+    def executors(self, name: str) -> list[int]:
+        """Return the processes of executors on a host."""
+        return below(self._processes[name].pid, b"CoarseGrainedExecutorBackend")
+
     def kill(self, name: str) -> None:
         """End a host at once, with its executors."""
         process = self._processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def _add(self, name: str) -> None:
+        host = f"127.0.0.{self._names.index(name) + 2}"
+        size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name))
+        self._start(name, _WORKER, "--host", host, *size, self.url)
+        self._said(name, "(Successfully registered with master)")
 
     def _start(self, name: str, role: str, *arguments: str) -> None:
         self._temporary(name).mkdir(parents=True)
