@@ -1,5 +1,6 @@
-"""All that is in Redis: pending tuple trees, inboxes, counters. An ack-val reaches zero in
-lua/apply.lua.
+"""All that is in Redis: tuple trees, inboxes, counters.
+
+Step 7 of docs/one-message.md, an ack-val of 0, is in lua/apply.lua.
 
 ids           the 64-bit mix, edge ids derived with it, root ids drawn
 keys          keys of tuples, the same over all deliveries of a message

@@ -1,4 +1,4 @@
-"""Steps 1 and 6: a message comes in, and is settled.
+"""Steps 1, 8 and 9 of docs/one-message.md: a message comes in, and is acked or rejected.
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue

@@ -1,4 +1,6 @@
-"""Steps 3 to 5: bolts run in long-lived Spark tasks. Importing this does not import PySpark.
+"""Steps 4 to 6 of docs/one-message.md: bolts run in long-lived Spark tasks.
+
+Importing this does not import PySpark.
 
 Imports go one way: ``bolts`` <- ``topology`` <- ``emitting`` <- ``running`` <- ``kinds`` <-
 ``process`` <- ``spark``. No file and no folder imports one that imports it, not even for its types.
