@@ -125,7 +125,7 @@ def test_a_call_of_an_older_driver_that_comes_late_is_refused(drive):
 def test_what_was_in_the_inboxes_is_released(drive):
     driver = drive()
     run = driver._runs.begin(2)
-    inboxes = driver._ground.inboxes
+    inboxes = driver._context.inboxes
     with closing(open_ledger(run.ledger)) as ledger, closing(ledger.feed(1)) as feed:
         ledger.register(1, [7, 8], [1, 1])
         assert put(inboxes, 1, parcel(chunk(7), target=BOLT), run=run.id) == [Appended.DONE]
@@ -151,7 +151,7 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
         f"the state of 'count' was written with ackers={then}, now it is {now}: set ackers={then} "
         f"again, or remove the state"
     )
-    assert driver._ground.lease.holder() is None
+    assert driver._context.lease.holder() is None
     assert drive(ackers=then, bolt=Count())._runs.begin(2)
 
 
