@@ -68,9 +68,10 @@ class QueueSpout(Spout):
     spout is closed or deactivated, when nothing can be emitted, when they have waited for five
     minutes, and, where a return is free, when they are released for the third time.
 
-    By its ``identity`` (id, header or body) a message is the same at each delivery: the tuples of
-    its tree have the same keys then (``tup.key``), by which effects take place once. A message
-    without such an identity is processed without keys, and counted (``no_identity``).
+    By its ``identity`` (id, header or body, and the publisher's user) a message is the same at each
+    delivery: the tuples of its tree have the same keys then (``tup.key``), by which effects take
+    place once. A message without such an identity is processed without keys, and counted
+    (``no_identity``).
 
     A task holds ``prefetch`` messages at most, and besides them failed messages that wait for their
     back-off, which keep no others waiting. The queue is declared as a durable quorum queue unless
@@ -101,17 +102,16 @@ class QueueSpout(Spout):
         format: Format | None = None,  # noqa: A002 - reads best where it is used
         properties: Sequence[str] | Mapping[str, str] = (),
         bindings: Sequence[Sequence[Any]] = (),
-        identity: str | None = None,
+        identity: str | Sequence[str] | None = None,
         prefetch: int = PREFETCH,
         delivery_limit: int = DELIVERY_LIMIT,
         retry: RetryPolicy | None = None,
         declare: bool = True,
     ) -> None:
         """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
-        place ``model`` is a dataclass or a pydantic model, which validates each body.
-
-        ``format`` is text, json or bytes; by default the one that suits the fields. ``identity``:
-        "message_id", "header:NAME" or "body". Raises SchemaError or ValueError.
+        place ``model`` is a dataclass or a pydantic model, which validates each body. ``format`` is
+        text, json or bytes; by default the one that suits the fields. ``identity``: "message_id",
+        "header:NAME" or "body", or ["user_id", one of these]. Raises SchemaError or ValueError.
         """
         self._queue = WorkQueue(
             name=queue,
@@ -149,8 +149,11 @@ class QueueSpout(Spout):
         self._task = context.task_id
         self._expected = -1
         self._decode = self.decoder()
-        self._identify = None if self.identity is None else identity_reader(self.identity)
-        self._read = self.properties.reader(self._queue.name) if self.properties.columns else None
+        address = Address.parse(config["amqp_url"])
+        if self.properties.columns:
+            self._read = self.properties.reader(self._queue.name, address.user)
+        if self.identity is not None:
+            self._identify = identity_reader(self.identity, address.user)
         settings = ConsumerSettings(
             queue=replace(self._queue, held=context.held),
             wake=context.wake,
@@ -160,7 +163,7 @@ class QueueSpout(Spout):
             prefetch=self._prefetch,
             management_url=config.get("management_url"),
         )
-        self._consumer = Consumer(Address.parse(config["amqp_url"]), settings)
+        self._consumer = Consumer(address, settings)
         self._consumer.pause()  # until it is activated
         self._consumer.start()
 

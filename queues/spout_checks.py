@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.message.identity import identity_reader
 
 
-def check_settings(queue: WorkQueue, prefetch: int, identity: str | None) -> None:
+def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str] | None) -> None:
     """Raise ValueError for settings that would fail in a worker."""
     if not queue.name or len(queue.dead.encode()) > 255:
         raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue.name[:50]!r}")

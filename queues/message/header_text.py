@@ -29,12 +29,16 @@ DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
 # When it died first or was wanted later first, in seconds since the epoch: when it comes again it
 # may be older than what is remembered of its like.
 SINCE_HEADER = "x-tiercel-since"
+# Of a copy that tiercel made: the user that RabbitMQ checked when the original was published.
+SENDER_HEADER = "x-tiercel-user"
 _NOT_ITS_OWN = BROKER_HEADERS | {
     EXCHANGE_HEADER,
     ROUTING_KEY_HEADER,
     FAILURES_HEADER,
     SINCE_HEADER,
+    SENDER_HEADER,
 }
+_SENDER_NAME = SENDER_HEADER.encode()
 _EXCHANGE_NAME = EXCHANGE_HEADER.encode()
 _TEXT = ord("S")
 _NUMBERS = {
@@ -74,6 +78,24 @@ def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if not isinstance(exchange, str):
         return None
     return exchange, routing_key if isinstance(routing_key, str) else ""
+
+
+def checked_sender(properties: Any, user: str | None) -> str | None:
+    """Return the user that RabbitMQ checked when the message was published; None if it had none.
+
+    A copy has the user of the connection that made it. Where that is ``user``, our own, the
+    original's user is in a header; from any other user such a header counts for nothing.
+    """
+    sender = properties.user_id
+    if not sender:
+        return None
+    headers = properties.headers
+    if sender != user or headers is None:
+        return near_text(sender)
+    if isinstance(headers, Headers) and _SENDER_NAME not in headers.wire:
+        return near_text(sender)  # to look is cheaper than to read them
+    told = headers.get(SENDER_HEADER)
+    return told if isinstance(told, str) and told else near_text(sender)
 
 
 def published_headers(exchange: str | bytes, routing_key: str | bytes) -> dict[str, str]:

@@ -7,15 +7,15 @@ is published twice is two messages to the broker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 from tiercel.queues.broker.headers import Headers
-from tiercel.queues.message.header_text import SINCE_HEADER, header_texts
+from tiercel.queues.message.header_text import SINCE_HEADER, checked_sender, header_texts
 
 # The parts of a message that may identify it.
-WANTED = '"message_id", "header:NAME" or "body"'
+WANTED = '"message_id", "header:NAME" or "body", or ["user_id", one of these]'
 _HEADER = "header:"
 _MARK = SINCE_HEADER.encode()
 _SECONDS_DIGITS = 12
@@ -64,11 +64,20 @@ def as_identity(given: Identified) -> Identity:
     )
 
 
-def identity_reader(wanted: str) -> Callable[[Any], Identity | None]:
+def identity_reader(
+    wanted: str | Sequence[str], user: str | None = None
+) -> Callable[[Any], Identity | None]:
     """Return a function from a delivery to its identity: None where it has none.
 
-    ``wanted`` is "message_id", "header:NAME" or "body"; raises ValueError for anything else.
+    ``wanted`` is "message_id", "header:NAME" or "body"; or ["user_id", one of these], where the
+    publisher's user, which RabbitMQ checks, is a part of it. ``user`` is our own. Raises ValueError
+    for anything else.
     """
+    if isinstance(wanted, (list, tuple)):
+        if len(wanted) != 2 or wanted[0] != "user_id" or not isinstance(wanted[1], str):
+            raise ValueError(f"identity must be {WANTED}, not {wanted!r:.60}")
+        read = identity_reader(wanted[1])
+        return lambda found: _of_sender(checked_sender(found.properties, user), read(found))
     if wanted == "body":
         return _by_body
     if wanted == "message_id":
@@ -77,6 +86,15 @@ def identity_reader(wanted: str) -> Callable[[Any], Identity | None]:
         name = wanted.removeprefix(_HEADER)
         return lambda found: _by_id(found, _header(found.properties, name))
     raise ValueError(f"identity must be {WANTED}, not {wanted!r:.60}")
+
+
+def _of_sender(sender: str | None, identity: Identity | None) -> Identity | None:
+    """Return the identity among the messages of this user; None if there is no user."""
+    if sender is None or identity is None:
+        return None
+    # The length comes first: no user and id look like another pair.
+    name = sender.encode("utf-8", "surrogatepass")
+    return identity._replace(id=b"%d %b %b" % (len(name), name, identity.id))
 
 
 def _by_body(found: Identifiable) -> Identity:

@@ -9,11 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from tiercel.queues.errors import BadPropertyError, SchemaError
-from tiercel.queues.message.header_text import header_texts, near_text, published_with
+from tiercel.queues.message.header_text import (
+    checked_sender,
+    header_texts,
+    near_text,
+    published_with,
+)
 
 _LARGEST_COUNT = (1 << 31) - 1
 _CHANGING = ("delivery_count", "redelivered")
@@ -95,12 +101,14 @@ class PropertyColumns:
         mine = [f"`{column}` {PROPERTIES[name].type}" for name, column in self.columns.items()]
         return ", ".join([fields, *mine])
 
-    def reader(self, queue: str) -> Callable[[Arrived], list[Any]]:
+    def reader(self, queue: str, user: str | None = None) -> Callable[[Arrived], list[Any]]:
         """Return a function from a message of ``queue`` to the values of these columns.
 
-        It raises BadPropertyError for a message that has no true value for a column.
+        ``user`` is ours: our copies of a message have the original's ``user_id``. The function
+        raises BadPropertyError for a message that has no true value for a column.
         """
-        reads = [PROPERTIES[name].read for name in self.columns]
+        ours = {"user_id": partial(_sender, user)}
+        reads = [ours.get(name, PROPERTIES[name].read) for name in self.columns]
         return lambda arrived: [read(arrived, queue) for read in reads]
 
     def values(self, given: Mapping[str, Any]) -> list[Any]:
@@ -121,6 +129,10 @@ def _text(name: str) -> MessageProperty:
         return value if value is None or type(value) is str else near_text(value)
 
     return MessageProperty(name=name, type="string", read=read)
+
+
+def _sender(user: str | None, arrived: Arrived, _queue: str) -> str | None:
+    return checked_sender(arrived.properties, user)
 
 
 def _exchange(arrived: Arrived, _queue: str) -> str:

@@ -23,6 +23,8 @@ from tiercel.queues.broker.headers import Headers
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 from tiercel.queues.message.header_text import (
     BROKER_HEADERS,
+    SENDER_HEADER,
+    checked_sender,
     published_headers,
     since_header,
 )
@@ -79,14 +81,15 @@ class DeadLetterWriter:
         body = message.body
         published = published_headers(message.exchange, message.routing_key)
         death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
-        copy = dead_letter_properties(message.properties, death, published)
+        copy = dead_letter_properties(message.properties, death, published, self._address.user)
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
                 # The dead-letter queue may have been deleted: a new connection begins
-                # with declaring it.
+                # with declaring it. Or RabbitMQ knows our user by another name.
                 outlet.reconnect(error)
-                outlet.submit(Publication("", self._dead, body, copy, done))
+                plain = dead_letter_properties(message.properties, death, published)
+                outlet.submit(Publication("", self._dead, body, plain, done))
             else:
                 done(error)
 
@@ -104,10 +107,13 @@ class DeadLetterWriter:
 
 
 def dead_letter_properties(
-    properties: Any, death: Death, published: Mapping[str, str] = MappingProxyType({})
+    properties: Any,
+    death: Death,
+    published: Mapping[str, str] = MappingProxyType({}),
+    user: str | None = None,
 ) -> BasicProperties:
     """Return the properties of the copy: the original's, persistent, with its death and the place
-    where it was published.
+    where it was published. ``user`` as in ``copy_properties``.
 
     Properties that only fit the original are left out. So are headers that cannot be read or do not
     fit into a frame beside the reason, which then says so.
@@ -117,7 +123,7 @@ def dead_letter_properties(
     if headers.unreadable:
         death = _without(death, f"headers left out: {headers.unreadable}")
     kept = clean_headers(headers).plus(told)
-    copy = copy_properties(properties, kept.plus(_ours(death)))
+    copy = copy_properties(properties, kept.plus(_ours(death)), user)
     if size_of(copy) > FRAME_BYTES:
         death = _without(
             death,
@@ -125,16 +131,23 @@ def dead_letter_properties(
             "reason",
         )
         kept = Headers.of(told)
-        copy = copy_properties(properties, kept.plus(_ours(death)))
+        copy = copy_properties(properties, kept.plus(_ours(death)), user)
     return copy
 
 
-def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
+def copy_properties(properties: Any, headers: Headers, user: str | None = None) -> BasicProperties:
     """A persistent copy with other headers.
 
-    Without ``expiration``, which would delete it from the next queue too, and without ``user_id``,
-    which must be the user of the connection that publishes.
+    Without ``expiration``, which would delete it from the next queue too. ``user_id`` must be the
+    user of the connection that publishes: where the original's was checked, the copy has ``user``,
+    and the original's in a header, which only copies of this user may have. Without a ``user`` it
+    has neither.
     """
+    sender = checked_sender(properties, user) if user else None
+    if sender is not None:
+        headers = headers.plus({SENDER_HEADER: sender})
+    elif SENDER_HEADER in headers:
+        headers = headers.without(SENDER_HEADER.__eq__)
     return Properties(
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
@@ -147,6 +160,7 @@ def copy_properties(properties: Any, headers: Headers) -> BasicProperties:
         timestamp=properties.timestamp,
         type=properties.type,
         app_id=properties.app_id,
+        user_id=None if sender is None else user,
     )
 
 

@@ -165,7 +165,7 @@ def purge(amqp_url: str, queue: str) -> int:
 def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int) -> None:
     tag, properties, body = letter
     try:
-        box.put(queue, _as_new(properties), body, moved)
+        box.put(queue, _as_new(properties, box.user), body, moved)
     except QueuesError:
         # To be refused again and again must not use up a delivery limit either.
         box.leave(tag, properties, body)
@@ -174,7 +174,7 @@ def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int
     box.channel.basic_ack(tag)
 
 
-def _as_new(properties: Any) -> Any:
+def _as_new(properties: Any, user: str) -> Any:
     """The properties without a trace of its death, but for since when it may have had effects; says
     so if headers must be left out.
     """
@@ -186,7 +186,7 @@ def _as_new(properties: Any) -> Any:
             extra={"event": "headers_left_out"},
         )
     kept = clean_headers(headers).without(lambda name: name.startswith(_DEATH_HEADERS))
-    return copy_properties(properties, _since(headers).plus(_published(headers)).plus(kept))
+    return copy_properties(properties, _since(headers).plus(_published(headers)).plus(kept), user)
 
 
 def _since(headers: Headers) -> Headers:

@@ -44,13 +44,13 @@ class DelayWriter:
         failures: int,
         done: Callable[[QueuesError | None], None],
     ) -> None:
-        """Copy it; ``done`` is called once with None when a delay queue has the copy, on
-        another thread if it was sent.
+        """Copy it with its ``failures``: to RabbitMQ the copy is a new message.
 
-        ``failures`` go with the copy: to RabbitMQ it is a new message, never delivered before.
+        ``done`` is called once with None when a delay queue has it, on another thread if it was
+        sent.
         """
         published = published_headers(message.exchange, message.routing_key)
-        copy = delay_properties(message.properties, failures, published)
+        copy = delay_properties(message.properties, failures, published, self._address.user)
         if size_of(copy) > FRAME_BYTES:
             done(MessageTooLargeError("its headers leave no room for the number of its failures"))
             return
@@ -69,8 +69,9 @@ class DelayWriter:
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
-                # The queue may have been deleted: the outlet declares it again.
-                outlet.submit(publication)
+                # The queue was deleted: the outlet declares it again. Or our user has another name.
+                plain = delay_properties(message.properties, failures, published)
+                outlet.submit(replace(publication, properties=plain))
             else:
                 done(error)
 
@@ -84,7 +85,10 @@ class DelayWriter:
 
 
 def delay_properties(
-    properties: Any, failures: int, published: Mapping[str, str] = MappingProxyType({})
+    properties: Any,
+    failures: int,
+    published: Mapping[str, str] = MappingProxyType({}),
+    user: str | None = None,
 ) -> BasicProperties:
     """Return the properties of the copy: the original's, persistent, with the number of failures so
     far, the place where it was published, and the time since which it may have had effects.
@@ -95,4 +99,4 @@ def delay_properties(
     """
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
     told = {**published, **since_header(headers), FAILURES_HEADER: failures}
-    return copy_properties(properties, headers.plus(told))
+    return copy_properties(properties, headers.plus(told), user)

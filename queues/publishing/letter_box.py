@@ -53,15 +53,20 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
                 ) from error
             raise refusal from error
         yield LetterBox(
-            connection, name, nack_counts=check_server(connection, address) < FREE_NACK_SINCE
+            connection,
+            name,
+            address.user,
+            nack_counts=check_server(connection, address) < FREE_NACK_SINCE,
         )
 
 
 class LetterBox(OpenQueue):
     """A dead-letter queue that is there."""
 
-    def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
+    def __init__(self, connection: Any, name: str, user: str, *, nack_counts: bool) -> None:
         super().__init__(connection, name, nack_counts=nack_counts)
+        # The user of the connection.
+        self.user = user
         # A channel to publish over.
         self._outlet: Any = None
         # Letters that came, and that the caller has not seen yet.
@@ -118,7 +123,8 @@ class LetterBox(OpenQueue):
         if _returns(properties) < RETURNS:
             self.hold()
             return
-        self.put(self.name, copy_properties(properties, clean_headers(properties.headers)), body, 0)
+        copy = copy_properties(properties, clean_headers(properties.headers), self.user)
+        self.put(self.name, copy, body, 0)
         self.channel.basic_ack(tag)
 
     def give_back(self, gone: int) -> None:

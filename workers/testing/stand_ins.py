@@ -95,7 +95,10 @@ class BodyFeeder(FeederSpout):
             direct_streams=spout.direct_streams,
         )
         self._decode = spout.decoder()
-        self._known_by = spout.identity
+        known_by = spout.identity
+        # Where messages are known by their publisher's user too, it is the broker's default user.
+        self._by_user = not isinstance(known_by, str | None)
+        self._known_by = known_by if isinstance(known_by, str | None) else known_by[1]
         self._identify = None if spout.identity is None else identity_reader(spout.identity)
         # Bodies with the values of their properties; the delivery tag is the message id.
         self._bodies: deque[tuple[Delivery, list[Any]]] = deque()
@@ -119,6 +122,8 @@ class BodyFeeder(FeederSpout):
     def _said(self, properties: Mapping[str, Any], identity: str | None) -> dict[str, Any]:
         """Return the properties that hold the message's identity and time."""
         said = {name: properties[name] for name in _KNOWN_BY if name in properties}
+        if self._by_user:
+            said["user_id"] = properties.get("user_id", "guest")
         if identity is None:
             return said
         if self._known_by == "message_id":

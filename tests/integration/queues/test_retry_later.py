@@ -2,16 +2,20 @@
 
 import time
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique
 from tests.support.waiting import wait_until
+from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.delays import delay_queue
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.consuming.messages import Later
+from tiercel.queues.message.identity import identity_reader
+from tiercel.queues.publishing.dead_letters import requeue
 from tiercel.queues.retry import NO_WAIT
 
 COUNT = 10_000
@@ -230,3 +234,47 @@ def test_a_monitor_counts_what_lies_in_the_delay_queues(servers):
                 60,
                 "three messages that lie in delay queues",
             )
+
+
+@pytest.mark.embedded
+def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(servers):
+    """RabbitMQ checks ``user_id``; a copy names the first user in a header of tiercel's user."""
+    with servers.rabbitmq() as server:
+        for user in ("ann", "eve"):
+            server.control("add_user", user, user)
+            server.control("set_permissions", user, "", ".*", ".*")
+        queue = filled(server.url, b"of nobody", message_id="7")
+        as_user = {user: _as_user(server.url, user) for user in ("ann", "eve")}
+        put(as_user["ann"], queue.name, b"of ann", message_id="7", user_id="ann")
+        forged = {"x-tiercel-user": "ann"}
+        put(as_user["eve"], queue.name, b"of eve", message_id="7", user_id="eve", headers=forged)
+        own = Address.parse(server.url).user
+        read = identity_reader(["user_id", "message_id"], own)
+        with Desk(server.url, queue.name) as desk:
+            first = {delivery.body: delivery for delivery in desk.take(3)}
+            known = {body: read(delivery) for body, delivery in first.items()}
+            assert known[b"of nobody"] is None
+            assert known[b"of ann"].id != known[b"of eve"].id
+            for delivery in first.values():
+                want_later(desk, delivery, 1)
+            again = desk.take(3)
+            assert {delivery.body: _ids(read(delivery)) for delivery in again} == {
+                body: _ids(identity) for body, identity in known.items()
+            }
+            for delivery in again:
+                desk.consumer.dead_letter(delivery.epoch, delivery.tag, "no good")
+            desk.wait_for("dead_lettered", 3)
+            assert requeue(server.url, queue.name) == 3
+            back = desk.take(3)
+            assert {delivery.body: _ids(read(delivery)) for delivery in back} == {
+                body: _ids(identity) for body, identity in known.items()
+            }
+
+
+def _ids(identity):
+    return None if identity is None else identity.id
+
+
+def _as_user(amqp_url, user):
+    parts = urlsplit(amqp_url)
+    return parts._replace(netloc=f"{user}:{user}@{parts.hostname}:{parts.port}").geturl()

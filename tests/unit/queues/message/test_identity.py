@@ -123,3 +123,39 @@ def test_a_spout_of_another_kind_gives_text_or_bytes():
     assert as_identity("\ud800").id
     with pytest.raises(ValueError, match="identified by text or bytes"):
         as_identity(17)
+
+
+BY_USER = ["user_id", "message_id"]
+
+
+def test_one_id_of_two_users_is_two_identities():
+    read = identity_reader(BY_USER, "tiercel")
+    ann = read(arrived(user_id="ann", message_id="7"))
+    assert read(arrived(user_id="ann", message_id="7")) == ann
+    assert read(arrived(user_id="bob", message_id="7")).id != ann.id
+    assert read(arrived(user_id="ann 7", message_id="")) is None
+    assert (
+        read(arrived(user_id="a", message_id="b c")).id
+        != read(arrived(user_id="a b", message_id="c")).id
+    )
+
+
+def test_without_a_user_that_was_checked_there_is_no_identity():
+    assert identity_reader(BY_USER, "tiercel")(arrived(message_id="7")) is None
+
+
+@pytest.mark.parametrize("copied_by", [None, "bob"])
+def test_the_user_in_the_header_of_a_copy_counts_for_copies_of_our_own_user_alone(copied_by):
+    read = identity_reader(BY_USER, "tiercel")
+    ann = read(arrived(user_id="ann", message_id="7"))
+    told = {"x-tiercel-user": "ann"}
+    assert read(arrived(user_id="tiercel", message_id="7", headers=told)) == ann
+    assert read(arrived(user_id=copied_by, message_id="7", headers=told)) != ann
+
+
+@pytest.mark.parametrize(
+    "wanted", [["user_id"], ["message_id", "user_id"], ["user_id", "id"], ["user_id", BY_USER], []]
+)
+def test_other_pairs_are_refused_with_what_there_is(wanted):
+    with pytest.raises(ValueError, match=r'"body", or \["user_id", one of these\]'):
+        QueueSpout("orders", identity=wanted)

@@ -66,6 +66,21 @@ def test_it_does_not_expire_go_elsewhere_or_claim_another_user():
     assert set(copy.headers) == {REASON, "x-tiercel-queue", "x-tiercel-since", *OURS}
 
 
+def test_the_user_that_was_checked_travels_in_a_header_of_our_own_user_s_copy():
+    original = BasicProperties(user_id="ann", headers={"x-tiercel-user": "forged"})
+    copy = dead(original, "q", "r", {}, "tiercel")
+    assert (copy.user_id, copy.headers["x-tiercel-user"]) == ("tiercel", "ann")
+    again = dead(copy, "q", "r", {}, "tiercel")
+    assert (again.user_id, again.headers["x-tiercel-user"]) == ("tiercel", "ann")
+
+
+def test_a_message_without_a_checked_user_gets_none_by_its_copy():
+    forged = BasicProperties(headers={"x-tiercel-user": "forged"})
+    copy = dead(forged, "q", "r", {}, "tiercel")
+    assert copy.user_id is None
+    assert "x-tiercel-user" not in copy.headers
+
+
 @pytest.mark.parametrize("odd", ODD)
 def test_whatever_headers_the_sender_wrote_travel_byte_for_byte_or_are_said_to_be_missing(odd):
     original = read_properties(properties(ODD[odd]))

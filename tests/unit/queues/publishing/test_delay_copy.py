@@ -5,6 +5,7 @@ import time
 from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
+from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.message.header_text import header_texts, published_headers, published_with
@@ -81,6 +82,6 @@ def test_a_count_that_a_sender_made_up_is_never_negative():
 def test_headers_that_leave_no_room_are_refused_and_the_message_stays_where_it_is():
     full = read_properties(properties(ODD["as large as a frame"]))
     told = []
-    writer = DelayWriter(None, "q")
+    writer = DelayWriter(Address.parse("amqp://guest@localhost"), "q")
     writer.copy(Delivery(1, 1, b"body", 0, full), 5.0, 1, told.append)
     assert "no room" in str(told[0])

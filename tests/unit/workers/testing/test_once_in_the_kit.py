@@ -100,6 +100,23 @@ def test_another_message_with_the_same_identity_fails(local_cluster):
     assert "another message with the same identity" in cluster.fail_reasons("orders")[0]
 
 
+def test_messages_of_two_users_with_one_id_are_two(local_cluster):
+    builder = TopologyBuilder("plain")
+    spout = QueueSpout(
+        "orders",
+        "customer string, cents long",
+        properties=["user_id"],
+        identity=["user_id", "message_id"],
+    )
+    builder.set_spout("orders", spout)
+    builder.set_bolt("out", DatabaseSink(None, "bookings")).shuffle_grouping("orders")
+    cluster = local_cluster(builder.build())
+    for user in ("ann", "bob", "ann"):
+        cluster.feed_body(order(cents=1), properties={"user_id": user}, identity="7")
+    cluster.run_until_idle()
+    assert [row["user_id"] for row in cluster.written("bookings")] == ["ann", "bob"]
+
+
 def test_rows_have_the_columns_that_the_sink_names(local_cluster):
     cluster = local_cluster(bookings(DatabaseSink(None, "b", fields={"balance": "cents_now"})))
     cluster.feed_body(order(), identity="7")
