@@ -27,7 +27,7 @@ ROUTING_KEY_HEADER = "x-tiercel-routing-key"
 # Beginnings of the headers in which RabbitMQ says why it moved a message to another queue.
 DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
 # When it died first or was wanted later first, in seconds since the epoch: when it comes again it
-# may be older than what is remembered of its like.
+# may be older than the memory of its like.
 SINCE_HEADER = "x-tiercel-since"
 # Of a copy that tiercel made: the user that RabbitMQ checked when the original was published.
 SENDER_HEADER = "x-tiercel-user"

@@ -1,9 +1,9 @@
-"""The contracts of bolts, the built-in ones, and what they are given.
+"""The contracts of bolts, the built-in bolts, and their collectors, tuples and context.
 
 context        what a bolt is told about its task
 streams        the names of streams: the default one, the system's
 tuples         what a bolt is given
-collecting     what it emits, acks and fails with: the contracts
+collecting     its collectors, with which it emits, acks and fails: the contracts
 bolt           the contract of a bolt
 arrow_bolt     the contract of a bolt over whole batches
 batch_bolt     the contract of a bolt over several tuples at a time

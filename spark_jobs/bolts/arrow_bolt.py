@@ -40,5 +40,5 @@ class ArrowBolt(_Prepared):
 
         If it raises, every row of the step fails, nothing that was emitted since its beginning
         leaves, and the next one begins with the attributes from before. There are no rows to anchor
-        to here: what it emits must be in no tree (``anchors=None``).
+        to here: its emissions must be in no tree (``anchors=None``).
         """

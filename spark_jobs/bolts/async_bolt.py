@@ -22,7 +22,7 @@ class AsyncBolt(_Declaring):
     ``set_bolt(…, config={"concurrency": 500})``.
 
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
-    it raises, the tuple fails with the exception as the reason, and what it had emitted is dropped.
+    it raises, the tuple fails with the exception as the reason, and its emissions are dropped.
     Tuples begin in the order in which they arrive, and end in any order; emissions leave in any
     order, too.
 
@@ -35,8 +35,8 @@ class AsyncBolt(_Declaring):
     it (``time.sleep``, a library that is not async, long computations) holds all of them up, and is
     named in the log: use ``asyncio.to_thread``, or a ``BasicBolt`` with ``threads``.
 
-    Attributes stay in their process, for they show calls that are not done: whatever must outlive
-    the process belongs in a service. ``prepare`` makes them again. If ``flush`` raises, the
+    Attributes stay in their process, for they show calls that are not done: anything that must
+    outlive the process belongs in a service. ``prepare`` makes them again. If ``flush`` raises, the
     tuples of its step fail; the copy is kept, for other calls are using it.
     """
 

@@ -22,14 +22,14 @@ class BatchBolt(_Prepared):
 
     A batch has at most ``size`` tuples (500). One that is not full is executed when its oldest
     tuple has waited ``wait_ms`` (200 milliseconds) for others; what came while the task was at work
-    has waited already. 0: a batch is what is there. ``set_bolt(…, config={"size": 1000, "wait_ms":
-    50})`` overrides both. No batch is larger than what is in flight: a ``max_spout_pending`` below
-    ``size`` makes each batch wait.
+    has waited already. 0: a batch is the tuples that are there. ``set_bolt(…, config={"size": 1000,
+    "wait_ms": 50})`` overrides both. No batch is larger than the number of tuples in flight: a
+    ``max_spout_pending`` below ``size`` makes each batch wait.
 
     When ``execute_batch`` raises, all tuples of the batch fail. With ``on_error = "split"`` it is
-    called again with each half, and so on, until those that it raises for stand alone; only these
-    fail. Split only what may be done again: the call that raised counts for nothing here, but what
-    it wrote elsewhere stays, unless a transaction takes it back. A call that emits more than
+    called again with each half, and so on, until the tuples that it raises for stand alone; only
+    these fail. Split only what may be done again: the call that raised counts for nothing here, but
+    what it wrote elsewhere stays, unless a transaction takes it back. A call that emits more than
     ``max_output_bytes`` is split in any case.
     """
 
@@ -50,6 +50,6 @@ class BatchBolt(_Prepared):
         """Called after each batch and its tick, before any of its acks leave.
 
         If it raises, every tuple fails, nothing that was emitted leaves, and the next batch begins
-        with the attributes from before. There is no tuple to anchor to here: what it emits must be
+        with the attributes from before. There is no tuple to anchor to here: its emissions must be
         in no tree (``anchors=()``).
         """

@@ -1,10 +1,10 @@
-"""The contract of a bolt: what it is given, what it owes.
+"""The contract of a bolt: its input, and its duties.
 
 A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy
 of its own, and one thread calls it. The copy's attributes outlive its process: they are pickled
 when a step ends and they have changed, and another process begins with them. What cannot be pickled
-(connections, locks) and what is named in ``transient`` stays where it is, and ``prepare`` makes it
-again in the next process. A driver that starts anew begins with fresh copies.
+(connections, locks) and attributes named in ``transient`` stay where they are, and ``prepare``
+makes them again in the next process. A driver that starts anew begins with fresh copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class _Declaring:
 
 
 class _Prepared(_Declaring):
-    # Attributes that stay in their process: models, caches, whatever ``prepare`` can make again.
+    # Attributes that stay in their process: models, caches, anything that ``prepare`` can make
+    # again.
     transient: AbstractSet[str] = frozenset()
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
@@ -58,9 +59,9 @@ class Bolt(_Prepared):
     the worker goes on.
 
     A tuple may be held over any number of steps, to be joined or counted with later ones: keep it
-    in an attribute, and ack it, fail it or anchor to it when its time has come. What it holds
-    survives the loss of its process; when the driver starts anew, the messages of held tuples are
-    delivered again.
+    in an attribute, and ack it, fail it or anchor to it when its time has come. A tuple that it
+    holds survives the loss of its process; when the driver starts anew, the messages of held tuples
+    are delivered again.
     """
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
@@ -83,7 +84,7 @@ class BasicBolt(_Prepared):
     It declares its streams, and its ``transient`` attributes, as a ``Bolt`` does.
 
     What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
-    it raises, the tuple fails with the exception as the reason, what it had emitted is dropped, and
+    it raises, the tuple fails with the exception as the reason, its emissions are dropped, and
     the worker goes on.
 
     With ``set_bolt(…, config={"threads": 16})`` up to 16 calls of ``execute`` run at once, in

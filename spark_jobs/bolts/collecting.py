@@ -22,7 +22,7 @@ class _Collector(ABC):
 
 
 class BasicCollector(_Collector):
-    """For ``BasicBolt``: anchors what is emitted to the tuple that is being executed.
+    """For ``BasicBolt``: anchors emissions to the tuple that is being executed.
 
     For as long as ``execute`` runs: threads may use it that ``execute`` waits for. A bolt whose
     threads go on is a ``Bolt``.
@@ -30,7 +30,7 @@ class BasicCollector(_Collector):
 
     @abstractmethod
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that it names, without those of a shuffle:
+        """Emit a tuple; returns the ids of the tasks that it names, none for a shuffle:
         there the next task that is free takes it.
 
         Raises BadValuesError, UnknownStreamError.
@@ -45,7 +45,7 @@ class BasicCollector(_Collector):
 
 
 class AsyncCollector(_Collector):
-    """For ``AsyncBolt``: anchors what is emitted to the tuple of the call. Each call has its own,
+    """For ``AsyncBolt``: anchors emissions to the tuple of the call. Each call has its own,
     until it ends.
 
     Values are kept as they are when they are emitted. The tasks that receive them are chosen when
@@ -131,7 +131,7 @@ class OutputCollector(_Collector):
 class BatchCollector(_Collector):
     """For one call of ``execute_batch`` of a ``BatchBolt``, or for ``flush``.
 
-    What is emitted and failed through it counts only if the call returns.
+    Emissions and failures through it count only if the call returns.
     """
 
     @abstractmethod
@@ -141,7 +141,7 @@ class BatchCollector(_Collector):
         anchors: Tuple | Iterable[Tuple],
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that it names, without those of a shuffle:
+        """Emit a tuple; returns the ids of the tasks that it names, none for a shuffle:
         there the next task that is free takes it.
 
         ``anchors`` is the tuple of this batch that it was made of, or several: if it fails, the
@@ -167,7 +167,7 @@ class BatchCollector(_Collector):
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         """Fail one tuple of this batch: its message is delivered again. The others are acked.
 
-        One that failed before keeps its first reason, of which one line is kept. Raises
+        One that failed before keeps its first reason, cut to one line. Raises
         ForeignTupleError for a tuple that is not in this batch, AlreadyAckedError after the call
         has ended.
         """
@@ -177,7 +177,7 @@ class ArrowCollector(_Collector):
     """For one call of ``execute`` of an ``ArrowBolt``, or for ``flush``: emits record batches,
     anchored by row number.
 
-    What is emitted and failed through it counts only if the call returns.
+    Emissions and failures through it count only if the call returns.
     """
 
     @property
@@ -244,6 +244,6 @@ class ArrowCollector(_Collector):
 
         The others are acked.
 
-        A row that failed before keeps its first reason, of which one line is kept. Raises
+        A row that failed before keeps its first reason, cut to one line. Raises
         BadAnchorsError, AlreadyAckedError after the call has ended.
         """

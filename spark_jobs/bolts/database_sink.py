@@ -64,8 +64,8 @@ class DatabaseSink(Bolt):
         patience_secs: float = 600.0,
     ) -> None:
         """``url`` is SQLAlchemy's, such as ``postgresql://user:password@host/name``; None:
-        ``config["database_url"]``. ``fields`` are those that are written, by default all, into the
-        columns of their names; a mapping gives some other names.
+        ``config["database_url"]``. ``fields`` are the fields that are written, by default all, into
+        the columns of their names; a mapping gives some other names.
 
         ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` does it instead: it
         is called with the open transaction (a SQLAlchemy connection) and the tuples that were not
@@ -171,7 +171,7 @@ class DatabaseSink(Bolt):
     def _doubt(
         self, held: Sequence[Tuple], outcomes: Sequence[Outcome], collector: OutputCollector
     ) -> None:
-        """Tell of messages that are older than what is remembered."""
+        """Warn of messages that are older than the memory."""
         oldest = time.time() - self.once_retention.total_seconds()
         old = sum(
             0 < said_by(tup.lanes).since < oldest

@@ -28,7 +28,7 @@ class FromField:
 
 @dataclass(frozen=True, slots=True)
 class _FromFields:
-    """A mapping of which some values are fields."""
+    """A mapping, some of whose values are fields."""
 
     values: Mapping[Any, Callable[[Tuple], Any]]
 
@@ -50,7 +50,7 @@ class _Constant:
 def field(name: str, default: Any = None) -> Any:
     """Take the value from this field of each tuple, and ``default`` where it is null.
 
-    For the settings of a bolt that may differ from tuple to tuple, as those of ``QueueSink``:
+    For settings of a bolt that may differ from tuple to tuple, as in
     ``QueueSink(exchange="events", routing_key=field("kind"), headers={"tenant": field("tenant")})``
     """
     if not isinstance(name, str) or not name:

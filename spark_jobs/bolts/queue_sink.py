@@ -43,7 +43,7 @@ class QueueSink(Bolt):
     Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
     reason, when the message was returned (no such queue, or an exchange that leads it to none) or
     refused (queue full, message too large), or if the broker did not answer for ``patience_secs``.
-    So a message is in its queue at least once: what was published may come again when another part
+    So a message is in its queue at least once: a published message may come again when another part
     of its tree fails. One tuple's failure does not concern its neighbours. The messages of a step
     go out together, in order.
     """
@@ -179,7 +179,7 @@ class QueueSink(Bolt):
         """Make the queues that are not known to be there, and look for the exchanges: publishing to
         one that is missing ends the channel with all that is on its way.
 
-        Returns why not, for those that are not there.
+        Returns why not, for the ones that are not there.
         """
         refused: dict[Place, QueuesError] = {}
         away: BrokerUnavailableError | None = None

@@ -24,10 +24,10 @@ class StatefulBolt(BasicBolt):
 
     With ``once = True`` a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is
     applied to the state once, however often its message is delivered: ``execute`` is not called for
-    it again, and the bolts that follow get what it emitted then. What was applied is remembered, in
+    it again, and the bolts that follow get its first emissions. Applied tuples are remembered, in
     the state's commits, for ``once_retention`` at least (a day), while the topology runs. It takes
     52 bytes per tuple, and the bytes beyond twelve of what the tuple emitted. This is about the
-    state and what is emitted, not about attributes and calls to other services. A tuple without a
+    state and emissions, not about attributes and calls to other services. A tuple without a
     key changes the state each time, and is counted.
 
     The state belongs to the component and not to its tasks: changed parallelism finds it again. It

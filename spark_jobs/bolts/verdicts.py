@@ -1,7 +1,7 @@
 """The orders that a bolt may give with a failure: never again, or not before a time.
 
-Both travel in one way: what is raised, or given to ``fail``, is kept in the step's record, goes to
-the ledger with the failure of the tuple, and to the spout with that of the message.
+Both travel in one way: an order that is raised, or given to ``fail``, is kept in the step's record,
+goes to the ledger with the failure of the tuple, and to the spout with that of the message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Failing = tuple[str, Verdict | None]
 
 
 def verdict_of(error: object, where: str = "") -> Verdict | None:
-    """Return what was raised, or given as a reason, if it is an order of the bolt's.
+    """Return the exception or reason, if it is an order of the bolt's.
 
     ``where`` is the method that raised it, if that was not ``execute``: ``flush`` has no tuple to
     reject, and ``prepare`` no tuple at all.

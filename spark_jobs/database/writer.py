@@ -86,7 +86,7 @@ class Writer:
     def write(self, rows: Sequence[Row]) -> list[Outcome]:
         """Write the rows, and return what became of each when all of it is committed.
 
-        Those of one key stand for one row. One that is refused leaves nothing, and the others are
+        Tuples of one key stand for one row. A refused row leaves nothing, and the others are
         written. Raises TableError, TransactionEndedError, and DatabaseAwayError when nothing of it
         is known to be written: then call it again with the same rows.
         """

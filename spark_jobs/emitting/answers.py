@@ -60,7 +60,8 @@ class Answers:
     def emit(self, record: Record, size: int, tuples: Sequence[Tuple], answer: Answer) -> None:
         """Keep an emission of this size, as ``add`` does.
 
-        Raises OutputLimitError where those that wait for the next step are too large together.
+        Raises OutputLimitError where the answers that wait for the next step are too large
+        together.
         """
         with self._lock:
             if self._size + size > record.outputs.limit:

@@ -37,10 +37,10 @@ _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
 def conform(data: Any, schema: Schema) -> pa.RecordBatch:
     """``data`` with the stream's columns, by name, and their types; raises BadValuesError.
 
-    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and whatever speaks
-    the Arrow PyCapsule interface: data frames of pandas and polars, results of DuckDB. Columns of
-    another width or encoding are cast (int32 to long, a dictionary to its strings, nanoseconds to
-    microseconds) if no value changes; columns of another kind are refused.
+    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and any object that
+    speaks the Arrow PyCapsule interface: data frames of pandas and polars, results of DuckDB.
+    Columns of another width or encoding are cast (int32 to long, a dictionary to its strings,
+    nanoseconds to microseconds) if no value changes; columns of another kind are refused.
     """
     table = _table(data, schema)
     if sorted(table.column_names) != sorted(schema.names):

@@ -18,7 +18,7 @@ class BatchRecorder(Recorder, BatchCollector):
     """The ``BatchCollector`` of one call: ``commit`` or ``undo`` it when that has ended."""
 
     def __init__(self, record: Record, tuples: Sequence[Tuple]) -> None:
-        """``tuples`` are those of the call; none in ``flush``."""
+        """``tuples`` are the input of the call; none in ``flush``."""
         super().__init__(record)
         # Row of each tuple that the bolt failed to why.
         self.failed: dict[int, Failing] = {}
@@ -55,7 +55,7 @@ class BatchRecorder(Recorder, BatchCollector):
         self.failed.setdefault(tup.row, failing_for(reason))
 
     def commit(self, took_ns: int) -> None:
-        """The call returned after this time: what it was told counts, and the others are acked."""
+        """The call returned after this time: its answers count, and the other tuples are acked."""
         self._closed = True
         for tup in self._tuples:
             if tup.row in self.failed:
@@ -65,7 +65,7 @@ class BatchRecorder(Recorder, BatchCollector):
                 tup.process_ns = took_ns
 
     def undo(self) -> None:
-        """The call raised: what it emitted is forgotten, and its tuples are as before."""
+        """The call raised: its emissions are forgotten, and its tuples are as before."""
         self._closed = True
         record = self._record
         record.outputs.rewind(self._marks)

@@ -162,7 +162,7 @@ class OutputRecorder(Recorder, OutputCollector):
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")
         tup.state = ACKED
-        # Wall-clock time: what is held may be acked in another process. It may be set back.
+        # Wall-clock time: a held tuple may be acked in another process. It may be set back.
         tup.process_ns = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:

@@ -43,7 +43,7 @@ def departures(
     and these seeds.
 
     Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
-    that failed, for whatever reason, stays behind too: the message comes again, and its tree is
+    that failed, for any reason, stays behind too: the message comes again, and its tree is
     done for. So does what a BatchBolt emitted, if all its anchors failed. A Bolt's emission may
     belong to other trees as well, which count on it, so it goes. The record then counts what
     leaves.
@@ -127,7 +127,7 @@ def _typed(record: Record, task_output: TaskOutput) -> _Typed:
 
 
 def _bad(task_output: TaskOutput) -> dict[int, str]:
-    """The emissions whose values do not fit, and what is wrong with each."""
+    """The emissions whose values do not fit, each with the error."""
     bad = {}
     for emission, values in enumerate(task_output.values):
         try:

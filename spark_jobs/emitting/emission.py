@@ -35,9 +35,9 @@ from tiercel.spark_jobs.emitting.outputs import (
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.topology.graph import Topology
 
-# Up to so many tuples are faster one by one. At low rates all code is cold: the calls of numpy and
-# Arrow that many tuples share took 0.35 ms to record one and 0.3 ms for its ids, a loop over one
-# takes 0.1 ms for both. At 16 they are equal.
+# Up to this many tuples are faster one by one. At low rates all code is cold: the calls of numpy
+# and Arrow that many tuples share took 0.35 ms to record one and 0.3 ms for its ids, a loop over
+# one takes 0.1 ms for both. At 16 they are equal.
 _FEW = 16
 # Tuples that were emitted together, and their lineage.
 _Whole = tuple[pa.RecordBatch, Lineage]
@@ -68,7 +68,7 @@ class SpoutEmitter:
         # Bytes of the tuples since the last time.
         self.size = 0
         self._whole: dict[TaskOutput, list[_Whole]] = {}
-        # Number of tuples so far: it makes the identity of those that are not tracked.
+        # Number of tuples so far: it makes the identity of untracked tuples.
         self._count = 0
 
     def follow(self, topology: Topology) -> None:
@@ -87,7 +87,7 @@ class SpoutEmitter:
 
         Raises BadValuesError, UnknownStreamError, DirectStreamError, OutputLimitError for a tuple
         larger than ``max_output_bytes``, and what a custom grouping raises; then nothing is
-        recorded. What is recorded has the stream's types, so ``take`` cannot fail for a value.
+        recorded. Recorded values have the stream's types, so ``take`` cannot fail for a value.
         """
         key = None if identity is None else self._key(identity, stream)
         kept, chosen = self._chosen(values, root, stream)

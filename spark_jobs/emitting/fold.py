@@ -31,11 +31,11 @@ class Anchors:
     # The anchor's row in the input.
     rows: Rows
     # Its number among the emissions that are anchored to that row. In the upper half, which edges
-    # pass over: the number of this copy among those of the emission for one bolt.
+    # pass over: the number of this copy among the emission's copies for one bolt.
     positions: Ids
 
     def select(self, emissions: Rows) -> Anchors:
-        """Those of some of the emissions."""
+        """The copies of some of the emissions."""
         kept = emissions
         if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
             kept = _expand(
@@ -53,7 +53,7 @@ class Anchors:
         return goes
 
     def numbered(self, numbers: Ids) -> Anchors:
-        """Those of copies that have these numbers, in the upper half."""
+        """The ids of copies that have these numbers, in the upper half."""
         upper = np.repeat(numbers, self.counts)
         return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
 
@@ -141,7 +141,7 @@ def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
 def merge_roots(lineage: Lineage) -> Lineage:
     """The same lineage with each root of a tuple once, its edges XORed together.
 
-    What is anchored to a tuple gets one edge in every root of it. If a root stood there twice,
+    An emission anchored to a tuple gets one edge in every root of it. If a root stood there twice,
     that edge would cancel itself out of the root's ack-val, and the tree would complete
     without the new tuple.
     """
@@ -210,7 +210,7 @@ def child_lineage(
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
     """One XOR per root: of the acked tuples' own edges and of all edges anchored below.
 
-    Every root is there, but for those of the first ``held`` tuples to which nothing happened.
+    Every root is there, except roots of the first ``held`` tuples to which nothing happened.
     """
     parts = [_folded(child.roots, child.edges) for child in children]
     if not held and len(acked) == len(lineage.offsets) - 1:

@@ -82,7 +82,7 @@ class TaskOutput:
         return len(self.values), len(self.rows)
 
     def rewind(self, mark: tuple[int, int]) -> None:
-        """Forget what was emitted since the mark."""
+        """Forget the emissions since the mark."""
         emissions, anchors = mark
         del self.values[emissions:], self.anchor_counts[emissions:], self.numbers[emissions:]
         del self.rows[anchors:], self.positions[anchors:]
@@ -128,7 +128,7 @@ class OutputStream:
         self.by_identity = False
         # True if any of them may send a tuple to several tasks.
         self.to_several = False
-        # Target task to what was emitted to it, if the stream is direct.
+        # Target task to its emissions, if the stream is direct.
         self.direct = direct
         # True if tuples may hold lists, mappings or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
@@ -253,7 +253,7 @@ class Outputs:
             ) from None
 
     def clear(self) -> None:
-        """Forget what was emitted."""
+        """Forget the emissions."""
         for task_output in self.task_outputs:
             task_output.clear()
 
@@ -262,7 +262,7 @@ class Outputs:
         return [task_output.mark() for task_output in self.task_outputs]
 
     def rewind(self, marks: Sequence[tuple[int, int]]) -> None:
-        """Forget what was emitted since the mark."""
+        """Forget the emissions since the mark."""
         for task_output, mark in zip(self.task_outputs, marks, strict=True):
             task_output.rewind(mark)
 

@@ -1,6 +1,6 @@
 """The record of what one bolt task did in one step.
 
-What it means for the trees is computed when the step ends.
+Its effect on the trees is computed when the step ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Once(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts of what it came upon, see ``running.counts``."""
+        """Counts of its special cases, see ``running.counts``."""
         ...
 
     def collector(self, record: Record) -> Any:
@@ -90,7 +90,7 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
-        # Nothing of what it did counts: it is again what it was before the step.
+        # None of its effects counts: it is as it was before the step.
         self.aborted = False
         # Row of each failed tuple to why.
         self.reasons: dict[int, str] = {}
@@ -134,7 +134,7 @@ class Record:
         return self.tuples[self.held :] if self.held else self.tuples
 
     def abort(self, reason: str, verdict: Verdict | None = None) -> None:
-        """Fail the input; the task still holds what it held before."""
+        """Fail the input; the task still holds the tuples that it held before."""
         self.aborted = True
         for row in range(self.held):
             self.reasons.pop(row, None)
@@ -180,7 +180,7 @@ class Record:
         return OutputLimitError.of(self.component, self.outputs.limit)
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
-        """Mark the tuple as failed, whatever it was before."""
+        """Mark the tuple as failed, in any state."""
         tup.state = FAILED
         self.note(tup.row, reason, verdict)
 

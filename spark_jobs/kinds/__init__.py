@@ -9,5 +9,5 @@ calling  bolts with calls under way
 calls    these calls
 limited  the line before the rate limit of a bolt
 ordered  bolts with an order, of any of these kinds but rows
-order    what is known of tuples of one key
+order    the state of the tuples of one key
 """

@@ -87,7 +87,7 @@ class ArrowRecord(Record):
             )
 
     def returned(self, rows: Rows, took_ns: int) -> None:
-        """The call with these rows returned, which acks those that did not fail."""
+        """The call with these rows returned, which acks the rows that did not fail."""
         self._calls.append((rows, took_ns))
 
     @property
@@ -181,8 +181,8 @@ def _departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Sequence[D
     """The emissions of a task that has executed its input, whose tuples have this lineage
     and these seeds.
 
-    An emission whose anchors all failed stays behind, as those of a BasicBolt do; one that has a
-    good anchor goes, as those of a Bolt do: the good one's tree counts on it, and was told nothing
+    An emission whose anchors all failed stays behind, as a BasicBolt's do; one that has a
+    good anchor goes, as a Bolt's do: the good one's tree counts on it, and was told nothing
     of the failure. The record then counts what leaves.
     """
     failed = np.zeros(len(seeds), bool)

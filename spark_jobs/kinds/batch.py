@@ -207,7 +207,7 @@ class BatchSlices(Slices):
         return left_s if left_s > 0 else 0.0
 
     def _follow(self, waiting: int) -> None:
-        """Note what was executed since the last call, or has arrived with the last look."""
+        """Note the tuples executed since the last call, or arrived with the last look."""
         known = sum(number for _, number in self._waiting)
         if waiting > known:
             self._waiting.append((self._arrival, waiting - known))

@@ -18,7 +18,7 @@ from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 
 class InOrder:
-    """``BoltKind`` whose steps take of each key what comes next."""
+    """``BoltKind`` whose steps take the next tuple of each key."""
 
     def __init__(self, attempt: Attempt, inner: BoltKind, order: TaskOrder) -> None:
         """``inner`` takes and chooses among the tuples that may begin."""
@@ -107,7 +107,7 @@ class CallsInOrder:
         busy = self._gate.busy
         flight = self._calls.flight
         if order.lapse(backlog):
-            # What it held back may begin, though no call has ended.
+            # Tuples that it held back may begin, though no call has ended.
             flight.ask_again()
         shares = order.too_long_in(backlog, busy, full=flight.full)
         order.tell(backlog, busy)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def execute_basic(bolt: BasicBolt, step: Step, may: May | None, noting: Watch | None) -> bool:
-    """Execute the input of a ``BasicBolt``, each tuple of which is acked by returning."""
+    """Execute the input of a ``BasicBolt``, whose tuples are acked by returning."""
     return _execute_each(bolt, bolt.execute, BasicRecorder, step, may, noting)
 
 

@@ -100,7 +100,7 @@ class Host:
         return partial(waiting_roots, around.inboxes, around.run, around.topology, task.task)
 
     def _part(self, hanging: int) -> None:
-        """Let the other tasks commit what they have executed, for the process is about to end."""
+        """Let the other tasks commit their executed tuples, for the process is about to end."""
         self._end([task for task in self._tasks if task.task != hanging], _PARTING_S)
 
     def _end(self, tasks: Sequence[BoltTask], patience_s: float) -> None:

@@ -22,7 +22,7 @@ from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.watchdog import CallLimit
 from tiercel.spark_jobs.topology.graph import Topology
 
-# Whatever the timeout: a machine that is busy with other things lets processes wait for seconds.
+# With any timeout: a machine that is busy with other things lets processes wait for seconds.
 _SHORTEST_HANG_S = 5.0
 
 

@@ -1,4 +1,4 @@
-"""One attempt at a bolt task: take what is there, execute, commit, until the run is over.
+"""One attempt at a bolt task: take tuples, execute, commit, until the run is over.
 
 There is one ``Attempt`` for all bolts. It is given the objects that differ (kind.py):
 
@@ -124,8 +124,8 @@ class Attempt:
         return step if hanging is None and step is not None and step.at_work else hanging
 
     def give_back(self) -> None:
-        """Give back what was claimed and not begun where one call of the bolt lasts; the step then
-        ends with it. Called by another thread, several times per second.
+        """Give back tuples that were claimed and not begun, where one call of the bolt lasts; the
+        step then ends with it. Called by another thread, several times per second.
         """
         if not self._gives_back or not self._call_lasts():
             return
@@ -157,7 +157,7 @@ class Attempt:
             self.backlog.gone(rests)
 
     def run(self) -> bool:
-        """Work until ``stop``; False: a new attempt must repeat what was sealed."""
+        """Work until ``stop``; False: a new attempt must repeat the sealed step."""
         try:
             self.recover()
             while not self.stop.is_set():
@@ -183,7 +183,7 @@ class Attempt:
             self._repeat(sealed)
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """Take what is there, or wait for it, and do at most one step.
+        """Take tuples, or wait for them, and do at most one step.
 
         Returns whether there was one.
         """

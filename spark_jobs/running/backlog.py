@@ -68,9 +68,10 @@ class Backlog:
         self.tuples = 0
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
-        """Take entries in; returns the roots of those that ``read`` passes over, to be released.
+        """Take entries in; returns the roots of the entries that ``read`` passes over, to be
+        released.
 
-        What is passed over is covered by the next step, and gone with it.
+        Entries that are passed over are covered by the next step, and gone with it.
         """
         strange: list[int] = []
         for entry in entries:
@@ -127,7 +128,7 @@ class Backlog:
         return list(islice(reversed(self._open.values()), count))[::-1]
 
     def exactly(self, sealed: Covered) -> list[Share]:
-        """The tuples of a sealed step: those that it covers, and no step before it did."""
+        """The tuples that a sealed step covers, and no step before it."""
         shares = []
         whole = set(sealed.whole)
         for open_entry in self._open.values():
@@ -141,9 +142,10 @@ class Backlog:
         return shares
 
     def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
-        """Forget these tuples, and what was passed over: a step that covers them is on its way.
+        """Forget these tuples, and the entries that were passed over: a step that covers them is on
+        its way.
 
-        Returns what it covers.
+        Returns the step's cover.
         """
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
@@ -171,7 +173,7 @@ class Backlog:
         return rests
 
     def gone(self, rests: Sequence[Rest]) -> None:
-        """Forget what was given back."""
+        """Forget the tuples that were given back."""
         for rest in rests:
             entry = self._open[rest.position]
             rows = entry.rows[entry.rows < rest.first]
@@ -287,7 +289,7 @@ def _without(rows: Rows, taken: Rows) -> Rows:
 
 
 def _bitmap(total: int, left: Rows) -> bytes:
-    """All rows but those that are left."""
+    """All rows except the ones that are left."""
     bits = np.ones(total, np.uint8)
     bits[left] = 0
     return np.packbits(bits, bitorder="little").tobytes()

@@ -5,7 +5,7 @@ For each commit, in this order:
 
 1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
 2. the states of stateful bolts are written;
-3. what was emitted is appended to the inboxes of its targets, in parts where it is large, and the
+3. emissions are appended to the inboxes of their targets, in parts where they are large, and the
    trees are updated in the ledger;
 4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or
    with the next commit, whichever comes first.

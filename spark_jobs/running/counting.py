@@ -47,7 +47,7 @@ class Counting:
 
     @contextmanager
     def executing(self, task: int, component: str) -> Iterator[None]:
-        """Count the time of this block while it goes on; ``step`` then adds what is left of it."""
+        """Count the time of this block while it goes on; ``step`` then adds the rest."""
         call = _CountedStep(component, time.perf_counter_ns())
         with self._lock:
             self._calls[task] = call
@@ -79,7 +79,7 @@ class Counting:
             self._errors += errors
 
     def flush(self) -> None:
-        """Tell the metrics. Raises RedisUnavailableError, and then keeps what it has."""
+        """Tell the metrics. Raises RedisUnavailableError, and then keeps the counts."""
         with self._lock:
             self._look_at_calls()
             counts = self._counts

@@ -1,7 +1,7 @@
 """Emissions of a tuple as a few bytes: for those below when it comes again. Pure.
 
 Each value says what it is, so that a topology that was changed since reads it as it was then. The
-plain types of Python and those of stream columns are known; nothing is ever unpickled.
+plain types of Python and the types of stream columns are known; nothing is ever unpickled.
 
 Emissions one after the other, each: 1 if it was direct (then the task), 2 if its stream is not the
 default one (then its name), and the number of its values; the values. Numbers are zigzag varints.
@@ -26,7 +26,7 @@ _DATE, _MOMENT, _UTC_MOMENT = range(10, 13)
 # From here on: 0 to 63, and from there on: texts of 0 to 127 bytes.
 _SMALL = 0x40
 _SHORT = 0x80
-# So many values have a head of one byte.
+# Up to this many values have a head of one byte.
 _FEW = 16
 _DIRECT = 1
 _NAMED = 2

@@ -71,7 +71,7 @@ class BoltKind(Protocol):
         ...
 
     def hanging(self) -> WatchedStep | None:
-        """Return the call that lasts too long, of those that are under way between two steps.
+        """Return the call under way between two steps that lasts too long.
 
         Any thread.
         """
@@ -82,7 +82,7 @@ class BoltKind(Protocol):
         ...
 
     def close(self) -> None:
-        """Clean the bolt up. What was taken and is not committed stays in the inbox."""
+        """Clean the bolt up. Tuples that were taken and are not committed stay in the inbox."""
         ...
 
 
@@ -98,7 +98,7 @@ class Order(Protocol):
         ...
 
     def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
-        """Part what a sealed step covers into what it executed and what it gave back."""
+        """Part the tuples of a sealed step into executed ones and ones it gave back."""
         ...
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:

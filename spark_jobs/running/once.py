@@ -23,7 +23,7 @@ from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_
 from tiercel.spark_jobs.running.emissions import Noted, pack_emissions, unpack_emissions
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
-# Of a record: the digest of the body. What was emitted follows.
+# Of a record: the digest of the body. The emissions follow.
 _CONTENT_BYTES = 16
 # Of a tuple's lanes: see ``acker.keys.said_by``.
 _SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
@@ -45,7 +45,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        # As a ``PastEmission``, and plain: there are so many.
+        # As a ``PastEmission``, and plain: there are many.
         self.noted: list[Noted] = []
         self._received = _received_streams(record)
         # Of each stream, the types of values that leave no doubt but for the size of whole numbers,
@@ -63,8 +63,8 @@ class NotingRecorder(BasicRecorder, BasicCollector):
         self._note(stream, values, task)
 
     def packed(self) -> bytes:
-        """Return what was noted; raises BadValuesError for a value that does not fit its stream:
-        found later, it would be remembered.
+        """Return the noted emissions; raises BadValuesError for a value that does not fit its
+        stream: found later, it would be remembered.
         """
         noted = self.noted
         if not noted:
@@ -186,7 +186,7 @@ class OnceStep:
         return receivers[task % len(receivers)]
 
     def _look_at(self, tup: Tuple) -> None:
-        """Count a tuple of which it is not known that it is applied for the first time."""
+        """Count a tuple that may have been applied before."""
         if tup.lanes is None:
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:
@@ -199,7 +199,7 @@ class OnceStep:
 
 
 def _received_streams(record: Record) -> frozenset[str]:
-    """The streams of which a bolt receives what is emitted: nothing else needs to come again."""
+    """The streams that a bolt receives: only their emissions need to come again."""
     streams = record.outputs.streams.items()
     return frozenset(name for name, one in streams if one.subscribers or one.direct)
 

@@ -1,7 +1,7 @@
 """Size of the steps of a bolt task, and the time between them.
 
 A step should last some milliseconds: long enough to be worth its commit, short enough that
-the acks of what is done leave soon. So it is cut by the clock after a tuple, and its size
+acks of finished tuples leave soon. So it is cut by the clock after a tuple, and its size
 follows what fitted. Where each step costs something of its own, it may last in proportion.
 
 The time of a step has two parts. That of its calls is measured, and put down to the tuples. The
@@ -20,15 +20,15 @@ _TIMES = 9
 _LONGEST_STEP_S = 0.5
 _FIRST = 64
 _LARGEST = 8_000
-# Steps of a task to which several chunks come at a time begin no sooner: what comes meanwhile
-# shares one commit. Where each comes alone it would wait for nothing.
+# Steps of a task to which several chunks come at a time begin no sooner: chunks that come
+# meanwhile share one commit. Where each comes alone it would wait for nothing.
 _BETWEEN_S = 0.01
 _LONGEST_BETWEEN_S = 0.05
 _ALONE = 1
-# Commits take one part in so many of a task's time, where nothing waits: on a busy machine
+# Commits take one part in this many of a task's time, where nothing waits: on a busy machine
 # steps are larger.
 _OF_THE_TIME = 3
-# Part of a step's time per tuple by which a quicker one lowers what is expected of the next.
+# Part of a step's time per tuple by which a quicker one lowers the expected time of the next.
 _NEWS = 0.25
 # Sizes of steps are told apart from this factor on.
 _ANOTHER_SIZE = 1.5
@@ -88,7 +88,7 @@ class Slices:
             self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
-        """A step begins. Its tuples are not executed yet: what they need is fetched before."""
+        """A step begins. Its tuples are not executed yet: their data is fetched before."""
         self.asked_at = self._began = self._clock()
         self._work_began = None
 
@@ -103,7 +103,7 @@ class Slices:
         return now - self._work_began < self._longest_s
 
     def ended(self, executed: int, offered: int) -> None:
-        """The bolt executed so many of the tuples that it was offered.
+        """The bolt executed this many of the offered tuples.
 
         The commit comes after this.
         """

@@ -70,7 +70,7 @@ class Done:
     executed: int
     # True if the tick was executed, which comes last.
     ticked: bool
-    # Those of one target in the order of their parts.
+    # Parcels of one target in the order of their parts.
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
@@ -252,7 +252,7 @@ class Step:
         ]
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
-        """Return what was emitted, by target, and the lineages of all of it."""
+        """Return the emissions by target, and their lineages."""
         packed: dict[int, list[tuple[bytes, int]]] = {}
         children: list[Lineage] = []
         for departure in self._setup.execution.departures(self.record, self.lineage, self._seeds):

@@ -105,7 +105,7 @@ class Tracebacks:
             )  # fmt: skip
 
     def take(self) -> Sequence[TraceReport]:
-        """Return what was noted since the last call, first reports with their tracebacks first."""
+        """Return the reports since the last call, first reports with their tracebacks first."""
         with self._lock:
             reports = [*self._firsts, *self._newest.values()]
             self._firsts = []

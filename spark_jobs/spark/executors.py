@@ -84,7 +84,7 @@ class Readiness:
 
     # Of executors that can start Python.
     slots: int
-    # Of those that cannot.
+    # Of slots that cannot.
     unfit: int = 0
     # Empty: all can. Else one line that names an executor and says what to do.
     trouble: str = ""

@@ -79,7 +79,7 @@ class MarkShard:
         self, keys: Sequence[bytes], tasks: int, *, through: bool
     ) -> list[RedisEffect[dict[bytes, Recalled]]]:
         """Read the marks that there are, ``through`` the undo log of this task or as they are; the
-        component has so many tasks.
+        component has this many tasks.
         """
         others = [task for task in range(tasks) if task != self._task]
         logs = [key for task in others for key in self._keys.of(task)[2:]]

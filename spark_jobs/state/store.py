@@ -16,10 +16,10 @@ of other stores (``acker.effects``), and promises:
 * **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is
   refused. Runs are ordered by their number, for all tasks of the component; steps by theirs.
 * **A tuple is applied once,** by one turn of one task, if its key is among the marks of the commit.
-  The marks are written and taken back with the entries. Those that are kept do not grow old by the
+  The marks are written and taken back with the entries. Kept marks do not grow old by the
   clock on the wall but by a clock that runs while marks are made or ``age`` is called, at most ten
   seconds from one call to the next: a clock that jumps makes nothing forgotten, nor does a topology
-  that stands. ``age`` forgets those that are older than they need be.
+  that stands. ``age`` forgets marks that are older than they need be.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
   repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
@@ -95,8 +95,8 @@ class StateTurn(Protocol):
         ...
 
     def recall(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, bytes]:
-        """The records of those of the tuples with these keys that were applied before this step;
-        the component has so many tasks.
+        """The records of tuples with these keys that were applied before this step; the component
+        has this many tasks.
 
         In bulk: one call per shard. Only final records: raises TurnAgainError if another task has
         made one of the marks in a commit that is not complete after some seconds.

@@ -41,7 +41,7 @@ class Admission:
 
     * The bound becomes rate times target, and at most doubles or halves per round. The target is a
       fixed residence time, or 1.5 times the base latency where that is longer.
-    * The bound grows to what is enough for every task while that can be finished in time.
+    * The bound grows to enough for every task, while that many can be finished in time.
     * A timeout halves it, once for all tuples that were emitted before, or leaves five seconds of
       work where a round has taken long: tasks may be busy with tuples that timed out before.
     * If nothing completes for seven tenths of the timeout, bolts may hold tuples until they have

@@ -82,7 +82,7 @@ class TaskCollector:
     def follow(self, topology: Topology) -> Emitted:
         """Emit to the tasks of this topology from now on.
 
-        Returns what was meant for others, and goes nowhere.
+        Returns the tuples for other tasks, which go nowhere.
         """
         _, emitted = self.take()
         self._emitter.follow(topology)

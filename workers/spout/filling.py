@@ -73,8 +73,8 @@ class Filling:
         """Ask the spout for tuples until it has none, the batch is full or old, or the
         bound is reached.
 
-        The bound counts what is tracked; what is not is bounded by the inboxes, and what waits for
-        a limit by the bolt that has it.
+        The bound counts tracked tuples; untracked ones are bounded by the inboxes, and tuples that
+        wait for a limit by the bolt that has it.
         False: there are none.
         """
         count = self._ask(now, self._admission.bound - self._trees.working)
@@ -110,7 +110,7 @@ class Filling:
         return count
 
     def send(self, now: float) -> bool:
-        """Send what is held; False if Redis does not take it now."""
+        """Send the held batch; False if Redis does not take it now."""
         fate = self._outbox.send(now)
         if fate is BatchFate.LATER:
             return False
@@ -118,7 +118,7 @@ class Filling:
             self._log("3. message %s, root %d, is in the ledger and on its way")
         emitted = self._outgoing
         self._outgoing = Emitted()
-        # The timeout begins here: whatever waited for Redis until now had not been emitted.
+        # The timeout begins here: tuples that waited for Redis until now had not been emitted.
         began = now
         now = self._clock()
         self._pace.sent(now - began)
@@ -137,7 +137,7 @@ class Filling:
         return True
 
     def give_back_unsent(self) -> None:
-        """Give back what is not in flight, for the worker ends.
+        """Give back the tuples that are not in flight, for the worker ends.
 
         What a spout then emits, because something was given back, goes nowhere, and is not
         given back in turn.

@@ -71,7 +71,7 @@ class Outbox:
         # By which the next batch must be emitted: it changes in ``look``, with the run.
         self.topology = topology
         self._batch: Emission | None = None
-        # Those of the batch that no inbox has taken yet.
+        # Parcels of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
         # The run that is sent to.
         self._run = ""
@@ -88,7 +88,7 @@ class Outbox:
         self._look_at = 0.0
 
     def look(self, now: float) -> Attendance:
-        """Tell whether a driver is there to take what is sent.
+        """Tell whether a driver is there to take the batch.
 
         Asks Redis twice per second at most.
         """
@@ -112,7 +112,7 @@ class Outbox:
         self._number += 1
 
     def register_again(self) -> None:
-        """Register what is held again, for the ledger lost its memory."""
+        """Register the held batch again, for the ledger lost its memory."""
         self._registered = False
 
     def due(self, now: float) -> bool:
@@ -120,7 +120,7 @@ class Outbox:
         return self._batch is not None and now >= self._retry_at
 
     def send(self, now: float) -> BatchFate:
-        """Register and append what is held; what failed is repeated by the next call."""
+        """Register and append the held batch; the next call repeats a part that failed."""
         batch = self._batch
         if batch is None:
             return BatchFate.DONE
@@ -195,7 +195,7 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
-        # Together: what was emitted for other numbers of tasks must never reach the
+        # Together: tuples for other numbers of tasks must never reach the
         # run that has these.
         if self._batch is None:
             self._run = holder.run

@@ -8,7 +8,7 @@ from tiercel.spark_jobs.running.slices import Spacing
 # times the price.
 _BETWEEN_BATCHES_S = 0.01
 _LONGEST_BETWEEN_BATCHES_S = 0.04
-# Sending takes one part in so many of a worker's time, where nothing waits: on a busy machine
+# Sending takes one part in this many of a worker's time, where nothing waits: on a busy machine
 # batches are larger.
 _OF_THE_TIME = 4
 # Spouts that wake their worker do not depend on it.

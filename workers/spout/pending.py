@@ -39,7 +39,7 @@ class Pending:
         self._entries: dict[int, tuple[MsgId, float, float]] = {}
         # Emit times of those whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
-        # The same as the entries, of those that wait for a limit. To be looked at by others too.
+        # The entries of tuples that wait for a limit. Others read it too.
         self.waiting: dict[int, tuple[MsgId, float, float]] = {}
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Pending:
 
     @property
     def working(self) -> int:
-        """Number of those that wait for no limit."""
+        """Number of tuples that wait for no limit."""
         return len(self._entries)
 
     def add(self, root: int, msg_id: MsgId, now: float) -> None:

@@ -70,7 +70,7 @@ class Tally:
             return kept < _ERRORS_KEPT
 
     def flush(self, *, now: bool = False) -> None:
-        """Send what was counted, twice a second at most unless ``now``.
+        """Send the counters, twice a second at most unless ``now``.
 
         What cannot be sent is kept for the next time.
         """

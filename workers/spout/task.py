@@ -212,8 +212,8 @@ class SpoutTask:
         self._orders.leave()
 
     def _may_go_on(self, turn: LoopTurn) -> bool:
-        """Return True if there may be more to do already, of which nothing would tell."""
-        # The spout was asked after the outcomes were taken: only what was sent makes room for more.
+        """Return True if there may be more to do already, without a wake-up."""
+        # The spout was asked after the outcomes were taken: only a sent batch makes room for more.
         return turn.sent and self._pace.may_begin(self._clock())
 
     def _rest(self) -> None:
@@ -279,7 +279,7 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        """Thread-safe, and safe in a signal handler, whatever that has interrupted."""
+        """Thread-safe, and safe in a signal handler at any point."""
         try:
             self._silent.release()
         except RuntimeError:

@@ -41,7 +41,7 @@ class Trees:
         self._tally = tally
         self._admission = admission
         self._pending = Pending(message_timeout)
-        # Those that wait for a limit, by root: beyond the bound.
+        # Trees that wait for a limit, by root: beyond the bound.
         self.waiting = self._pending.waiting
         self._sending: set[int] = set()
         # Outcomes of roots whose batch is still being sent: their append took effect, and
@@ -49,12 +49,12 @@ class Trees:
         self._early: list[Outcomes] = []
 
     def __len__(self) -> int:
-        """Trees in flight, without those that are being sent."""
+        """Trees in flight, without the ones that are being sent."""
         return len(self._pending)
 
     @property
     def working(self) -> int:
-        """Number of those that the bound is for."""
+        """Number of trees that the bound counts."""
         return self._pending.working
 
     def oldest_s(self, now: float) -> float:
@@ -90,7 +90,7 @@ class Trees:
         self._take_early()
 
     def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
-        """The worker ends while these are being sent: end those that have their outcome;
+        """The worker ends while these are being sent: end the ones that have their outcome;
         returns their roots.
         """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
@@ -135,8 +135,8 @@ class Trees:
         return late
 
     def expire(self, now: float, *, blame: bool) -> bool:
-        """Fail what has timed out; without ``blame``, as while no driver is there, it is given
-        back. False: nothing has.
+        """Fail the tuples that have timed out; without ``blame``, as while no driver is there, it
+        is given back. False: nothing has.
         """
         expired = self._pending.expire(now)
         if not expired:
@@ -175,7 +175,7 @@ class Trees:
         self._telling.ack(msg_ids)
 
     def _put_aside(self, outcomes: Outcomes) -> Outcomes:
-        """Keep what is for the batch that is being sent; returns the rest."""
+        """Keep the outcomes for the batch that is being sent; returns the rest."""
         mine = self._sending
         early = _part(outcomes, lambda root: root in mine)
         if not early:
