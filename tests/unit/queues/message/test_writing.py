@@ -17,6 +17,7 @@ from tiercel.queues.message.header_text import (
     DEATH_HEADERS,
     EXCHANGE_HEADER,
     ROUTING_KEY_HEADER,
+    SENDER_HEADER,
     SINCE_HEADER,
     header_texts,
 )
@@ -68,7 +69,7 @@ def test_headers_of_any_type_arrive_as_they_were():
 NAMES = st.text(min_size=1, max_size=60).filter(
     lambda name: name not in BROKER_HEADERS and not name.startswith(DEATH_HEADERS)
 )
-LEFT_OUT = {EXCHANGE_HEADER, ROUTING_KEY_HEADER, FAILURES_HEADER, SINCE_HEADER}
+LEFT_OUT = {EXCHANGE_HEADER, ROUTING_KEY_HEADER, FAILURES_HEADER, SENDER_HEADER, SINCE_HEADER}
 
 
 @given(st.dictionaries(NAMES, st.text() | st.none(), max_size=8))
