@@ -52,8 +52,9 @@ class RedisEffect(Generic[T]):
     verb: str
     # The script, if ``command`` names one by its digest.
     text: str | None = None
-    # The call that is made instead where the server refuses this one because its memory is full.
-    when_full: RedisEffect[T] | None = None
+    # Prepares the call that is made instead where the server refuses this one because its memory is
+    # full.
+    when_full: Callable[[], RedisEffect[T]] | None = None
 
     def perform(self) -> T:
         """Make the call alone.
@@ -150,7 +151,7 @@ class RedisServer:
     def _make_instead(self, effects: Sequence[RedisEffect[Any]], replies: list[Any]) -> None:
         """Make the calls that are for a full server, where it is full."""
         instead = {
-            at: effect.when_full
+            at: effect.when_full()
             for at, (effect, reply) in enumerate(zip(effects, replies, strict=True))
             if effect.when_full is not None and isinstance(reply, exceptions.OutOfMemoryError)
         }

@@ -262,10 +262,9 @@ class RedisInboxes:
         )
 
     def _appending(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[Appended]:
-        bounds = self._bounds
-        most = (bounds.tuples, bounds.bytes) if parcel.bounded else (-1, -1)
+        most = (self._bounds.tuples, self._bounds.bytes) if parcel.bounded else (-1, -1)
         first = (run, sender.task, sender.attempt, number, parcel.part, parcel.digest)
-        rest: list[Any] = [bounds.senders]
+        rest: list[Any] = [self._bounds.senders]
         for tuples, chunk in zip(parcel.tuples, parcel.chunks, strict=True):
             rest += (tuples, chunk)
         box = self._of(self._receiver(parcel.target, sender, number))
@@ -274,10 +273,11 @@ class RedisInboxes:
         appending = box.call("append", keys, (*first, *most, *rest), read, verb)
         if is_drawn(sender):
             return appending
-        # A server whose memory is full takes the output of a bolt only into an inbox that holds
-        # nothing, so that the tuples in flight are finished there as well.
-        when_full = box.call(_APPEND_WHEN_FULL, keys, (*first, 0, 0, *rest), read, verb)
-        return replace(appending, when_full=when_full)
+        # A full server takes a bolt's output only into an empty inbox: so tuples in flight finish.
+        return replace(
+            appending,
+            when_full=lambda: box.call(_APPEND_WHEN_FULL, keys, (*first, 0, 0, *rest), read, verb),
+        )
 
     def _each(
         self, places: Sequence[Place], prepare: Callable[[_Box, Place], Effect[T]]

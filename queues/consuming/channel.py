@@ -197,13 +197,14 @@ class Epoch:
 
     def _add(self, delivery: Delivery) -> None:
         """Hand it out: step 1 of docs/one-message.md."""
-        log.debug(
-            "1. message %d of channel %d came from queue %r",
-            delivery.tag,
-            self.number,
-            self._settings.queue,
-            extra={"event": "message_step"},
-        )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "1. message %d of channel %d came from queue %r",
+                delivery.tag,
+                self.number,
+                self._settings.queue,
+                extra={"event": "message_step"},
+            )
         self.messages.add(delivery)
         if self.hand_out.add(delivery):
             self._settings.wake()

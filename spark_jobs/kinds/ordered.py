@@ -14,7 +14,6 @@ from tiercel.spark_jobs.kinds.order.gate import OrderGate
 from tiercel.spark_jobs.kinds.order.task_order import ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.kind import BoltKind, StepInput
-from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 
 class InOrder:
@@ -81,15 +80,13 @@ class CallsInOrder:
         self.copy = calls.copy
         self.slices = calls.slices
         self.gives_back = calls.gives_back
+        self.hanging = calls.hanging
         self.wake = calls.wake
         self.close = calls.close
 
     @property
     def next_at(self) -> float | None:
         return self._order.tell_at(self._calls.next_at)
-
-    def hanging(self) -> WatchedStep | None:
-        return self._calls.hanging()
 
     def takes(self, wait_s: float) -> StepInput | None:
         if self._stepped:
