@@ -93,9 +93,13 @@ test-rest: check docs
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
 # The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
+# Left out: tests of Spark alone, of databases, and of the monitor's sockets. No other RabbitMQ or Redis changes how they end.
+NO_SERVER := $(wildcard tests/integration/spark_jobs/test_spark_*.py) $(addprefix tests/integration/, \
+	spark_jobs/test_python_start.py spark_jobs/test_database_sink.py workers/test_monitor_command.py \
+	workers/test_monitor_connections.py workers/test_monitor_strangers.py)
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration
+	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=4 $(BY_FILE) tests/integration $(NO_SERVER:%=--ignore=%)
 	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
