@@ -143,7 +143,11 @@ def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
 
 
 @pytest.mark.parametrize(
-    "definition", ['{"expires": 2000}', '{"message-ttl": 1000}'], ids=["expires", "message-ttl"]
+    "definition",
+    [
+        pytest.param('{"expires": 2000}', id="expires"),
+        pytest.param('{"message-ttl": 1000}', id="message-ttl", marks=pytest.mark.rest),
+    ],
 )
 def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until_their_time(
     rabbitmq, caplog, definition
