@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.report import REPORT
+from tests.faults.report import REPORT, Shown
 from tests.faults.stack import Stack
 from tests.support.broker import restart_in_order
 from tests.support.servers import Servers
@@ -44,6 +46,26 @@ def cluster(
     with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
         restart_in_order(running.rabbitmq)
         yield running
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Give the table of one of several processes to the process that prints it."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["faults"] = {
+            "rows": [asdict(row) for row in REPORT.rows],
+            "rate": REPORT.rate,
+            "memory": REPORT.memory,
+        }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the table of a process that has ended; one that crashed has left none."""
+    if found := getattr(node, "workeroutput", {}).get("faults"):
+        REPORT.rows += [Shown(**row) for row in found["rows"]]
+        REPORT.rate = REPORT.rate or found["rate"]
+        REPORT.memory += found["memory"]
 
 
 def pytest_terminal_summary(
