@@ -95,7 +95,7 @@ class Policies:
 
     @property
     def told(self) -> bool:
-        """Whether they are known, the operator's too; there may be none."""
+        """True if they are known, the operator's too; there may be none."""
         return len(self._levels) == len(_LEVELS)
 
     def rule(self, queue: str, key: str, kind: str = "quorum") -> Rule | None:

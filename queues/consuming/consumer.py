@@ -227,7 +227,7 @@ class Consumer:
             )
 
     def _doubt_delays(self) -> None:
-        """Say that a policy may delete what bolts want later, and nobody here could see it."""
+        """Log that a policy which this worker cannot see may delete what bolts want later."""
         name = self._settings.queue.name
         log.info(
             "messages of %s that a bolt wants later wait in RabbitMQ's queues %s.delay.*; a policy "
