@@ -25,6 +25,7 @@ _TIMEOUT_S = 3.0
 _LONGEST_ANSWER = 1 << 20
 # RabbitMQ's largest: more than the delay queues that a queue can have.
 _PAGE = 500
+_LEVELS = ("policies", "operator-policies")
 # The settings of policies that are no numbers.
 _TEXTS = ("dead-letter-exchange", "overflow")
 
@@ -92,6 +93,11 @@ class Policies:
         """
         self._levels = levels
 
+    @property
+    def told(self) -> bool:
+        """True if they are known, the operator's too; there may be none."""
+        return len(self._levels) == len(_LEVELS)
+
     def rule(self, queue: str, key: str, kind: str = "quorum") -> Rule | None:
         """Return the setting for a queue of this type; the smaller number where two policies set
         it.
@@ -113,7 +119,7 @@ def read_policies(management_url: str | None, address: Address) -> Policies:
     if management_url is None:
         return Policies()
     levels = []
-    for kind in ("policies", "operator-policies"):
+    for kind in _LEVELS:
         try:
             found = _asked(_request(management_url, address, "", kind), list)
         except (ManagementSilentError, AddressError):

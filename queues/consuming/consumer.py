@@ -81,6 +81,7 @@ class Consumer:
         self._arguments: Mapping[str, int] = {}
         # Read at the start.
         self._policies: Policies | None = None
+        self._delays_doubted = False
         self._settlements: deque[tuple[int, Sequence[int], How, str]] = deque()
         self._asked = self._paused = self._ending = False
         self._expecting = True
@@ -131,6 +132,9 @@ class Consumer:
         It lies in a delay queue meanwhile, and is not held here. Where no delay queue can take it,
         it is held as for ``fail``.
         """
+        if self._policies is not None and not self._policies.told and not self._delays_doubted:
+            self._delays_doubted = True
+            self._doubt_delays()
         self._settle(epoch, [tag], later)
 
     def release(self, epoch: int, tag: int) -> None:
@@ -221,6 +225,17 @@ class Consumer:
             log.warning(
                 "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}
             )
+
+    def _doubt_delays(self) -> None:
+        """Log that a policy which this worker cannot see may delete what bolts want later."""
+        name = self._settings.queue.name
+        log.info(
+            "messages of %s that a bolt wants later wait in RabbitMQ's queues %s.delay.*; a policy "
+            "with expires would delete them, and cannot be seen from here: leave these queues out "
+            "of its pattern, or name RabbitMQ's HTTP API in TIERCEL_MANAGEMENT",
+            name, name,
+            extra={"event": "delays_doubted", "queue": name},
+        )  # fmt: skip
 
     def opened(self, channel: Any) -> None:
         """Implement ``LinkUser.opened``: a new epoch."""

@@ -57,6 +57,7 @@ _NO_START = re.compile(
     r"Cannot run program .*|Error from python worker.*|failed to launch worker.*"
     r"|\[PYTHON_VERSION_MISMATCH\].*|ModuleNotFoundError: .*"
     r"|java\.\S*(?:FileNotFound|AccessDenied)Exception: .*|Bad data in tiercel\..*"
+    r"|EOFException occurred while reading the port number.*"
 )
 _LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _LONGEST_REASON = 300
@@ -231,6 +232,9 @@ def start_failure(said: str) -> str:
     if found[0].startswith("Error from python worker"):
         words = _LAST_WORDS.findall(said[found.end() :])
         return str(words[-1]) if words else "it ended at once"
+    if found[0].startswith("EOFException"):
+        code = re.search(r"code: (-?\d+)", found[0])
+        return f"it ended with exit code {code[1]}" if code else "it ended at once"
     return found[0].strip()
 
 

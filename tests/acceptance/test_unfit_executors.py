@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance import rebalanced
+from tests.support.children import Python
 from tests.support.running import running
 from tests.support.runs import SHOUT, Desk
 from tests.support.standalone import Standalone
@@ -23,24 +23,6 @@ from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisPresences
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
-
-
-class Python:
-    """The program that ``PYSPARK_PYTHON`` names: a script that can be mended while all runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "python"
-        self._starts = folder / "starts"
-
-    def becomes(self, does: str) -> None:
-        new = self.path.with_suffix(".new")
-        new.write_text(f'#!/bin/sh\necho >>{self._starts}\n{does}\nexec "{sys.executable}" "$@"\n')
-        new.chmod(0o755)
-        new.rename(self.path)
-
-    @property
-    def starts(self) -> int:
-        return len(self._starts.read_text()) if self._starts.exists() else 0
 
 
 @pytest.fixture

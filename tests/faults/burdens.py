@@ -16,6 +16,9 @@ ODD = "odd"
 TIMED = "timed"
 PACED = "paced"
 VANISHED = "vanished"
+FILLING = "filling"
+# Tuples of each message that fills Redis.
+PARTS = 5
 # Duration of the tuple in which an executor vanishes.
 HOLD_S = 3.0
 # Per tuple of the slow bolt, and of the one whose tuples are timed.
@@ -116,6 +119,20 @@ class Tally(StatefulBolt):
         write_effect(tup["number"])
 
 
+class Part(BasicBolt):
+    output_fields = "number long, part long, text string"
+
+    def execute(self, tup, collector):
+        for part in range(PARTS):
+            collector.emit([tup["number"], part, tup["text"]])
+
+
+class Count(StatefulBolt):
+    def execute(self, tup, collector):
+        self.state.increment("parts")
+        write_effect(f"{tup['number']}-{tup['part']}")
+
+
 def slow(queue=SLOW, seconds=SLOW_S):
     """All settings are the default ones."""
     builder = TopologyBuilder(f"{queue}-work")
@@ -133,6 +150,15 @@ def paced():
     builder = TopologyBuilder("paced", Config(message_timeout_secs=5))
     builder.set_spout("messages", QueueSpout(PACED, fields="seconds double"))
     builder.set_bolt("work", Paced(), parallelism=2).shuffle_grouping("messages")
+    return builder.build()
+
+
+def filling():
+    """Takes more at once than Redis has room for in the test."""
+    builder = TopologyBuilder("filling", Config(max_spout_pending=2_000, message_timeout_secs=300))
+    builder.set_spout("texts", QueueSpout(FILLING, fields="number long, text string"))
+    builder.set_bolt("part", Part(), parallelism=2).shuffle_grouping("texts")
+    builder.set_bolt("count", Count(), parallelism=2).fields_grouping("part", "number")
     return builder.build()
 
 

@@ -1,12 +1,31 @@
-"""The processes of a running topology, for tests that kill them."""
+"""The processes of a running topology, for tests that kill them or keep them from starting."""
 
 import os
+import sys
 from pathlib import Path
 
 from tests.support.waiting import wait_until
 
 # On the command line of the process that Spark forks its Python workers from, and so on theirs.
 _DAEMON = b"tiercel.spark_jobs.spark.python_daemon"
+
+
+class Python:
+    """The program that ``PYSPARK_PYTHON`` names: a script that can be mended while all runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "python"
+        self._starts = folder / "starts"
+
+    def becomes(self, does: str) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(f'#!/bin/sh\necho >>{self._starts}\n{does}\nexec "{sys.executable}" "$@"\n')
+        new.chmod(0o755)
+        new.rename(self.path)
+
+    @property
+    def starts(self) -> int:
+        return len(self._starts.read_text()) if self._starts.exists() else 0
 
 
 def kill(child, number) -> None:

@@ -169,6 +169,25 @@ def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until
     assert line.startswith(f"policy 'idle' ends the delay queues of {queue.name} too early")
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_worker_that_cannot_see_policies_says_so_once_at_the_first_message_wanted_later(
+    rabbitmq, caplog, seen
+):
+    caplog.set_level("INFO")
+    server = rabbitmq()
+    queue = filled(server.url, b"0", b"1")
+    management_url = server.management_url if seen else None
+    with Desk(server.url, queue.name, management_url=management_url) as desk:
+        first, second = desk.take(2)
+        assert "cannot be seen" not in caplog.text
+        want_later(desk, first, 1)
+        want_later(desk, second, 1)
+        desk.take(2)
+    lines = [each.message for each in caplog.records if "cannot be seen" in each.message]
+    assert len(lines) == (0 if seen else 1)
+    assert all("TIERCEL_MANAGEMENT" in line and queue.name in line for line in lines)
+
+
 def test_a_worker_that_dies_before_the_ack_leaves_the_message_twice_and_never_not_at_all(amqp_url):
     queue = filled(amqp_url, b"body")
     desk = Desk(amqp_url, queue.name)

@@ -107,6 +107,13 @@ def test_a_python_that_works_has_all_slots(tmp_path: Path) -> None:
     assert this_machine(str(python), 2) == this_machine(sys.executable, 2)
 
 
+# Of a Python that ends before it has written anything.
+NO_PORT = (
+    "org.apache.spark.SparkException: EOFException occurred while reading the port number from "
+    "tiercel.spark_jobs.spark.python_daemon's stdout"
+)
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -118,6 +125,8 @@ def test_a_python_that_works_has_all_slots(tmp_path: Path) -> None:
             FROM_PYTHON,
             "OSError: AF_UNIX path too long",
         ),
+        (f"{NO_PORT}.\n\tat x", "it ended at once"),
+        (f"{NO_PORT} and terminated with code: 3..", "it ended with exit code 3"),
         ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", ""),
         ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", ""),
     ],
