@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from tiercel.workers.spout.pending import InFlight, Pending
+from tiercel.workers.spout.trees import InFlight, Pending
 
 
 def test_nothing_expires_before_the_whole_timeout():
