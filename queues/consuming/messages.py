@@ -151,7 +151,7 @@ class Acks:
         """
         few = everything or self.book.finished <= _FEW
         self._take(singles=few)
-        if self.book.finished and self._later is None:
+        if not few and self.book.finished and self._later is None:
             self._later = self._link.later(_PATIENCE_S, self._now)
 
     def void(self) -> None:
@@ -291,6 +291,14 @@ class OpenMessages:
         # Wishes for the messages that are being copied to a delay queue.
         self._wishes: dict[int, Later] = {}
 
+    def arrived(self, delivery: Delivery, *, newest: bool) -> None:
+        """Note a message that the broker delivered, over its newest consumer or the one before."""
+        self._book.open(delivery.tag, newest=newest)
+        self.counts["delivered"] += 1
+        self.counts["redelivered"] += bool(delivery.redelivered)
+        self.add(delivery)
+        self._intake.arrived(delivery.size)
+
     def add(self, delivery: Delivery) -> None:
         """Note an open message: for the first time, or once more."""
         self._open[delivery.tag] = delivery
@@ -317,12 +325,12 @@ class OpenMessages:
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
-        self._again -= sum([delivery.redelivered for delivery in found])
-        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
-        if self._settings.failures:
+        if self._again:
             for delivery in found:
+                self._again -= delivery.redelivered
                 self._forget_failures(delivery)
         self.counts["acked_to_broker"] += len(found)
+        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
         return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
@@ -348,7 +356,10 @@ class OpenMessages:
                 return
             failures += 1
         else:
-            failures = self._failures_so_far(delivery)
+            here = self._settings.failures.so_far(
+                delivery.body, delivery.properties, delivery.delivery_count
+            )
+            failures = here + failed_before(delivery.properties.headers)
         queue, milliseconds = self._settings.queue, delay_ms(later.seconds)
         if ends_too_early(self._settings.policies, queue, milliseconds) is not None:
             self._hold(delivery, min(later.seconds, HELD_LATER_S))
@@ -463,16 +474,10 @@ class OpenMessages:
         """Note a failure; returns how often the message had failed before, including failures
         before it lay in a delay queue.
         """
-        count = delivery.delivery_count
         # Each channel of this worker may have ended around it, and the worker before this one.
         here = self._settings.failures.failed(
-            delivery.body, delivery.properties, count, returns=delivery.epoch
+            delivery.body, delivery.properties, delivery.delivery_count, returns=delivery.epoch
         )
-        return here + failed_before(delivery.properties.headers)
-
-    def _failures_so_far(self, delivery: Delivery) -> int:
-        count = delivery.delivery_count
-        here = self._settings.failures.so_far(delivery.body, delivery.properties, count)
         return here + failed_before(delivery.properties.headers)
 
     def _give_up(self, delivery: Delivery, failures: int, reason: str) -> None:
@@ -494,8 +499,7 @@ class OpenMessages:
         if wait_s <= 0:
             self._reject(delivery)
             return
-        tag = delivery.tag
-        kept = delivery
+        tag, kept = delivery.tag, delivery
         if not self._limit.is_last_delivery(delivery.delivery_count):
             kept = delivery._replace(body=b"", properties=None)
         self._waiting[tag] = kept

@@ -397,10 +397,7 @@ class SpoutTask:
             may_fill = attendance is Attendance.DRIVER and self._outbox.held is None
             if may_fill and self._orders.active and self._pace.may_begin(now):
                 worked |= self._fill(now)
-        fate = self._outbox.send(now)
-        sent = fate is not BatchFate.LATER
-        if sent:
-            self._end_batch(fate, now)
+        sent = self._outbox.held is not None and self._send(now)
         self._tally.flush()
         if worked or sent:
             self._pace.worked()
@@ -432,7 +429,8 @@ class SpoutTask:
     def _take_outcomes(self, now: float) -> bool:
         taken = self._outcomes.take()
         for outcomes in taken:
-            late = self._trees.take_outcomes(outcomes, now)
+            held = self._outbox.held
+            late = self._trees.take_outcomes(outcomes, now, () if held is None else held.roots)
             if outcomes.ledger_lost:
                 self._outbox.register_again()
                 self._trees.give_back_all("Redis lost the ledger")
@@ -466,7 +464,7 @@ class SpoutTask:
 
     def _check(self, now: float) -> None:
         self._spout.check()
-        self._admission.look(now, self._trees.working)
+        self._admission.look(now, len(self._trees.working))
         self.obey()
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
@@ -484,7 +482,7 @@ class SpoutTask:
         The bound counts tracked tuples; untracked ones are bounded by the inboxes, and tuples that
         wait for a limit by the bolt that has it.
         """
-        room = self._admission.bound - self._trees.working
+        room = self._admission.bound - len(self._trees.working)
         gathered = self._collector.gather(self._ask, room, self._clock, now)
         if gathered.tracked >= room:
             self._admission.reached(now)
@@ -494,36 +492,38 @@ class SpoutTask:
         self._outbox.put(emission)
         if log.isEnabledFor(logging.DEBUG):
             self._log("2. message %s is root %d")
-        self._trees.sending(emission.roots)
         self._pace.began(now)
         return True
 
-    def _end_batch(self, fate: BatchFate, began: float) -> None:
-        """Count a batch that Redis took, as in flight: step 3 of docs/one-message.md.
+    def _send(self, began: float) -> bool:
+        """Send the held batch: step 3 of docs/one-message.md. False: Redis does not take it now.
 
-        Give the tuples of a refused batch back.
+        The tuples of a batch that is refused are given back.
         """
-        tuples = self._outgoing.tuples
+        fate = self._outbox.send(began)
+        if fate is BatchFate.LATER:
+            return False
+        if fate is BatchFate.DONE and log.isEnabledFor(logging.DEBUG):
+            self._log("3. message %s, root %d, is in the ledger and on its way")
+        emitted, self._outgoing = self._outgoing, Emitted()
+        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+        tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
         # The timeout begins here: tuples that waited for Redis until now had not been emitted.
         now = self._clock()
         self._pace.sent(now - began)
         if fate is BatchFate.REFUSED:
-            self._outgoing = Emitted()
             self._trees.not_sent()
-            for _, msg_id in tuples:
-                if msg_id is not None:
-                    self._teller.release(msg_id)
-            return
-        if log.isEnabledFor(logging.DEBUG):
-            self._log("3. message %s, root %d, is in the ledger and on its way")
-        counts = {"emitted": len(tuples), "transferred": self._outgoing.transferred}
-        self._outgoing = Emitted()
-        wanted = [(root, msg_id) for root, msg_id in tuples if msg_id is not None]
-        tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
+            for _, msg_id in wanted:
+                self._teller.release(msg_id)
+            return True
+        counts = {"emitted": len(emitted.tuples), "transferred": emitted.transferred}
+        if untracked := len(wanted) - len(tracked):
+            counts["acked"] = untracked
         self._tally.add_all(counts)
-        if len(tracked) < len(wanted):
-            self._trees.tell_acked([msg_id for root, msg_id in wanted if root is None])
         self._trees.sent(tracked, now)
+        if untracked:
+            self._trees.tell_acked([msg_id for root, msg_id in wanted if root is None])
+        return True
 
     def _give_back_unsent(self) -> None:
         """Give back the tuples that are not in flight, for the worker ends.

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import MappingProxyType
 from typing import NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -87,35 +86,30 @@ class Pending:
     def __init__(self, timeout: timedelta | None) -> None:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
-        # Root to message id, when it was emitted, and when its timeout began.
-        self._entries: dict[int, tuple[MsgId, float, float]] = {}
+        # The tuples that wait for no limit, and below those that wait for one: root to message id,
+        # when it was emitted, and when its timeout began. Others read both.
+        self.working: dict[int, tuple[MsgId, float, float]] = {}
         # Emit times of those whose timeout began again: the oldest may be one of them.
         self._reset: dict[int, float] = {}
-        # The entries of tuples that wait for a limit. Others read it too.
         self.waiting: dict[int, tuple[MsgId, float, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self.waiting)
+        return len(self.working) + len(self.waiting)
 
     def __contains__(self, root: int) -> bool:
-        return root in self._entries or root in self.waiting
-
-    @property
-    def working(self) -> int:
-        """Number of tuples that wait for no limit."""
-        return len(self._entries)
+        return root in self.working or root in self.waiting
 
     def add(self, root: int, msg_id: MsgId, now: float) -> None:
         """A tuple was emitted at ``now``."""
-        self._entries[root] = (msg_id, now, now)
+        self.working[root] = (msg_id, now, now)
 
     def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """These tuples, (root, message id) each, were."""
-        self._entries.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
+        self.working.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
 
     def pop(self, root: int) -> InFlight | None:
         """The tuple has its outcome; None if it is not in flight any more."""
-        found = self._entries.pop(root, None)
+        found = self.working.pop(root, None)
         waited = found is None
         if found is None:
             found = self.waiting.pop(root, None)
@@ -128,9 +122,7 @@ class Pending:
         that waited for a limit come last, apart.
         """
         found = [
-            entry
-            for entry in [self._entries.pop(root, None) for root in roots]
-            if entry is not None
+            entry for entry in [self.working.pop(root, None) for root in roots] if entry is not None
         ]
         waited: list[InFlight] = []
         if self.waiting:
@@ -147,7 +139,7 @@ class Pending:
         Returns when it was emitted if it was among the others until now, else None.
         """
         known = self.waiting.pop(root, None)
-        found = known or self._entries.pop(root, None)
+        found = known or self.working.pop(root, None)
         if found is None:
             return None
         msg_id, emitted_at, _ = found
@@ -160,11 +152,11 @@ class Pending:
         if root in self.waiting:
             self.wait(root, now)
             return True
-        found = self._entries.pop(root, None)
+        found = self.working.pop(root, None)
         if found is None:
             return False
         msg_id, emitted_at, _ = found
-        self._entries[root] = (msg_id, emitted_at, now)
+        self.working[root] = (msg_id, emitted_at, now)
         self._reset[root] = emitted_at
         return True
 
@@ -173,7 +165,7 @@ class Pending:
         if self._timeout is None:
             return []
         both = [
-            *self._expired(self._entries, now, waited=False),
+            *self._expired(self.working, now, waited=False),
             *self._expired(self.waiting, now, waited=True),
         ]
         for root, _ in both:
@@ -183,20 +175,20 @@ class Pending:
     @property
     def next_timeout(self) -> float | None:
         """Time at which ``expire`` will take out something; None if nothing expires."""
-        firsts = [next(iter(group.values()), None) for group in (self._entries, self.waiting)]
+        firsts = [next(iter(group.values()), None) for group in (self.working, self.waiting)]
         began = [first[2] for first in firsts if first is not None]
         return None if not began or self._timeout is None else min(began) + self._timeout
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
-        first = next(iter(self._entries.values()), None)
+        first = next(iter(self.working.values()), None)
         return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
 
     def items(self) -> list[tuple[int, InFlight]]:
         """Everything in flight, as it is now."""
         return [
             (root, InFlight(msg_id, emitted_at))
-            for root, (msg_id, emitted_at, _) in [*self._entries.items(), *self.waiting.items()]
+            for root, (msg_id, emitted_at, _) in [*self.working.items(), *self.waiting.items()]
         ]
 
     def _expired(
@@ -229,9 +221,9 @@ class Trees:
         self._tally = tally
         self._admission = admission
         self._pending = Pending(message_timeout)
-        # Trees that wait for a limit, by root: beyond the bound.
+        # By root: trees that the bound counts, and beyond it trees that wait for a limit.
+        self.working = self._pending.working
         self.waiting = self._pending.waiting
-        self._sending: set[int] = set()
         # Outcomes of roots whose batch is still being sent: their append took effect, and
         # its reply was lost.
         self._early: list[Outcomes] = []
@@ -239,11 +231,6 @@ class Trees:
     def __len__(self) -> int:
         """Trees in flight, without the ones that are being sent."""
         return len(self._pending)
-
-    @property
-    def working(self) -> int:
-        """Number of trees that the bound counts."""
-        return self._pending.working
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
@@ -255,12 +242,6 @@ class Trees:
         return self._pending.next_timeout
 
     # -- on their way ------------------------------------------------------------------------------
-
-    def sending(self, roots: Iterable[int]) -> None:
-        """These roots are about to be registered: an outcome that comes before
-        ``sent`` waits for it.
-        """
-        self._sending = set(roots)
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """These, (root, message id) each, are in flight since now."""
@@ -284,20 +265,19 @@ class Trees:
         return known
 
     def _take_early(self) -> list[Outcomes]:
-        early = self._early
-        self._early = []
-        self._sending = set()
+        early, self._early = self._early, []
         return early
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def take_outcomes(self, outcomes: Outcomes, now: float) -> int:
+    def take_outcomes(self, outcomes: Outcomes, now: float, sending: Sequence[int] = ()) -> int:
         """Tell the spout; returns how many roots were not in flight any more.
 
-        A loss of the ledger is the caller's.
+        Outcomes of roots that are being sent wait for ``sent``. A loss of the ledger is the
+        caller's.
         """
-        if self._sending:
-            outcomes = self._put_aside(outcomes)
+        if sending:
+            outcomes = self._put_aside(outcomes, set(sending))
         # Steps 7 and 8 of docs/one-message.md.
         if log.isEnabledFor(logging.DEBUG):
             for root in outcomes.acked:
@@ -351,21 +331,15 @@ class Trees:
         self._release(roots)
         self._forget(roots)
 
-    def tell_acked(
-        self, msg_ids: Sequence[MsgId], counts: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
-        """The trees of these messages were processed, or are not tracked; ``counts`` are counted
-        with them.
-        """
+    def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
+        """The trees of these messages were processed, or are not tracked."""
         if log.isEnabledFor(logging.DEBUG):
             for msg_id in msg_ids:
                 log.debug("8. the spout acks message %s", msg_id, extra={"event": "message_step"})
-        self._tally.add_all({**counts, "acked": len(msg_ids)})
         self._teller.ack(msg_ids)
 
-    def _put_aside(self, outcomes: Outcomes) -> Outcomes:
+    def _put_aside(self, outcomes: Outcomes, mine: set[int]) -> Outcomes:
         """Keep the outcomes for the batch that is being sent; returns the rest."""
-        mine = self._sending
         early = _part(outcomes, lambda root: root in mine)
         if not early:
             return outcomes
@@ -384,10 +358,11 @@ class Trees:
             completions.update([each.emitted_at for each in waited])
             total_s += sum([now - each.emitted_at for each in waited])
         if msg_ids:
-            counts = Counter(complete_us=round(total_s * 1e6))
+            counts = Counter(acked=len(msg_ids), complete_us=round(total_s * 1e6))
             for then, count in completions.items():
                 counts[bucket_of((now - then) * 1000)] += count
-            self.tell_acked(msg_ids, counts)
+            self._tally.add_all(counts)
+            self.tell_acked(msg_ids)
         return len(roots) - len(msg_ids)
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:

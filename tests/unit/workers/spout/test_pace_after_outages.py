@@ -148,7 +148,7 @@ class World:
         self.trees.expire(self.now, blame=attended)
         if self.now >= self.look_at:
             self.look_at = self.now + 1
-            self.admission.look(self.now, self.trees.working)
+            self.admission.look(self.now, len(self.trees.working))
         if attended and "broker" not in self.away:
             self.fill()
         self.bounds.append(self.admission.bound)
@@ -193,7 +193,7 @@ class World:
         return done
 
     def fill(self):
-        room = self.admission.bound - self.trees.working
+        room = self.admission.bound - len(self.trees.working)
         sent = []
         while self.ready and len(sent) < room:
             message = self.ready.popleft()
