@@ -1,7 +1,5 @@
 """The open messages of one channel, and how each is settled: acked, rejected after its back-off, or
 moved to another queue by copy.
-
-Acks are one ``multiple`` for the contiguous finished prefix, and single ones above it.
 """
 
 from __future__ import annotations
@@ -135,7 +133,7 @@ class AckBook:
 
 
 class Acks:
-    """Sends the acks of the finished messages in ``book``. All of it runs on the I/O thread."""
+    """Sends acks of the finished messages in ``book``: one for the prefix, and single ones."""
 
     def __init__(self, channel: Any, link: Link, sent: Callable[[], None]) -> None:
         """``sent`` is called when acks have left."""
