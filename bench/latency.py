@@ -31,8 +31,7 @@ from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.publishing.outlet import Outlet
-from tiercel.queues.publishing.publication import Publication
+from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.workers.config import Settings
 
 RATES = (100, 1_000, 5_000)

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.rig import running, servers
 from bench.throughput import drain
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.workers.config import Settings
 

@@ -2,10 +2,9 @@
 
 spout         the contract of a spout; write your own from it
 queue_spout   the built-in one: tuples from a RabbitMQ queue
-spout_checks  checks of its settings, and its reasons for refusing a message
 habits        properties of a spout that bolts depend on
 consuming     a message is opened, and acked or rejected in the end
-message       properties and headers of a message, and the beginning of its body
+message       properties and headers of a message
 retry         decisions about a message that failed
 values        from the body of a message to the values of a tuple, and back; typed columns
 nouns         articles and plurals in messages: an int, 1 message

@@ -9,8 +9,9 @@ were looked at too often: such a queue is looked at only where the caller says s
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +19,165 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import AUTO_DELETE, TYPE, read_arguments
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import check_server, limit_of
-from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.errors import BadPropertyError, BrokerRefusedError
-from tiercel.queues.message.header_text import header_texts, near_text
-from tiercel.queues.message.preview import BODY_BYTES, preview_of
+from tiercel.queues.message.properties import header_texts, near_text
 from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import delivered_before
 
+# From here on what is given back by basic.nack is in front, and was not delivered as far as limits
+# are concerned.
+FREE_NACK_SINCE = (4, 3)
+_RETURNED_S = 2.0
+# Waiting messages come without such a pause, also on a busy machine.
+_QUIET_S = 3.0
+# A prefetch has 16 bits.
+_LONGEST_STRETCH = 1 << 15
+_STRETCH_BYTES = 64 << 20
+
+
+class OpenQueue:
+    """A queue that is there. Not thread-safe."""
+
+    def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
+        """``connection`` is a ``BlockingConnection``."""
+        self.channel = connection.channel()
+        self.name = name
+        # Messages left of those that waited when the first was got.
+        self.count = 0
+        self._connection = connection
+        self._nack_counts = nack_counts
+        self._holds = False
+        self._stretches = 0
+
+    def shown(self, most: int, most_bytes: int) -> Iterator[tuple[Any, Any, bytes]]:
+        """Get the messages that waited at the first, and keep all of them until ``give_back``.
+
+        Yields none once the messages before it have this many bytes.
+        """
+        size = 0
+        for came in self.stretches(most, most_bytes, _LONGEST_STRETCH):
+            for message in came:
+                if size < most_bytes:
+                    yield message
+                    size += _size(message)
+
+    def stretches(
+        self, most: int, most_bytes: float = math.inf, longest: int = _LONGEST_STRETCH
+    ) -> Iterator[list[tuple[Any, Any, bytes]]]:
+        """Get the messages that waited at the first, and keep all of them until ``give_back``.
+
+        As ``got``, but many at a time, of about this many bytes. Each stretch is twice as long as
+        the one before where the bounds allow that, and comes by a consumer that ends when it is
+        full: pika rejects what arrives at a consumer that ends earlier, and a rejected message
+        counts as a delivery and goes behind the others. Where the end of a channel gives them
+        back, it does so consumer by consumer, in the order of their names, or of their beginning
+        from RabbitMQ 4.0 on. To a quorum queue each ``basic.get`` is a consumer too, named by its
+        number, so that the tenth would be in front of the second; and from 4.0 on all of them come
+        behind those that consumers had.
+        """
+        first = self._first(most)
+        number = len(first)
+        size = sum(map(_size, first))
+        if first:
+            yield first
+        while 0 < number < min(most, self.count) and size < most_bytes:
+            left = min(most_bytes - size, _STRETCH_BYTES)
+            room = math.ceil(left * number / max(size, 1))
+            wanted = min(number, self.count - number, most - number, room, longest)
+            came = self._stretch(wanted)
+            size += sum(map(_size, came))
+            number += len(came)
+            yield came
+            if len(came) < wanted:
+                return  # other consumers have the rest
+
+    def _first(self, most: int) -> list[tuple[Any, Any, bytes]]:
+        """Return the first message, if there is one, and count the waiting ones."""
+        self.count = self._ready(self.channel)
+        came = self._stretch(1) if min(most, self.count) else []
+        if not came:
+            # The queue is empty, its leader silent, or its messages are for another consumer.
+            self.count = 0
+            came = list(self.got(min(most, 1)))
+            self._holds = self._holds or bool(came)
+        return came
+
+    def _stretch(self, wanted: int) -> list[tuple[Any, Any, bytes]]:
+        """Return the next messages, this many or fewer if no more come."""
+        came: list[tuple[Any, Any, bytes]] = []
+        self._stretches += 1
+        self.channel.basic_qos(prefetch_count=wanted)
+        name = self.channel.basic_consume(
+            self.name,
+            lambda _, *message: came.append(message),
+            consumer_tag=f"look {self._stretches:04}",
+        )
+        until = time.monotonic() + _QUIET_S
+        while len(came) < wanted and (left := until - time.monotonic()) > 0:
+            before = len(came)
+            self._connection.process_data_events(time_limit=left)
+            if len(came) > before:
+                until = time.monotonic() + _QUIET_S
+        self.channel.basic_cancel(name)
+        self._holds = self._holds or bool(came)
+        return came
+
+    def got(self, most: int | None) -> Iterator[tuple[Any, Any, bytes]]:
+        """Get the messages that waited at the first, one by one, to hold or to settle each.
+
+        They come as (method, properties, body) of pika. The first one tells the number that wait if
+        that is not known. A passive declare does not always: RabbitMQ answers 0 for a quorum queue
+        whose leader is silent for 250 ms.
+        """
+        number = 0
+        while most is None or number < most:
+            method, properties, body = self.channel.basic_get(self.name)
+            if method is None:
+                return
+            if not self.count:
+                self.count = method.message_count + 1
+            most = self.count if most is None else min(most, self.count)
+            number += 1
+            yield method, properties, body
+
+    def hold(self) -> None:
+        """Keep the message that was got last until ``give_back``."""
+        self._holds = True
+
+    def give_back(self, gone: int) -> None:
+        """Give back the messages that are held; ``gone`` of those that were got are not.
+
+        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of
+        those that were not got. Before, it counts and puts them behind, and the next look
+        would show other messages; the end of the channel counts too, but puts them in front.
+        They are there a moment later, so this waits for them; not for long, for another
+        process may take them at once.
+        """
+        if not self._holds:
+            return
+        if not self._nack_counts:
+            self.channel.basic_nack(0, multiple=True, requeue=True)
+        self.channel.close()
+        channel = self._connection.channel()
+        until = time.monotonic() + _RETURNED_S
+        while time.monotonic() < until:
+            if self._ready(channel) >= self.count - gone:
+                return
+            self._connection.sleep(0.02)
+
+    def _ready(self, channel: Any) -> int:
+        return int(channel.queue_declare(self.name, passive=True).method.message_count)
+
+
+def _size(message: tuple[Any, Any, bytes]) -> int:
+    _, properties, body = message
+    return len(body) + int(properties.size)
+
+
+# Of a body that is looked at, at most.
+BODY_BYTES = 64 * 1024
+# Of a body in a table.
+_BYTES = 200
 # Bound on the bytes of all bodies of a look: the messages behind are not shown.
 _MOST_BYTES = 64 << 20
 _PROPERTIES = (*TEXTS, "priority", "expiration", "timestamp")
@@ -148,3 +301,9 @@ def _headers(headers: Any) -> Mapping[str, str | None]:
         return header_texts(headers)
     except BadPropertyError as error:
         return {"?": str(error)}
+
+
+def preview_of(body: bytes) -> str:
+    """Return the first 200 bytes of a body as text, with blanks for unprintable characters."""
+    text = body[:_BYTES].decode("utf-8", "replace")
+    return "".join(character if character.isprintable() else " " for character in text)

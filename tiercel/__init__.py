@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ServerTooOldError,
     )
     from tiercel.queues.message.identity import Identity
-    from tiercel.queues.message.outgoing import OutgoingMessage
+    from tiercel.queues.message.writing import OutgoingMessage
     from tiercel.queues.publishing.dead_letters import DeadLetter
     from tiercel.queues.publishing.publisher import Publisher
     from tiercel.queues.queue_spout import MessageId, QueueSpout
@@ -191,7 +191,7 @@ _PLACES = {
         "ServerTooOldError",
     ),
     "tiercel.queues.message.identity": ("Identity",),
-    "tiercel.queues.message.outgoing": ("OutgoingMessage",),
+    "tiercel.queues.message.writing": ("OutgoingMessage",),
     "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
     "tiercel.queues.publishing.publisher": ("Publisher",),
     "tiercel.queues.queue_spout": (

@@ -15,8 +15,8 @@ from tiercel.frames.options import SourceOptions
 from tiercel.frames.reading.slices import Slice, cut, rows_of
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
-from tiercel.queues.broker.open_queue import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.peek import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.retry import BrokerLimit, delivered_before
 
 

@@ -22,11 +22,10 @@ from tiercel.frames.columns import BODY, DELIVERY
 from tiercel.frames.errors import OptionError, RowError
 from tiercel.frames.options import SinkOptions
 from tiercel.queues.errors import BadPropertyError
-from tiercel.queues.message.outgoing import OutgoingMessage
 from tiercel.queues.message.properties import PROPERTIES
-from tiercel.queues.message.writing import WRITTEN, write_properties
+from tiercel.queues.message.writing import WRITTEN, OutgoingMessage, write_properties
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.bodies import plain_body
+from tiercel.queues.values.formats import plain_body
 
 _EXCHANGE = "exchange"
 _ROUTING_KEY = "routing_key"

@@ -23,9 +23,9 @@ from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SinkOptions
 from tiercel.frames.writing.rows import RowsToMessages
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.message.header_text import published_headers
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.publishing.dead_letter_copy import Death, dead_letter_properties
+from tiercel.queues.message.properties import published_headers
+from tiercel.queues.message.writing import OutgoingMessage
+from tiercel.queues.publishing.copies import Death, dead_letter_properties
 from tiercel.queues.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)

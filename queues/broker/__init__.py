@@ -3,13 +3,9 @@
 address     an AMQP URL
 connection  one connection for a moment, and errors in one line
 link        one connection that comes back, on an I/O thread
-frames      pika's connection, with messages read and written in one go
-headers     the header table of a message
+frames      pika's connection, with messages read and written in one go, and their headers
 arguments   arguments with which a queue was declared
-declare     a quorum queue and its dead-letter queue
-delays      queues from which a message comes back later
-bindings    a queue and its exchanges
-open_queue  getting the first messages of a queue, and giving them back in front
+declare     a quorum queue, its dead-letter queue and its exchanges
 depths      numbers of messages that wait, are being worked on, and are dead
-management  RabbitMQ's HTTP API
+management  RabbitMQ's HTTP API; delay queues
 """

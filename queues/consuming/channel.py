@@ -77,10 +77,11 @@ class Epoch:
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:
             return
+        is_changing = broker_consumer.changing
         waiting = self.messages.waiting_here
         wanted = self._intake.wanted(broker_consumer.prefetch, waiting) if self._taking else 0
         now = self._settings.clock()
-        if broker_consumer.changing and wanted:
+        if is_changing and wanted:
             if at_once or broker_consumer.is_clear(self._book.unsettled_before, now):
                 broker_consumer.retire()
                 self.messages.acks.send(everything=True)
@@ -161,42 +162,26 @@ class Epoch:
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not self.is_open:
             return  # it comes again on the next channel
-        tag = method.delivery_tag
         now = self._settings.clock()
         self.broker_consumer.stirred(now)
         again = method.redelivered
-        count = delivered_before(properties.headers, redelivered=again)
         delivery = Delivery(
             self.number,
-            tag,
+            method.delivery_tag,
             body,
-            count,
+            delivered_before(properties.headers, redelivered=True) if again else 0,
             properties,
             now,
             method.exchange,
             method.routing_key,
             again,
         )
-        self._book.open(tag, newest=method.consumer_tag == self.broker_consumer.consumer_tag)
-        self._intake.arrived(delivery.size)
-        self.counts["delivered"] += 1
-        self.counts["redelivered"] += bool(again)
-        if self._limit.deletes and self._limit.is_last_delivery(count):
-            self.counts["rejected"] += 1
-            self.messages.dead_letter_last(delivery)
-        elif not self._taking:
-            self.messages.give_back(delivery)
-        elif len(body) > MAX_BODY_BYTES:
-            self.counts["rejected"] += 1
-            self.messages.dead_letter(
-                delivery, f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}"
-            )
-        else:
-            self._add(delivery)
-        self.adjust()
-
-    def _add(self, delivery: Delivery) -> None:
-        """Hand it out: step 1 of docs/one-message.md."""
+        newest = method.consumer_tag == self.broker_consumer.consumer_tag
+        self.messages.arrived(delivery, newest=newest)
+        if self._is_refused(delivery):
+            self.adjust()
+            return
+        # Step 1 of docs/one-message.md.
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
                 "1. message %d of channel %d came from queue %r",
@@ -205,9 +190,29 @@ class Epoch:
                 self._settings.queue,
                 extra={"event": "message_step"},
             )
-        self.messages.add(delivery)
-        if self.hand_out.add(delivery):
+        was_empty = self.hand_out.add(delivery)
+        self.adjust()
+        if was_empty:
             self._settings.wake()
+
+    def _is_refused(self, delivery: Delivery) -> bool:
+        """Settle a message at once that must not be handed out; False for all others."""
+        size = len(delivery.body)
+        is_last = self._limit.deletes and self._limit.is_last_delivery(delivery.delivery_count)
+        if self._taking and not is_last and size <= MAX_BODY_BYTES:
+            return False
+        self.messages.claim(delivery.tag)
+        if is_last:
+            self.counts["rejected"] += 1
+            self.messages.dead_letter_last(delivery)
+        elif not self._taking:
+            self.messages.give_back(delivery)
+        else:
+            self.counts["rejected"] += 1
+            self.messages.dead_letter(
+                delivery, f"the body of {size} bytes is above the limit of {MAX_BODY_BYTES}"
+            )
+        return True
 
     # -- settling them -----------------------------------------------------------------------------
 

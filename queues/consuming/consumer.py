@@ -18,17 +18,15 @@ from typing import Any
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue, losses
-from tiercel.queues.broker.delays import delay_ms, ends_too_early
 from tiercel.queues.broker.link import Link
-from tiercel.queues.broker.management import Policies, read_policies
+from tiercel.queues.broker.management import Policies, delay_ms, ends_too_early, read_policies
 from tiercel.queues.consuming.channel import Epoch
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.intake import Delivery, Intake
 from tiercel.queues.consuming.messages import Copies, CopyFate, EpochSettings, How, Later, Verb
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.limits import BYTES_HELD, HELD_LATER_S, PREFETCH
-from tiercel.queues.publishing.dead_letter_copy import DeadLetterWriter
-from tiercel.queues.publishing.delay_copy import DelayWriter
+from tiercel.queues.publishing.copies import DeadLetterWriter, DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 log = logging.getLogger(__name__)

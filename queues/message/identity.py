@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
-from tiercel.queues.broker.headers import Headers
-from tiercel.queues.message.header_text import SINCE_HEADER, checked_sender, header_texts
+from tiercel.queues.broker.frames import Headers
+from tiercel.queues.message.properties import SINCE_HEADER, checked_sender, header_texts
 
 # The parts of a message that may identify it.
 WANTED = '"message_id", "header:NAME" or "body", or ["user_id", one of these]'

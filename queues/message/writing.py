@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +17,7 @@ from pika import BasicProperties
 from pika.data import encode_value
 from pika.exceptions import AMQPError
 
-from tiercel.queues.broker.frames import Properties
-from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.frames import Headers, Properties
 from tiercel.queues.errors import BadPropertyError
 
 # The properties that are texts.
@@ -194,3 +194,22 @@ WRITTEN: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
         "expiration": _expiration,
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutgoingMessage:
+    """One message, for a queue or for an exchange.
+
+    * ``body``: its bytes.
+    * ``routing_key``: the name of the queue, if ``exchange`` is empty.
+    * ``exchange``: empty for the default exchange, which leads to the queue of that name.
+    * ``properties``: pika's ``BasicProperties``. The publisher adds a message id if there is none.
+    * ``mandatory``: False: if no queue takes the message, the broker drops it in silence, and it
+      counts as published.
+    """
+
+    body: bytes
+    routing_key: str
+    exchange: str = ""
+    properties: BasicProperties = field(default_factory=lambda: write_properties({}))
+    mandatory: bool = True

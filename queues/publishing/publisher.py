@@ -19,10 +19,8 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_headers, write_properties
-from tiercel.queues.publishing.outlet import Outlet
-from tiercel.queues.publishing.publication import Done, Publication
+from tiercel.queues.message.writing import OutgoingMessage, write_headers, write_properties
+from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 
 # Bounds on messages in memory, confirmed or not yet, and on their bytes.
 _ROOM = 4_000

@@ -1,4 +1,4 @@
-"""From the body of a message to the values of a tuple.
+"""From the body of a message to the values of a tuple, and back.
 
 ``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary
 column. ``json``: an object, its members go to the columns of the same name; other members are
@@ -10,13 +10,16 @@ numbers or strings.
 
 Decoding any body takes time in proportion to its bytes; a JSON body of 16 MiB takes less than 384
 MiB of memory beside it. A body that would take more, because it has more than a million values, is
-refused first: ``json_text``.
+refused first: ``json_values``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Literal
 
@@ -24,9 +27,8 @@ import pyarrow as pa
 
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.decimals import MISFITS
-from tiercel.queues.values.json_text import read_json
-from tiercel.queues.values.json_values import check_for
+from tiercel.queues.values.json_values import check_for, read_json
+from tiercel.queues.values.python_values import MISFITS
 from tiercel.queues.values.schema import Field, Schema
 
 Format = Literal["text", "json", "bytes"]
@@ -184,3 +186,38 @@ def shown(value: Any) -> str:
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 128):
         return f"{'' if isinstance(value, bool) else 'the number '}{json.dumps(value)}"
     return kind
+
+
+def plain_body(value: Any) -> bytes:
+    """A string in UTF-8, or bytes as they are; raises TypeError for anything else."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"a body is a string or bytes, not the {type(value).__name__} {value!r:.50}")
+
+
+def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
+    """Return an object with these members, typed.
+
+    Binary is base64, dates and timestamps are ISO 8601, decimals are strings.
+
+    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for a value that
+    no column holds.
+    """
+    return _ENCODER.encode(dict(members)).encode()
+
+
+def _member(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):  # datetime is one too
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"the {type(value).__name__} {value!r:.50} cannot be written as JSON")
+
+
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_member
+)

@@ -23,10 +23,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.decimals import MISFITS
 from tiercel.queues.values.formats import Decoder, Format, absence, object_in, shown
-from tiercel.queues.values.json_text import read_json
-from tiercel.queues.values.json_values import Check, check_for
+from tiercel.queues.values.json_values import Check, check_for, read_json
+from tiercel.queues.values.python_values import MISFITS
 from tiercel.queues.values.schema import Field, Schema
 
 _FLAT: Mapping[Any, str] = {

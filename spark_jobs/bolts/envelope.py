@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from tiercel.queues.errors import BadPropertyError
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.spark_jobs.bolts.fields import FromField, fields_of, value_of
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.errors import TopologyError

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Unpack
 
-from tiercel.queues.broker.bindings import find_exchange
-from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.declare import WorkQueue, declare_queue, find_exchange
 from tiercel.queues.errors import BrokerUnavailableError, QueuesError
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import WRITTEN
+from tiercel.queues.message.writing import WRITTEN, OutgoingMessage
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.queues.values.bodies import json_body, plain_body
+from tiercel.queues.values.formats import json_body, plain_body
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.dataframe import FramesError, ReaderGoneError, fail_messages
 from tiercel.examples import word_count
-from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import OutgoingMessage
 from tiercel.testing import complete_topology
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]

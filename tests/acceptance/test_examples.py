@@ -31,8 +31,7 @@ from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.examples import payments
 from tiercel.examples.webhooks import PORT
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
 
 pytestmark = pytest.mark.timeout(900)
 

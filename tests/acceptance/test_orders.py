@@ -20,8 +20,7 @@ from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.examples import orders
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore

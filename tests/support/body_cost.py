@@ -13,7 +13,7 @@ from pathlib import Path
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.values.formats import decoder_for
-from tiercel.queues.values.json_text import MAX_VALUES
+from tiercel.queues.values.json_values import MAX_VALUES
 from tiercel.queues.values.schema import Schema
 
 SCHEMA = Schema.parse(

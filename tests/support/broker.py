@@ -15,7 +15,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
-from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 
 # Of the fixture ``impatient``: 30 minutes, scaled.

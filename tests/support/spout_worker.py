@@ -23,13 +23,11 @@ from tiercel.workers.control.contract import Control, MemoryControl
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences
 from tiercel.workers.control.spout_seats import SpoutSeats
-from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outcomes import OutcomeReader, OutcomeSource
 from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
-from tiercel.workers.spout.telling import Telling
+from tiercel.workers.spout.trees import OutcomeTeller
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 RUN = "1-run"
@@ -73,7 +71,7 @@ class MemoryWorker:
             topology=topology,
         )
         parts = SpoutParts(
-            telling=Telling(spout),
+            teller=OutcomeTeller(spout),
             collector=TaskCollector(
                 SpoutEmitter(topology, component, 1),
                 self.tally,

@@ -20,7 +20,7 @@ from tiercel import QueueSpout, Topology
 from tiercel.acker.inbox.rules import task_of
 from tiercel.spark_jobs.topology.placement import line_at
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.task import SpoutSettings
+from tiercel.workers.spout.loop import SpoutSettings
 from tiercel.workers.testing.spouts import OutcomesInOrder
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,19 +20,17 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tiercel.queues.broker.bindings import find_exchange
-from tiercel.queues.broker.declare import WorkQueue, declare_queue, work_queue
-from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.declare import WorkQueue, declare_queue, find_exchange, work_queue
+from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import BadBodyError, BadPropertyError
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_headers, write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_headers, write_properties
 from tiercel.queues.nouns import counted
 from tiercel.queues.peek import Peeked, QueuedMessage
 from tiercel.queues.peek import peek as read_first
 from tiercel.queues.publishing import dead_letters as letters
-from tiercel.queues.publishing.dead_letter_copy import REASON_HEADER
+from tiercel.queues.publishing.copies import REASON_HEADER
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.queues.values.json_text import read_json
+from tiercel.queues.values.json_values import read_json
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user

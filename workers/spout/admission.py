@@ -58,7 +58,8 @@ class Admission:
         timeout: timedelta | None = None,
         shape: Shape | None = None,
     ) -> None:
-        self._bound = bound
+        # Tuples that may be in flight now.
+        self.bound = bound
         self._fixed = fixed
         self._timeout_s = float("inf") if timeout is None else timeout.total_seconds()
         self._silent_s = min(21.0, 0.7 * self._timeout_s)
@@ -84,11 +85,6 @@ class Admission:
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
         return cls(timeout=message_timeout, shape=shape)
-
-    @property
-    def bound(self) -> int:
-        """Tuples that may be in flight now."""
-        return self._bound
 
     def follow(self, shape: Shape) -> None:
         """Fit the tasks that bolts have from now on."""
@@ -116,7 +112,7 @@ class Admission:
         """A bolt failed a tuple. That counts up to a bound of 16, or messages that always fail
         would go by two at a time. Beyond, a bolt whose database is away would enlarge the bound.
         """
-        if self._bound < UNPROVEN_BOUND:
+        if self.bound < UNPROVEN_BOUND:
             self._most = UNPROVEN_BOUND
             self._count(1, latency_s, now)
 
@@ -124,7 +120,7 @@ class Admission:
         """A tuple timed out."""
         if self._fixed or emitted_at < self._decreased_at:
             return
-        bound, seconds = self._bound // 2, now - self._began
+        bound, seconds = self.bound // 2, now - self._began
         if seconds >= self._timeout_s / 2:
             bound = min(bound, int(self._done / seconds * self._timeout_s / 6))
         self._patience_s = max(self._patience_s, 8 * self._timeout_s)
@@ -136,18 +132,18 @@ class Admission:
         if self._fixed:
             return
         if now - self._reached_at > _IDLE_S:
-            self._bound = min(self._bound, max(UNPROVEN_BOUND, self._bound // 2, 2 * in_flight))
+            self.bound = min(self.bound, max(UNPROVEN_BOUND, self.bound // 2, 2 * in_flight))
         since = max(self._completed_at, self._limited_since, self._tried_at)
-        if in_flight >= self._bound and now - since >= self._patience_s:
+        if in_flight >= self.bound and now - since >= self._patience_s:
             self._tried_at = now
             if self._timeout_s == float("inf"):
-                self._start_again(min(LARGEST_BOUND, 8 * self._bound), now)
+                self._start_again(min(LARGEST_BOUND, 8 * self.bound), now)
             else:
                 self._patience_s *= 2
-                self._start_again(max(self._bound, UNPROVEN_BOUND), now)
+                self._start_again(max(self.bound, UNPROVEN_BOUND), now)
 
     def _start_again(self, bound: int, now: float) -> None:
-        self._bound = bound
+        self.bound = bound
         self._rounds.clear()
         self._begin_round(now)
 
@@ -159,7 +155,7 @@ class Admission:
     def _count(self, count: int, total_s: float, now: float) -> None:
         self._done += count
         self._total_s += total_s
-        is_full = self._done >= self._bound and now > self._began
+        is_full = self._done >= self.bound and now > self._began
         if is_full and not self._fixed and now - self._reached_at <= _GAP_S:
             self._end_round(now)
 
@@ -177,11 +173,11 @@ class Admission:
         wanted = ceil(rate * max(target_s, min(_GAIN * self._base_s, self._timeout_s / 2)))
         if _GAIN * latency_s <= self._enough_s:
             wanted = max(wanted, self._enough)
-        bound = self._bound
+        bound = self.bound
         if bound < wanted:
-            self._bound = max(bound, min(2 * bound, wanted, most))
+            self.bound = max(bound, min(2 * bound, wanted, most))
         elif latency_s > target_s and most == LARGEST_BOUND:
-            self._bound = max(1, wanted, bound // 2)
+            self.bound = max(1, wanted, bound // 2)
 
     def _rate(self) -> float:
         """Return the completions per second of the last rounds."""
@@ -196,5 +192,5 @@ class Admission:
             if now - self._base_at <= max(_BASE_S, _BASE_ROUNDS * latency_s):
                 return
             self._draining = 3
-            self._bound = min(self._bound, max(self._places, int(_DRAIN * self._bound)))
+            self.bound = min(self.bound, max(self._places, int(_DRAIN * self.bound)))
         self._base_s, self._base_at = latency_s, now

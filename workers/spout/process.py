@@ -25,13 +25,11 @@ from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outcomes import OutcomeReader
 from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
-from tiercel.workers.spout.telling import Telling
+from tiercel.workers.spout.trees import OutcomeTeller
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ class SpoutProcess:
         timeout = ledger_spec.message_timeout
         ledger = open_ledger(ledger_spec)
         parts = SpoutParts(
-            telling=Telling(copy.deepcopy(self._spec.spout)),
+            teller=OutcomeTeller(copy.deepcopy(self._spec.spout)),
             collector=TaskCollector(
                 SpoutEmitter(topology, self._component, self._task_id),
                 self._tally,

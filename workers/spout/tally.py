@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from tiercel.acker.errors import AckerError
@@ -45,6 +45,10 @@ class Tally:
     def add(self, name: str, count: int = 1) -> None:
         with self._lock:
             self._counts[name] += count
+
+    def add_all(self, counts: Mapping[str, int]) -> None:
+        with self._lock:
+            self._counts.update(counts)
 
     def error(self, message: str) -> bool:
         """Keep an error for people to see, unless five came within ten seconds.

@@ -6,20 +6,200 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.queues.nouns import counted
-from tiercel.queues.spout import MsgId
+from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.pending import InFlight, Pending
 from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.telling import Telling
 
 log = logging.getLogger(__name__)
+
+
+class OutcomeTeller:
+    """Calls ``ack``, ``fail``, ``reject``, ``retry_later`` and ``release`` of one spout.
+
+    One thread, the spout's.
+    """
+
+    def __init__(self, spout: Spout) -> None:
+        self.spout = spout
+        self._acks_many = overrides_last(spout, "ack_all", "ack")
+        self._gives_reason = takes_reason(spout)
+
+    def ack(self, msg_ids: Sequence[MsgId]) -> None:
+        """The trees of these messages were processed, or are not tracked."""
+        if self._acks_many:
+            self.spout.ack_all(msg_ids)
+        else:
+            for msg_id in msg_ids:
+                self.spout.ack(msg_id)
+
+    def fail(self, msg_id: MsgId, reason: str) -> None:
+        """The tree of this message failed or timed out."""
+        if self._gives_reason:
+            self.spout.fail(msg_id, reason)
+        else:
+            self.spout.fail(msg_id)
+
+    def reject(self, msg_id: MsgId, reason: str) -> None:
+        """A bolt said that this message can never be processed."""
+        self.spout.reject(msg_id, reason)
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
+        """A bolt wants this message again, after so long."""
+        self.spout.retry_later(msg_id, seconds, reason, blame=blame)
+
+    def release(self, msg_id: MsgId) -> None:
+        """The message must be emitted again, and is not to blame."""
+        self.spout.release(msg_id)
+
+
+class InFlight(NamedTuple):
+    """One emitted spout tuple."""
+
+    msg_id: MsgId
+    # Seconds on the caller's monotonic clock.
+    emitted_at: float
+    # True if it waited for a limit.
+    waited: bool = False
+
+
+class Pending:
+    """Roots in flight, oldest deadline first.
+
+    One thread only; times are seconds on one monotonic clock.
+
+    Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is
+    the same for all, hence insertion order is the order of deadlines and the front of one dict is
+    exact: never early, late by one call at most.
+
+    Tuples that wait for a limit are in flight too, and apart: they say nothing about how long work
+    takes, so that the oldest one is among the others.
+    """
+
+    def __init__(self, timeout: timedelta | None) -> None:
+        """``timeout`` of None: nothing expires."""
+        self._timeout = timeout.total_seconds() if timeout else None
+        # The tuples that wait for no limit, and below those that wait for one: root to message id,
+        # when it was emitted, and when its timeout began. Others read both.
+        self.working: dict[int, tuple[MsgId, float, float]] = {}
+        # Emit times of those whose timeout began again: the oldest may be one of them.
+        self._reset: dict[int, float] = {}
+        self.waiting: dict[int, tuple[MsgId, float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self.working) + len(self.waiting)
+
+    def __contains__(self, root: int) -> bool:
+        return root in self.working or root in self.waiting
+
+    def add(self, root: int, msg_id: MsgId, now: float) -> None:
+        """A tuple was emitted at ``now``."""
+        self.working[root] = (msg_id, now, now)
+
+    def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
+        """These tuples, (root, message id) each, were."""
+        self.working.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
+
+    def pop(self, root: int) -> InFlight | None:
+        """The tuple has its outcome; None if it is not in flight any more."""
+        found = self.working.pop(root, None)
+        waited = found is None
+        if found is None:
+            found = self.waiting.pop(root, None)
+        if self._reset:
+            self._reset.pop(root, None)
+        return InFlight(*found[:2], waited=waited) if found else None
+
+    def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[InFlight]]:
+        """Take out the tuples that are in flight: message ids, and when each was emitted; tuples
+        that waited for a limit come last, apart.
+        """
+        found = [
+            entry for entry in [self.working.pop(root, None) for root in roots] if entry is not None
+        ]
+        waited: list[InFlight] = []
+        if self.waiting:
+            taken = [self.waiting.pop(root, None) for root in roots]
+            waited = [InFlight(*entry[:2], waited=True) for entry in taken if entry is not None]
+        if self._reset:
+            for root in roots:
+                self._reset.pop(root, None)
+        return [entry[0] for entry in found], [entry[1] for entry in found], waited
+
+    def wait(self, root: int, now: float) -> float | None:
+        """Start the timeout of a tuple again, and set it apart.
+
+        Returns when it was emitted if it was among the others until now, else None.
+        """
+        known = self.waiting.pop(root, None)
+        found = known or self.working.pop(root, None)
+        if found is None:
+            return None
+        msg_id, emitted_at, _ = found
+        self.waiting[root] = (msg_id, emitted_at, now)
+        self._reset.pop(root, None)
+        return None if known else emitted_at
+
+    def reset(self, root: int, now: float) -> bool:
+        """Start the timeout of a tuple again; False if it is not in flight any more."""
+        if root in self.waiting:
+            self.wait(root, now)
+            return True
+        found = self.working.pop(root, None)
+        if found is None:
+            return False
+        msg_id, emitted_at, _ = found
+        self.working[root] = (msg_id, emitted_at, now)
+        self._reset[root] = emitted_at
+        return True
+
+    def expire(self, now: float) -> list[tuple[int, InFlight]]:
+        """Take out all tuples whose timeout is over."""
+        if self._timeout is None:
+            return []
+        both = [
+            *self._expired(self.working, now, waited=False),
+            *self._expired(self.waiting, now, waited=True),
+        ]
+        for root, _ in both:
+            self.pop(root)
+        return both
+
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which ``expire`` will take out something; None if nothing expires."""
+        firsts = [next(iter(group.values()), None) for group in (self.working, self.waiting)]
+        began = [first[2] for first in firsts if first is not None]
+        return None if not began or self._timeout is None else min(began) + self._timeout
+
+    def oldest_s(self, now: float) -> float:
+        """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
+        first = next(iter(self.working.values()), None)
+        return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
+
+    def items(self) -> list[tuple[int, InFlight]]:
+        """Everything in flight, as it is now."""
+        return [
+            (root, InFlight(msg_id, emitted_at))
+            for root, (msg_id, emitted_at, _) in [*self.working.items(), *self.waiting.items()]
+        ]
+
+    def _expired(
+        self, group: dict[int, tuple[MsgId, float, float]], now: float, *, waited: bool
+    ) -> list[tuple[int, InFlight]]:
+        expired: list[tuple[int, InFlight]] = []
+        for root, (msg_id, emitted_at, since) in group.items():
+            if self._timeout is None or now < since + self._timeout:
+                break
+            expired.append((root, InFlight(msg_id, emitted_at, waited)))
+        return expired
 
 
 class Trees:
@@ -30,20 +210,20 @@ class Trees:
 
     def __init__(
         self,
-        telling: Telling,
+        teller: OutcomeTeller,
         ledger: Ledger,
         tally: Tally,
         admission: Admission,
         message_timeout: timedelta | None,
     ) -> None:
-        self._telling = telling
+        self._teller = teller
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
         self._pending = Pending(message_timeout)
-        # Trees that wait for a limit, by root: beyond the bound.
+        # By root: trees that the bound counts, and beyond it trees that wait for a limit.
+        self.working = self._pending.working
         self.waiting = self._pending.waiting
-        self._sending: set[int] = set()
         # Outcomes of roots whose batch is still being sent: their append took effect, and
         # its reply was lost.
         self._early: list[Outcomes] = []
@@ -51,11 +231,6 @@ class Trees:
     def __len__(self) -> int:
         """Trees in flight, without the ones that are being sent."""
         return len(self._pending)
-
-    @property
-    def working(self) -> int:
-        """Number of trees that the bound counts."""
-        return self._pending.working
 
     def oldest_s(self, now: float) -> float:
         """Seconds since the oldest was emitted; 0 if nothing is in flight."""
@@ -66,17 +241,7 @@ class Trees:
         """Time at which the next one times out; None if none will."""
         return self._pending.next_timeout
 
-    def look(self, now: float) -> None:
-        """Have the bound follow a standstill or an idle time; call it about once per second."""
-        self._admission.look(now, self.working)
-
     # -- on their way ------------------------------------------------------------------------------
-
-    def sending(self, roots: Iterable[int]) -> None:
-        """These roots are about to be registered: an outcome that comes before
-        ``sent`` waits for it.
-        """
-        self._sending = set(roots)
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """These, (root, message id) each, are in flight since now."""
@@ -100,34 +265,34 @@ class Trees:
         return known
 
     def _take_early(self) -> list[Outcomes]:
-        early = self._early
-        self._early = []
-        self._sending = set()
+        early, self._early = self._early, []
         return early
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def take_outcomes(self, outcomes: Outcomes, now: float) -> int:
+    def take_outcomes(self, outcomes: Outcomes, now: float, sending: Sequence[int] = ()) -> int:
         """Tell the spout; returns how many roots were not in flight any more.
 
-        A loss of the ledger is the caller's.
+        Outcomes of roots that are being sent wait for ``sent``. A loss of the ledger is the
+        caller's.
         """
-        if self._sending:
-            outcomes = self._put_aside(outcomes)
+        if sending:
+            outcomes = self._put_aside(outcomes, set(sending))
         # Steps 7 and 8 of docs/one-message.md.
         if log.isEnabledFor(logging.DEBUG):
             for root in outcomes.acked:
                 log.debug(
                     "7. the tree of root %d is complete", root, extra={"event": "message_step"}
                 )
-        late = self._ack(outcomes.acked, now)
+        late = self._ack(outcomes.acked, now) if outcomes.acked else 0
         for failure in outcomes.failed:
             in_flight = self._pending.pop(failure.root)
             if in_flight is None:
                 late += 1
             else:
                 self._fail(in_flight, failure, now)
-        late += self._release(outcomes.released)
+        if outcomes.released:
+            late += self._release(outcomes.released)
         for root in outcomes.reset:
             self._pending.reset(root, now)
         if outcomes.waiting:
@@ -147,7 +312,7 @@ class Trees:
                 if not in_flight.waited:
                     self._admission.timed_out(in_flight.emitted_at, now)
                 self._count_failure(in_flight, "timeout")
-                self._telling.fail(in_flight.msg_id, "timeout")
+                self._teller.fail(in_flight.msg_id, "timeout")
             else:
                 self._give_back(in_flight)
         self._forget([root for root, _ in expired])
@@ -171,12 +336,10 @@ class Trees:
         if log.isEnabledFor(logging.DEBUG):
             for msg_id in msg_ids:
                 log.debug("8. the spout acks message %s", msg_id, extra={"event": "message_step"})
-        self._tally.add("acked", len(msg_ids))
-        self._telling.ack(msg_ids)
+        self._teller.ack(msg_ids)
 
-    def _put_aside(self, outcomes: Outcomes) -> Outcomes:
+    def _put_aside(self, outcomes: Outcomes, mine: set[int]) -> Outcomes:
         """Keep the outcomes for the batch that is being sent; returns the rest."""
-        mine = self._sending
         early = _part(outcomes, lambda root: root in mine)
         if not early:
             return outcomes
@@ -184,24 +347,23 @@ class Trees:
         return _part(outcomes, lambda root: root not in mine)
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
+        """Tell the spout; returns how many were not in flight any more."""
         msg_ids, emitted_at, waited = self._pending.pop_all(roots)
         # Tuples that were sent together have one latency here.
-        worked_s = self._add_latencies(Counter(emitted_at), now)
-        waited_s = self._add_latencies(Counter(each.emitted_at for each in waited), now)
-        self._admission.completed(len(msg_ids), worked_s, now)
-        msg_ids += [each.msg_id for each in waited]
+        completions = Counter(emitted_at)
+        total_s = sum([(now - then) * count for then, count in completions.items()])
+        self._admission.completed(len(msg_ids), total_s, now)
+        if waited:
+            msg_ids += [each.msg_id for each in waited]
+            completions.update([each.emitted_at for each in waited])
+            total_s += sum([now - each.emitted_at for each in waited])
         if msg_ids:
-            self._tally.add("complete_us", round((worked_s + waited_s) * 1e6))
+            counts = Counter(acked=len(msg_ids), complete_us=round(total_s * 1e6))
+            for then, count in completions.items():
+                counts[bucket_of((now - then) * 1000)] += count
+            self._tally.add_all(counts)
             self.tell_acked(msg_ids)
         return len(roots) - len(msg_ids)
-
-    def _add_latencies(self, emitted: Mapping[float, int], now: float) -> float:
-        """Count trees by their latency; return the sum of the latencies."""
-        total_s = 0.0
-        for then, count in emitted.items():
-            total_s += (now - then) * count
-            self._tally.add(bucket_of((now - then) * 1000), count)
-        return total_s
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
         """These trees wait for a limit: they hold no room of the others, and the bolts before it
@@ -220,7 +382,7 @@ class Trees:
             self._tally.add("released")
         if not in_flight.waited:
             self._admission.failed(now - in_flight.emitted_at, now)
-        told = self._telling
+        told = self._teller
         if failure.reject:
             told.reject(in_flight.msg_id, reason)
         elif failure.retry_after_s is not None:
@@ -250,7 +412,7 @@ class Trees:
 
     def _give_back(self, in_flight: InFlight) -> None:
         self._tally.add("released")
-        self._telling.release(in_flight.msg_id)
+        self._teller.release(in_flight.msg_id)
 
     def _forget(self, roots: Sequence[int]) -> None:
         if not roots:

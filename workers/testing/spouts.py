@@ -19,13 +19,10 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.spout.admission import LARGEST_BOUND, Admission
-from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.orders import Orders
-from tiercel.workers.spout.outbox import Outbox
-from tiercel.workers.spout.pace import Pace
+from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.loop import Orders, Pace, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.tally import Tally
-from tiercel.workers.spout.task import SpoutParts, SpoutSettings, SpoutTask
-from tiercel.workers.spout.telling import Telling
+from tiercel.workers.spout.trees import OutcomeTeller
 from tiercel.workers.testing.capture import CAPTURE
 from tiercel.workers.testing.engine import Engine, SimulatedClock, absent
 from tiercel.workers.testing.feeder import FeederSpout
@@ -159,14 +156,14 @@ def spout_task(
     return task
 
 
-def _parts(shared: Surroundings, component: str, task_id: int, telling: Telling) -> SpoutParts:
+def _parts(shared: Surroundings, component: str, task_id: int, teller: OutcomeTeller) -> SpoutParts:
     topology = shared.topology
     engine = shared.engine
     tally = Tally(engine.metrics, component, task_id, shared.clock)
     emitter = _WatchedEmitter(topology, component, task_id)
     roots = _Ascending(shared.roots) if topology.config_of(component).ackers else None
     return SpoutParts(
-        telling=telling,
+        teller=teller,
         collector=TaskCollector(emitter, tally, roots, drawn_at_once=1),
         ledger=engine.ledger,
         outbox=Outbox(
@@ -185,7 +182,7 @@ def _parts(shared: Surroundings, component: str, task_id: int, telling: Telling)
     )
 
 
-class _Witness(Telling):
+class _Witness(OutcomeTeller):
     """Keeps what the spout is told."""
 
     def __init__(self, spout: Spout, told: list[SpoutOutcome]) -> None:

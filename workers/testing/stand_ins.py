@@ -15,11 +15,9 @@ from typing import Any
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.message.identity import identity_reader
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
-from tiercel.queues.queue_spout import QueueSpout
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
+from tiercel.queues.queue_spout import QueueSpout, refusal_of
 from tiercel.queues.spout import MsgId, SpoutCollector
-from tiercel.queues.spout_checks import refusal_of
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector

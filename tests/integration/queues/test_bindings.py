@@ -12,7 +12,7 @@ from tests.support.broker import plain_channel, unique
 from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import BrokerRefusedError, ExchangeMissingError, QueueSpout, WorkQueue, declare_queue
-from tiercel.queues.broker.bindings import Binding, find_exchange
+from tiercel.queues.broker.declare import Binding, find_exchange
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.errors import AddressError, PublishRefusedError, QueueMissingError
-from tiercel.queues.message.preview import BODY_BYTES
-from tiercel.queues.publishing import dead_letters, letter_box
+from tiercel.queues.peek import BODY_BYTES
+from tiercel.queues.publishing import dead_letters
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
 from tiercel.workers.cli.app import app
 
@@ -109,7 +109,7 @@ def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
 
 def test_a_look_that_ends_early_deletes_none_of_those_that_came_with_the_last(amqp_url):
     name = unique()
-    arguments = {"x-queue-type": "quorum", "x-delivery-limit": letter_box.RETURNS}
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": dead_letters.RETURNS}
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(f"{name}.dead", durable=True, arguments=arguments)
         channel.queue_declare(name, durable=True)
@@ -257,7 +257,7 @@ def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
     freed.start()
     assert dead_letters.requeue(amqp_url, name, limit=2) == 2
     freed.join()
-    monkeypatch.setattr(letter_box, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(dead_letters, "_PATIENCE_S", 0.5)
     with pytest.raises(
         PublishRefusedError,
         match=f"queue '{name}' did not take message 1 for .* full or unavailable",
@@ -397,12 +397,12 @@ def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
             assert {letter.headers.get("x-delivery-count", 0) for letter in letters} == {0}
         assert (
             max(letter.headers.get("x-delivery-count", 0) for letter in letters)
-            <= letter_box.RETURNS
+            <= dead_letters.RETURNS
         )
     wait_ready(amqp_url, queue.dead, 3)
 
 
-@pytest.mark.parametrize("limit", [letter_box.RETURNS, 5, 20, None], ids=str)
+@pytest.mark.parametrize("limit", [dead_letters.RETURNS, 5, 20, None], ids=str)
 @pytest.mark.parametrize("by", ["argument", "policy"])
 def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(
     shared_rabbitmq, limit, by

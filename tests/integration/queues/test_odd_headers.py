@@ -16,7 +16,7 @@ from tests.support.spout_stage import Stage
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.frames import Headers
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.retry import NO_WAIT
 

@@ -24,8 +24,7 @@ from tests.support.broker import (
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
-from tiercel.queues.message.preview import BODY_BYTES
-from tiercel.queues.peek import peek
+from tiercel.queues.peek import BODY_BYTES, peek
 from tiercel.queues.retry import NO_WAIT
 from tiercel.workers.cli.app import app
 

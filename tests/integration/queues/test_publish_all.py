@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker import plain_channel, take_all, unique
 from tiercel import Publisher, WorkQueue, declare_queue
 from tiercel.queues.errors import PublishRefusedError, QueuesError
-from tiercel.queues.message.outgoing import OutgoingMessage
+from tiercel.queues.message.writing import OutgoingMessage
 
 
 @pytest.fixture

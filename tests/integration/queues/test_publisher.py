@@ -18,8 +18,7 @@ from tiercel.queues.errors import (
     PublishRefusedError,
 )
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.publishing.outlet import Outlet
-from tiercel.queues.publishing.publication import Publication
+from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.queues.publishing.publisher import Publisher
 
 

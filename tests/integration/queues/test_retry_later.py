@@ -11,8 +11,8 @@ from tests.support.broker import Desk, delete, plain_channel, put, ready, take_a
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.broker.delays import delay_queue
 from tiercel.queues.broker.depths import depths
+from tiercel.queues.broker.management import delay_queue
 from tiercel.queues.consuming.messages import Later
 from tiercel.queues.message.identity import identity_reader
 from tiercel.queues.publishing.dead_letters import requeue

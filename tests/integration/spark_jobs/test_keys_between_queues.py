@@ -22,8 +22,7 @@ from tiercel import (
     WorkQueue,
     declare_queue,
 )
-from tiercel.queues.message.outgoing import OutgoingMessage
-from tiercel.queues.message.writing import write_properties
+from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.queues.publishing.dead_letters import requeue
 from tiercel.testing import FeederSpout, LocalCluster
 

@@ -14,7 +14,7 @@ from tests.support.sink_stage import SinkStage
 from tests.support.waiting import wait_until
 from tiercel import Config, QueueSink, QueueSpout, TopologyBuilder, WorkQueue, declare_queue, field
 from tiercel.examples import quotes
-from tiercel.queues.message.header_text import header_texts
+from tiercel.queues.message.properties import header_texts
 from tiercel.testing import LocalCluster
 
 

@@ -25,7 +25,7 @@ from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
 from tiercel.spark_jobs.topology.placement import inboxes_of, line_at
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.task import SpoutSettings
+from tiercel.workers.spout.loop import SpoutSettings
 
 UP_AND_DOWN = [2, 16, 128, 1_024, 8_192, 1_000, 100, 10, 2, 500, 20]
 

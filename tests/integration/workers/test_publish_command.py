@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.support.broker import plain_channel, take_all, unique
 from tiercel import WorkQueue, declare_queue
-from tiercel.queues.message.header_text import header_texts
+from tiercel.queues.message.properties import header_texts
 from tiercel.workers.cli.app import app
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.pages import page, run_tests_of
 from tiercel import QueueSink, QueueSpout, RetryPolicy
-from tiercel.queues.values.ddl import _FLAT
 from tiercel.queues.values.models import _FLAT as ANNOTATIONS
+from tiercel.queues.values.schema import _FLAT
 
 PAGE = page("bodies-and-retries.md")
 

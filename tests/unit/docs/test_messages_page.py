@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tiercel.queues.broker.bindings import Binding
+from tiercel.queues.broker.declare import Binding
 from tiercel.queues.message.properties import PROPERTIES
 from tiercel.queues.message.writing import WRITTEN
 from tiercel.testing import LocalCluster, feeder_for, with_spouts

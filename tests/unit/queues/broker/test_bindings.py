@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.queues.broker.bindings import Binding
+from tiercel.queues.broker.declare import Binding
 
 
 @pytest.mark.parametrize(

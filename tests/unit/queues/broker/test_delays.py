@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.broker.delays import delay_arguments, delay_ms, delay_queue
+from tiercel.queues.broker.management import delay_arguments, delay_ms, delay_queue
 
 
 @pytest.mark.parametrize(

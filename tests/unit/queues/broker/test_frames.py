@@ -14,8 +14,7 @@ from pika.frame import Body, Header, Method
 from pika.spec import Basic
 
 from tests.support.raw import ODD, properties
-from tiercel.queues.broker.frames import Connection, Properties, read_properties
-from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.frames import Connection, Headers, Properties, read_properties
 
 
 def frame(wire, body_size=5):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pika import data
 
 from tests.support.raw import ODD, array, entry, nested, table, text, timestamp
-from tiercel.queues.broker.headers import DEEPEST, Headers
+from tiercel.queues.broker.frames import DEEPEST, Headers
 from tiercel.queues.retry import delivered_before
 
 COUNT = entry(b"x-delivery-count", b"l" + struct.pack(">q", 7))

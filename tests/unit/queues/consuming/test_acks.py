@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiercel.queues.consuming.acks import Acks
+from tiercel.queues.consuming.messages import Acks
 
 
 class Wire:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.consuming.acks import Ack, AckBook
+from tiercel.queues.consuming.messages import Ack, AckBook
 
 
 class Wire:

@@ -9,12 +9,10 @@ from decimal import Decimal
 import pytest
 from pika import BasicProperties
 
-from tiercel.queues.broker.frames import Properties, read_properties
-from tiercel.queues.broker.headers import Headers
+from tiercel.queues.broker.frames import Headers, Properties, read_properties
 from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.errors import BadPropertyError, SchemaError
-from tiercel.queues.message.header_text import header_texts
-from tiercel.queues.message.properties import PROPERTIES, PropertyColumns
+from tiercel.queues.message.properties import PROPERTIES, PropertyColumns, header_texts
 from tiercel.queues.values.schema import Schema
 
 EVERYTHING = {

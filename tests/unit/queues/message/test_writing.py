@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.errors import BadPropertyError
-from tiercel.queues.message.header_text import (
+from tiercel.queues.message.properties import (
     BROKER_HEADERS,
     DEATH_HEADERS,
     EXCHANGE_HEADER,

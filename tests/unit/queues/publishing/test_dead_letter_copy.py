@@ -9,8 +9,8 @@ from pika import BasicProperties
 
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.message.header_text import EXCHANGE_HEADER, published_headers
-from tiercel.queues.publishing.dead_letter_copy import Death, dead_letter_properties, size_of
+from tiercel.queues.message.properties import EXCHANGE_HEADER, published_headers
+from tiercel.queues.publishing.copies import Death, dead_letter_properties, size_of
 
 REASON = "x-tiercel-reason"
 DIED = datetime(2026, 11, 23, 2, 5, 6, 789_999, tzinfo=UTC)

@@ -8,8 +8,8 @@ from tests.support.raw import ODD, properties
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.intake import Delivery
-from tiercel.queues.message.header_text import header_texts, published_headers, published_with
-from tiercel.queues.publishing.delay_copy import DelayWriter, delay_properties
+from tiercel.queues.message.properties import header_texts, published_headers, published_with
+from tiercel.queues.publishing.copies import DelayWriter, delay_properties
 from tiercel.queues.retry import failed_before
 
 

@@ -6,7 +6,7 @@ import pytest
 from pika import spec
 
 from tiercel.queues.message.writing import write_properties
-from tiercel.queues.publishing.publication import Publication, returned
+from tiercel.queues.publishing.outlet import Publication, returned
 
 
 def publication(routing_key="k", exchange="e", body=b"body", **values):

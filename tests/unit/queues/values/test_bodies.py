@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiercel.queues.values.bodies import json_body, plain_body
-from tiercel.queues.values.formats import decoder_for
+from tiercel.queues.values.formats import decoder_for, json_body, plain_body
 from tiercel.queues.values.python_values import python_values
 from tiercel.queues.values.schema import Schema
 

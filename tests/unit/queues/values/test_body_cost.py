@@ -12,7 +12,7 @@ import pytest
 from tests.support.body_cost import HARD, LARGE, filled
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.values.json_text import MAX_VALUES, read_json
+from tiercel.queues.values.json_values import MAX_VALUES, read_json
 
 ROOT = Path(__file__).parents[4]
 # As ``read_json`` says; Arrow's copy of the values, which is of the body's size or less, is on top.

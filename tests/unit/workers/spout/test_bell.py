@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tiercel.workers.spout.task import Bell
+from tiercel.workers.spout.loop import Bell
 
 
 def waited(bell: Bell, timeout_s: float) -> float:

@@ -25,9 +25,9 @@ from tiercel.spark_jobs.topology.shape import shape_of
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences
 from tiercel.workers.driver.process import enter
-from tiercel.workers.spout import outbox as outbox_module
+from tiercel.workers.spout import collector as outbox_module
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.task import SpoutSettings
+from tiercel.workers.spout.loop import SpoutSettings
 
 SETTINGS = SpoutSettings(
     message_timeout=timedelta(seconds=30),

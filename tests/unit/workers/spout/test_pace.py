@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiercel.workers.spout.pace import Pace
+from tiercel.workers.spout.loop import Pace
 
 
 def test_after_a_pause_the_first_tuple_leaves_at_once_and_then_there_is_time_for_company():

@@ -76,7 +76,7 @@ class World:
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         shape = Shape(depth=depth, places=servers, dealt=dealt)
         self.admission = Admission.for_topology(None, timeout, shape)
-        tally = SimpleNamespace(add=lambda *_: None, error=lambda _: False)
+        tally = SimpleNamespace(add=lambda *_: None, add_all=lambda _: None, error=lambda _: False)
         ledger = SimpleNamespace(forget=lambda _: None)
         self.trees = Trees(self, ledger, tally, self.admission, timeout)
 
@@ -148,7 +148,7 @@ class World:
         self.trees.expire(self.now, blame=attended)
         if self.now >= self.look_at:
             self.look_at = self.now + 1
-            self.trees.look(self.now)
+            self.admission.look(self.now, len(self.trees.working))
         if attended and "broker" not in self.away:
             self.fill()
         self.bounds.append(self.admission.bound)
@@ -193,7 +193,7 @@ class World:
         return done
 
     def fill(self):
-        room = self.admission.bound - self.trees.working
+        room = self.admission.bound - len(self.trees.working)
         sent = []
         while self.ready and len(sent) < room:
             message = self.ready.popleft()

@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from tiercel.workers.spout.pending import InFlight, Pending
+from tiercel.workers.spout.trees import InFlight, Pending
 
 
 def test_nothing_expires_before_the_whole_timeout():
@@ -79,13 +79,13 @@ def test_what_waits_for_a_limit_is_in_flight_and_apart():
     assert pending.wait(1, now=110.0) == 101.0
     assert pending.wait(1, now=115.0) is None, "it waited before"
     assert pending.wait(9, now=115.0) is None, "not in flight"
-    assert (len(pending), pending.working, len(pending.waiting)) == (3, 2, 1)
+    assert (len(pending), len(pending.working), len(pending.waiting)) == (3, 2, 1)
     assert 1 in pending
     assert pending.oldest_s(120.0) == 18.0
     assert {root for root, _ in pending.items()} == {1, 2, 3}
     waited = [InFlight("m1", 101.0, waited=True)]
     assert pending.pop_all([1, 2]) == (["m2"], [102.0], waited)
-    assert (len(pending), pending.working, len(pending.waiting)) == (1, 1, 0)
+    assert (len(pending), len(pending.working), len(pending.waiting)) == (1, 1, 0)
 
 
 def test_what_waits_times_out_when_nothing_more_is_told_of_it():

@@ -22,8 +22,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.outbox import Attendance
-from tiercel.workers.spout.task import Patience, SpoutSettings
+from tiercel.workers.spout.collector import Attendance
+from tiercel.workers.spout.loop import Patience, SpoutSettings
 
 SINK = 2
 
@@ -493,7 +493,7 @@ def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
     inboxes = MemoryInboxes(Bounds(tuples=8_000, bytes=3_000_000))
     with running(spout(0), tracked=spout is EndlessCareless, inboxes=inboxes) as bench:
         received(bench, 1)
-        wait_until(lambda: bench.outbox.holds and bench.waiting() > 100, 5, "the inbox to be full")
+        wait_until(lambda: bench.outbox.held and bench.waiting() > 100, 5, "the inbox to be full")
         time.sleep(0.3)  # for many batches
         figures = inboxes.figures([SINK])[SINK]
         assert figures.tuples <= 8_000

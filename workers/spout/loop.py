@@ -1,0 +1,555 @@
+"""The loop of one spout task: emits its tuples, tracks their trees, and tells the spout
+what became of each; with its pace, its orders, and the number of messages that the spout may hold.
+
+Everything that touches the spout, its trees and the emitter happens on one thread, the one that
+calls ``run``. Other threads only hand things over: the outcome reader its outcomes, a spout's own
+threads their deliveries (through ``wake``).
+
+The test kit runs the same loop on simulated time, turn by turn: ``open``, ``turn``, ``close``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.ledger import Ledger
+from tiercel.queues.spout import Spout, SpoutContext, overrides_last
+from tiercel.spark_jobs.running.slices import Spacing
+from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.control.contract import Control, State
+from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.collector import (
+    BATCH_TUPLES,
+    Attendance,
+    BatchFate,
+    Emitted,
+    Outbox,
+    TaskCollector,
+)
+from tiercel.workers.spout.outcomes import OutcomeSource
+from tiercel.workers.spout.tally import Tally
+from tiercel.workers.spout.trees import OutcomeTeller, Trees
+
+log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 1.0
+# Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
+# times the price.
+_BETWEEN_BATCHES_S = 0.01
+_LONGEST_BETWEEN_BATCHES_S = 0.04
+# Sending takes one part in this many of a worker's time, where nothing waits: on a busy machine
+# batches are larger.
+_OF_THE_TIME = 4
+# Spouts that wake their worker do not depend on it.
+_SHORTEST_REST_S = 0.02
+_LONGEST_REST_S = 0.1
+
+
+class Bell:
+    """Rung by any thread, waited for by one.
+
+    A ring that comes while it does not wait ends its next wait.
+
+    A bare lock that is released to ring. A ``threading.Event`` makes and takes locks in Python for
+    each wait; and a ``queue.SimpleQueue``, of Python 3.11 at least, waits for ever if its timeout
+    ends while it takes its lock.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Thread-safe, and safe in a signal handler at any point."""
+        try:
+            self._silent.release()
+        except RuntimeError:
+            return  # it was rung already
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when it is rung, or after this time."""
+        self._silent.acquire(timeout=timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Time for which a spout holds messages that cannot be emitted."""
+
+    without_driver: timedelta = timedelta(minutes=1)
+    # Far below a broker's consumer timeout, half an hour, and above most outages.
+    without_redis: timedelta = timedelta(minutes=5)
+
+
+class Holding:
+    """Decides what ``Spout.expect`` is told. One thread; times are seconds on one monotonic clock.
+
+    The spout was told 0 when it was opened: it takes nothing before a driver is there, however long
+    Spark takes to start, so that nothing has to be given back.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._told = 0
+        self._idle_since: float | None = float("-inf")
+
+    def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
+        """Return what the spout should be told now; None if it knows.
+
+        ``bound`` on the tuples in flight.
+        """
+        wanted = bound if active and self._is_worth_holding(attendance, now) else 0
+        told = self._told
+        # Each change may cost a round trip to the broker, so that small ones are left out.
+        if (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
+            return None
+        self._told = wanted
+        return wanted
+
+    def _is_worth_holding(self, attendance: Attendance, now: float) -> bool:
+        if attendance is Attendance.DRIVER:
+            self._idle_since = None
+            return True
+        if self._idle_since is None:
+            self._idle_since = now
+        away = attendance is Attendance.REDIS_AWAY
+        patience = self._patience.without_redis if away else self._patience.without_driver
+        return now - self._idle_since < patience.total_seconds()
+
+
+class Pace:
+    """Of one task. Times are monotonic seconds."""
+
+    def __init__(self, between_s: float = _BETWEEN_BATCHES_S) -> None:
+        """``between_s`` is the least time from one batch to the next."""
+        self._between_s = between_s
+        # Time from the batch that is sent to the next, which its sending may lengthen.
+        self._gap_s = between_s
+        self._next_batch = 0.0
+        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
+        self._rest_s = _SHORTEST_REST_S
+
+    def may_begin(self, now: float) -> bool:
+        """Return True if the last batch began long enough ago.
+
+        After a pause the first tuple leaves at once.
+        """
+        return now >= self._next_batch
+
+    def began(self, now: float) -> None:
+        """There are tuples for a new batch."""
+        self._next_batch = now + self._gap_s
+
+    def sent(self, took_s: float) -> None:
+        """A batch was sent, in so much time."""
+        self._spacing.took(took_s)
+        self._gap_s = self._spacing.between_s(self._between_s)
+
+    def worked(self) -> None:
+        """There was something to do."""
+        self._rest_s = _SHORTEST_REST_S
+
+    def rest_s(self, now: float) -> float:
+        """There was nothing to do: how long to wait for a wake-up.
+
+        Until the next batch may begin, else longer each time.
+        """
+        if now < self._next_batch:
+            return self._next_batch - now
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)
+        return rest_s
+
+
+class Orders:
+    """Last orders of the task.
+
+    It holds while Redis is away, and outlives a Redis that comes back empty. One thread.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        on_no_order: Callable[[], None] = lambda: None,
+        attend: Callable[[Presence], bool] = lambda _presence: True,
+    ) -> None:
+        """``on_no_order`` is called when there was no order: the topology is new to Redis, or
+        Redis was emptied.
+
+        ``attend`` is called once a second: it says that the task is there, and tells whether this
+        worker still has it. Both may raise RedisUnavailableError.
+        """
+        self._control = control
+        self._on_no_order = on_no_order
+        self._attend = attend
+        # True if another worker has the task now.
+        self.dismissed = False
+        # True if the spout may emit: not before the state is known.
+        self.active = False
+        self._state: State | None = None
+        self._over = False
+
+    def obey(
+        self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0
+    ) -> None:
+        """Report, ask, and do what is said; call it about once a second.
+
+        Raises RedisRefusedError.
+        """
+        try:
+            presence = Presence(
+                active=self.active,
+                pending=pending,
+                oldest_s=oldest_s,
+                in_back_off=spout.in_back_off(),
+            )
+            if not self._attend(presence) and not self.dismissed:
+                log.warning(
+                    "another worker has this task now: leaving it", extra={"event": "task_lost"}
+                )
+                self.dismissed = True
+                stop()
+            self._ask()
+        except RedisUnavailableError as error:
+            # No other worker can take the task now either.
+            log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
+        if self._over or self._state is None:
+            return
+        if self._state is State.KILLED:
+            log.info("killed: ending", extra={"event": "killed"})
+            stop()
+        elif self.active != (self._state is State.ACTIVE):
+            log.info("%s", self._state.value, extra={"event": f"spout_{self._state.value}"})
+            self._switch(spout)
+
+    def end(self, spout: Spout) -> None:
+        """The task begins to end: deactivates the spout if it is active.
+
+        Reports go on, orders are not obeyed any more.
+        """
+        self._over = True
+        if self.active:
+            self._switch(spout)
+
+    def leave(self) -> None:
+        """The task has ended."""
+        self._control.close()
+
+    def _ask(self) -> None:
+        # An order to end is for those who hear it, not to be passed on.
+        known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
+        found = self._control.ask(known)
+        self._state = found or known
+        if found is None:
+            self._on_no_order()
+
+    def _switch(self, spout: Spout) -> None:
+        self.active = not self.active
+        if self.active:
+            spout.activate()
+        else:
+            spout.deactivate()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoutSettings:
+    """Settings of a spout task."""
+
+    message_timeout: timedelta | None
+    admission: Admission
+    # Time for the shutdown: take what finishes within it, give the rest back.
+    grace: timedelta
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoutParts:
+    """Parts that a spout task joins, each with a contract of its own."""
+
+    teller: OutcomeTeller
+    # Without root ids, as with ``ackers=0``, a tuple counts as acked as soon as it is in an inbox.
+    collector: TaskCollector
+    ledger: Ledger
+    outbox: Outbox
+    outcomes: OutcomeSource
+    orders: Orders
+    tally: Tally
+    pace: Pace = field(default_factory=Pace)
+    # Seconds, never going back.
+    clock: Callable[[], float] = time.monotonic
+
+
+class LoopTurn(NamedTuple):
+    """Result of one turn of the loop."""
+
+    # There was something to hear, to expire or to emit.
+    worked: bool
+    # A batch has left.
+    sent: bool
+
+
+class SpoutTask:
+    """One task of one spout.
+
+    A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs to the
+    next batch.
+    """
+
+    def __init__(self, parts: SpoutParts, settings: SpoutSettings) -> None:
+        spout = parts.teller.spout
+        self._spout: Spout = spout
+        self._ask: Callable[[TaskCollector, int], None] = (
+            spout.next_tuples
+            if overrides_last(spout, "next_tuples", "next_tuple")
+            else lambda collector, _limit: spout.next_tuple(collector)
+        )
+        self._teller = parts.teller
+        self._outcomes = parts.outcomes
+        self._collector = parts.collector
+        self._outbox = parts.outbox
+        self._orders = parts.orders
+        self._tally = parts.tally
+        self._clock = parts.clock
+        self._settings = settings
+        self._admission = settings.admission
+        self._pace = parts.pace
+        self._tracked = parts.collector.tracks
+        self._topology = parts.outbox.topology
+        self._tasks: dict[str, Sequence[int]] = {}
+        self._trees = Trees(
+            parts.teller, parts.ledger, parts.tally, settings.admission, settings.message_timeout
+        )
+        # The tuples of the batch that the outbox holds.
+        self._outgoing = Emitted()
+        self._holding = Holding(settings.patience)
+        self._check_at = float("-inf")
+        self._bell = Bell()
+        self._stop = threading.Event()
+
+    @property
+    def wake(self) -> Callable[[], None]:
+        """Thread-safe: something happened, look again now."""
+        return self._bell.ring
+
+    @property
+    def in_flight(self) -> int:
+        """Trees in flight."""
+        return len(self._trees)
+
+    @property
+    def next_timeout(self) -> float | None:
+        """Time at which the next tree times out; None if none will."""
+        return self._trees.next_timeout
+
+    def stop(self) -> None:
+        """Thread-safe and safe in a signal handler: begin to end."""
+        self._stop.set()
+        self._bell.ring()
+
+    def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
+        """Open the spout and work until ``stop``; raises what a person must act on."""
+        if not self.open(config, context):
+            return
+        try:
+            while not self._stop.is_set():
+                if not self._may_go_on(self.turn()):
+                    self._rest()
+        finally:
+            self.close()
+
+    def open(self, config: Mapping[str, Any], context: SpoutContext) -> bool:
+        """Open the spout; False if ``stop`` came first."""
+        if self._tracked and not self._outcomes.open(self._stop, self._bell.ring):
+            return False
+        # One mapping for good: a spout that asks it when it emits finds the tasks of
+        # the driver's run.
+        self._tasks.update(context.tasks)
+        self._spout.open(config, replace(context, tasks=self._tasks))
+        try:
+            self._spout.expect(0)  # until a driver is there
+        except BaseException:
+            self.close()
+            raise
+        return True
+
+    def turn(self, *, emitting: bool = True) -> LoopTurn:
+        """Do what there is to do now: tell the spout the outcomes, then fill and send a batch."""
+        now = self._clock()
+        worked = self._take_outcomes(now)
+        attendance = self._outbox.look(now)
+        self._follow(self._outbox.topology)
+        # A tuple that times out while no driver runs is not to blame.
+        worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_SECONDS
+            self._check(now)
+        if emitting:
+            self._tell_what_to_expect(now, attendance)
+            # Without a driver every tuple could only time out, and each timeout counts against its
+            # message: an hour without a driver would end in the dead-letter queue.
+            may_fill = attendance is Attendance.DRIVER and self._outbox.held is None
+            if may_fill and self._orders.active and self._pace.may_begin(now):
+                worked |= self._fill(now)
+        sent = self._outbox.held is not None and self._send(now)
+        self._tally.flush()
+        if worked or sent:
+            self._pace.worked()
+        return LoopTurn(worked, sent)
+
+    def obey(self) -> None:
+        """Ask for orders and obey them, as a turn does once per second."""
+        in_flight = len(self._trees) + len(self._outgoing.tuples) + len(self._collector)
+        oldest_s = self._trees.oldest_s(self._clock())
+        self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
+
+    def close(self) -> None:
+        """End what finishes within the grace time, give the rest back, close the spout."""
+        deadline = self._clock() + self._settings.grace.total_seconds()
+        self._orders.end(self._spout)
+        while (self._trees or self._outbox.held) and self._clock() < deadline:
+            goes_on = self._may_go_on(self.turn(emitting=False))
+            if not goes_on and (self._trees or self._outbox.held):
+                self._rest()
+        self._give_back_unsent()
+        self._trees.give_back_all("shutting down")
+        self._spout.close(self._settings.grace)
+        self._outcomes.close()
+        self._tally.flush(now=True)
+        self._orders.leave()
+
+    # -- a turn's parts ----------------------------------------------------------------------------
+
+    def _take_outcomes(self, now: float) -> bool:
+        taken = self._outcomes.take()
+        for outcomes in taken:
+            held = self._outbox.held
+            late = self._trees.take_outcomes(outcomes, now, () if held is None else held.roots)
+            if outcomes.ledger_lost:
+                self._outbox.register_again()
+                self._trees.give_back_all("Redis lost the ledger")
+            # The outcomes of the worker that has this task now are late here.
+            if late and not self._orders.dismissed:
+                self._tally.add("late_outcomes", late)
+        return bool(taken)
+
+    def _follow(self, topology: Topology) -> None:
+        """Emit to the tasks that bolts have in the driver's run.
+
+        Tuples that the spout emitted to other tasks since the last batch are given back, and
+        emitted again.
+        """
+        if topology is self._topology:
+            return
+        self._topology = topology
+        said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
+        log.info(
+            "the driver runs these numbers of tasks: %s",
+            said,
+            extra={"event": "parallelism_changed"},
+        )
+        self._tasks.update(
+            {each: topology.task_ids(each) for each in (*topology.spouts, *topology.bolts)}
+        )
+        for _, msg_id in self._collector.follow(topology).tuples:
+            if msg_id is not None:
+                self._teller.release(msg_id)
+        self._admission.follow(Shape.of(topology))
+
+    def _check(self, now: float) -> None:
+        self._spout.check()
+        self._admission.look(now, len(self._trees.working))
+        self.obey()
+
+    def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
+        # Untracked tuples are bounded by the inboxes, and leave in full batches.
+        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else BATCH_TUPLES
+        expected = self._holding.look(
+            now, bound=bound, active=self._orders.active, attendance=attendance
+        )
+        if expected is not None:
+            self._spout.expect(expected)
+
+    def _fill(self, now: float) -> bool:
+        """Ask the spout for the next batch: step 2 of docs/one-message.md. False: there is none.
+
+        The bound counts tracked tuples; untracked ones are bounded by the inboxes, and tuples that
+        wait for a limit by the bolt that has it.
+        """
+        room = self._admission.bound - len(self._trees.working)
+        gathered = self._collector.gather(self._ask, room, self._clock, now)
+        if gathered.tracked >= room:
+            self._admission.reached(now)
+        if not gathered.tuples:
+            return False
+        emission, self._outgoing = self._collector.take()
+        self._outbox.put(emission)
+        if log.isEnabledFor(logging.DEBUG):
+            self._log("2. message %s is root %d")
+        self._pace.began(now)
+        return True
+
+    def _send(self, began: float) -> bool:
+        """Send the held batch: step 3 of docs/one-message.md. False: Redis does not take it now.
+
+        The tuples of a batch that is refused are given back.
+        """
+        fate = self._outbox.send(began)
+        if fate is BatchFate.LATER:
+            return False
+        if fate is BatchFate.DONE and log.isEnabledFor(logging.DEBUG):
+            self._log("3. message %s, root %d, is in the ledger and on its way")
+        emitted, self._outgoing = self._outgoing, Emitted()
+        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+        tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
+        # The timeout begins here: tuples that waited for Redis until now had not been emitted.
+        now = self._clock()
+        self._pace.sent(now - began)
+        if fate is BatchFate.REFUSED:
+            self._trees.not_sent()
+            for _, msg_id in wanted:
+                self._teller.release(msg_id)
+            return True
+        counts = {"emitted": len(emitted.tuples), "transferred": emitted.transferred}
+        if untracked := len(wanted) - len(tracked):
+            counts["acked"] = untracked
+        self._tally.add_all(counts)
+        self._trees.sent(tracked, now)
+        if untracked:
+            self._trees.tell_acked([msg_id for root, msg_id in wanted if root is None])
+        return True
+
+    def _give_back_unsent(self) -> None:
+        """Give back the tuples that are not in flight, for the worker ends.
+
+        What a spout then emits, because something was given back, goes nowhere, and is not
+        given back in turn.
+        """
+        _, waiting = self._collector.take()
+        held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
+        tracked = [(root, msg_id) for root, msg_id in held if root is not None]
+        decided = self._trees.split_early(tracked, self._clock())
+        for root, msg_id in [*held, *waiting.tuples]:
+            if msg_id is not None and (root is None or root not in decided):
+                self._teller.release(msg_id)
+
+    def _log(self, step: str) -> None:
+        """Log a step of docs/one-message.md for each tracked tuple of the batch."""
+        for root, msg_id in self._outgoing.tuples:
+            if root is not None and msg_id is not None:
+                log.debug(step, msg_id, root, extra={"event": "message_step"})
+
+    def _may_go_on(self, turn: LoopTurn) -> bool:
+        """Return True if there may be more to do already, without a wake-up."""
+        # The spout was asked after the outcomes were taken: only a sent batch makes room for more.
+        return turn.sent and self._pace.may_begin(self._clock())
+
+    def _rest(self) -> None:
+        """Wait a moment for a wake-up."""
+        self._bell.wait(self._pace.rest_s(self._clock()))
