@@ -24,8 +24,7 @@ from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors, join_keys
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.halves import by_halves
-from tiercel.spark_jobs.kinds.plain import flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.running.step import Execution, May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 

@@ -18,8 +18,7 @@ from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.departures import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.spark_jobs.kinds.halves import by_halves
-from tiercel.spark_jobs.kinds.plain import flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput

@@ -23,13 +23,12 @@ from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.calls.call import Call, calls_of, rows_of
-from tiercel.spark_jobs.kinds.calls.caller import Caller
+from tiercel.spark_jobs.kinds.calls.call import Call, Caller, calls_of, rows_of
 from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines
 from tiercel.spark_jobs.kinds.calls.flight import Flight
-from tiercel.spark_jobs.kinds.limited import line_of
-from tiercel.spark_jobs.kinds.order.gate import OrderGate
+from tiercel.spark_jobs.kinds.lines import line_of
 from tiercel.spark_jobs.kinds.plain import BASIC, execute_basic
+from tiercel.spark_jobs.kinds.task_order import OrderGate
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots

@@ -18,7 +18,7 @@ from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
 from tiercel.spark_jobs.topology.rates import parse_rate
 
-# Most of what waits for a limit begins sooner: see ``kinds/limited.py``.
+# Most of what waits for a limit begins sooner: see ``kinds/calls/lines.py``.
 _LONG_WAIT_S = 60.0
 
 

@@ -1,15 +1,20 @@
-"""Which tuples of one bolt task wait for a place, are under way, and have ended."""
+"""The flight of one bolt task: which tuples wait for a place, are under way, and have ended.
+
+A ``FlightGate`` makes a tuple wait although there is a place for it. A flight asks its gates about
+the tuples that wait, in the order of their arrival, whenever a call has ended, tuples have come, or
+``next_at`` is reached. A tuple begins if all gates let it. One that a gate holds back holds no
+place, and the tuples behind it are asked about nevertheless. Ticks pass all gates.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tiercel.acker.inbox.records import PARCEL_BYTES
-from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.caller import Caller, Execute
-from tiercel.spark_jobs.kinds.calls.gates import FlightGate
+from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
 # Each is asked about whenever a call has ended.
 MOST_HELD_BACK = 2_000
@@ -179,3 +184,36 @@ class Flight:
     def _end(self, call: Call) -> None:
         self._ended.append(call)
         self.changed.set()
+
+
+class FlightGate(Protocol):
+    """Of one bolt task. One thread only: the task's."""
+
+    @property
+    def next_at(self) -> float | None:
+        """Time on the flight's clock at which to ask again, though nothing else has happened."""
+        ...
+
+    def look(self, waiting: Sequence[Call]) -> None:
+        """These wait, the oldest first, and are asked about in turn, until no place is left."""
+        ...
+
+    def may_begin(self, call: Call) -> bool:
+        """Return True if the tuple may begin now; changes nothing, for another gate may refuse."""
+        ...
+
+    def began(self, call: Call) -> None:
+        """It has begun: all gates let it."""
+        ...
+
+    def passed_over(self, call: Call) -> None:
+        """It waits on, for this gate or another."""
+        ...
+
+    def over(self, call: Call) -> None:
+        """It has ended, well or badly: ``call.error``. Its step is not committed yet."""
+        ...
+
+    def close(self) -> None:
+        """The attempt ends: what waits and what is under way will not be over."""
+        ...
