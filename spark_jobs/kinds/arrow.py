@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Verdict

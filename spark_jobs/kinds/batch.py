@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiercel.acker.inbox.records import Claims
-from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.reject import Reject
+from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.bolts.verdicts import Failing
+from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.departures import departures
 from tiercel.spark_jobs.emitting.record import Record

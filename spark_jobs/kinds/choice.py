@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, BasicBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.kinds.arrow import ARROW
 from tiercel.spark_jobs.kinds.batch import InBatches

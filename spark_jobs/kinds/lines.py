@@ -2,6 +2,9 @@
 
 Each tuple passes an open line at once. Before a rate limit it waits for a permit, and goes back to
 its spout, for a later time, where the line has no room for it.
+
+Tuples in line stand before the flight: none of them has a place in it. The spouts are told that
+they wait, so that their messages do not time out, and there is room for others.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import Grant, RateLimits
 from tiercel.queues.habits import habits_of
-from tiercel.spark_jobs.bolts.retry_later import LONGEST_S, RetryLater
+from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.kinds.calls.call import Call

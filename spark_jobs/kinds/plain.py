@@ -14,9 +14,9 @@ from functools import partial
 from typing import Protocol, Self, TypeVar, cast
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
-from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.departures import departures

@@ -1,4 +1,7 @@
-"""The event loop of a process, and the calls of its ``AsyncBolt``s, which run there."""
+"""The event loop of a process, and the calls of its ``AsyncBolt``s, which run there.
+
+The loop has one thread, shared by all tasks of ``AsyncBolt``s in the process.
+"""
 
 from __future__ import annotations
 

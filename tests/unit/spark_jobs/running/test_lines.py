@@ -12,9 +12,9 @@ from tests.support.chunks import chunk
 from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.limits.contract import Grant, Rate
 from tiercel.acker.limits.memory import MemoryLimits
-from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
+from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.kinds.lines import LimitLine, LineSettings, OpenLine, Returns
 
