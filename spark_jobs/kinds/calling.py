@@ -74,7 +74,7 @@ class Calls:
         self.execution = replace(BASIC, execute=self._execute)
         self.copy = CallingCopy(topology, attempt.task, around.config, self._caller, self._places)
         self.slices = Slices(around.clock, arrow=False)
-        self.flight = Flight(self._caller, self._places, () if gate is None else (gate,))
+        self.flight = Flight(self._caller, self._places, gate)
         self.line = line_of(around, attempt.task)
         self._renewals = Renewals(around, attempt.task)
         # Entries whose tuples the flight does not have yet.
@@ -122,7 +122,6 @@ class Calls:
         """Cancel the calls, and clean the bolt up if none of them goes on."""
         if self._caller.cancel():
             self.copy.end()
-        self.flight.close()
         self.line.close()
         self._caller.close()
 

@@ -492,6 +492,3 @@ class OrderGate:
         """The step of those that are over has left."""
         self.busy.difference_update(self._over)
         self._over.clear()
-
-    def close(self) -> None:
-        """Nothing is left: the next attempt begins with what was sealed."""
