@@ -44,25 +44,20 @@ if TYPE_CHECKING:
     from tiercel.queues.retry import RetryPolicy
     from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext, TaskContext
     from tiercel.queues.values.schema import Field, Schema
-    from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-    from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
-    from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-    from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+    from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
     from tiercel.spark_jobs.bolts.collecting import (
         ArrowCollector,
         AsyncCollector,
         BasicCollector,
         BatchCollector,
         OutputCollector,
+        TopologyContext,
     )
-    from tiercel.spark_jobs.bolts.context import TopologyContext
     from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
-    from tiercel.spark_jobs.bolts.fields import field
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink
-    from tiercel.spark_jobs.bolts.reject import Reject
-    from tiercel.spark_jobs.bolts.retry_later import RetryLater
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-    from tiercel.spark_jobs.bolts.tuples import Tuple
+    from tiercel.spark_jobs.bolts.tuples import Tuple, field
+    from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater
     from tiercel.spark_jobs.errors import (
         AlreadyAckedError,
         BadAnchorsError,
@@ -210,11 +205,11 @@ _PLACES = {
         "Field",
         "Schema",
     ),
-    "tiercel.spark_jobs.bolts.arrow_bolt": ("ArrowBolt",),
-    "tiercel.spark_jobs.bolts.async_bolt": ("AsyncBolt",),
-    "tiercel.spark_jobs.bolts.batch_bolt": ("BatchBolt",),
     "tiercel.spark_jobs.bolts.bolt": (
+        "ArrowBolt",
+        "AsyncBolt",
         "BasicBolt",
+        "BatchBolt",
         "Bolt",
     ),
     "tiercel.spark_jobs.bolts.collecting": (
@@ -223,15 +218,19 @@ _PLACES = {
         "BasicCollector",
         "BatchCollector",
         "OutputCollector",
+        "TopologyContext",
     ),
-    "tiercel.spark_jobs.bolts.context": ("TopologyContext",),
     "tiercel.spark_jobs.bolts.database_sink": ("DatabaseSink",),
-    "tiercel.spark_jobs.bolts.fields": ("field",),
     "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
-    "tiercel.spark_jobs.bolts.reject": ("Reject",),
-    "tiercel.spark_jobs.bolts.retry_later": ("RetryLater",),
     "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
-    "tiercel.spark_jobs.bolts.tuples": ("Tuple",),
+    "tiercel.spark_jobs.bolts.tuples": (
+        "Tuple",
+        "field",
+    ),
+    "tiercel.spark_jobs.bolts.verdicts": (
+        "Reject",
+        "RetryLater",
+    ),
     "tiercel.spark_jobs.errors": (
         "AlreadyAckedError",
         "BadAnchorsError",

@@ -17,7 +17,7 @@ import redis
 from bench.topologies.observed import ObservedSpout
 from tiercel import ArrowBolt, ArrowCollector, Config, Topology, TopologyBuilder
 from tiercel.examples.word_count import SplitSentence, WordCount
-from tiercel.spark_jobs.bolts.kinds import AnyBolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
 

@@ -1,23 +1,35 @@
-"""The contract of a bolt: its input, and its duties.
+"""The contracts of bolts: their input, and their duties.
 
 A bolt is a plain Python object. The one in the topology is a prototype: each task works on a copy
 of its own, and one thread calls it. The copy's attributes outlive its process: they are pickled
 when a step ends and they have changed, and another process begins with them. What cannot be pickled
 (connections, locks) and attributes named in ``transient`` stay where they are, and ``prepare``
 makes them again in the next process. A driver that starts anew begins with fresh copies.
+
+``Bolt`` and ``BasicBolt`` are given tuples one by one, ``BatchBolt`` several at a time and
+``ArrowBolt`` as record batches; ``AsyncBolt`` waits for many at once. ``StatefulBolt`` has a module
+of its own, with its state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 # A file of bolts imports this one, and Arrow, behind the others, takes a moment.
 if TYPE_CHECKING:
-    from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
-    from tiercel.spark_jobs.bolts.context import TopologyContext
+    import pyarrow as pa
+
+    from tiercel.spark_jobs.bolts.collecting import (
+        ArrowCollector,
+        AsyncCollector,
+        BasicCollector,
+        BatchCollector,
+        OutputCollector,
+        TopologyContext,
+    )
     from tiercel.spark_jobs.bolts.tuples import Tuple
 
 
@@ -104,3 +116,142 @@ class BasicBolt(_Prepared):
         If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple
         to anchor it to.
         """
+
+
+class ArrowBolt(_Prepared):
+    """A bolt that processes all tuples of a stream at once, as a ``pyarrow.RecordBatch``:
+    one row per tuple.
+
+    Guarantee: as for a ``BasicBolt``, row by row. The rows that ``collector.fail`` named fail, all
+    others are acked when ``execute`` returns, and the message at the root of a row's tree is acked
+    when all that was anchored to it is done.
+
+    When ``execute`` raises, nothing of that call counts, and it is called again with each half of
+    the rows, and so on, until the rows that it raises for stand alone: those fail, with the
+    exception as the reason, and their neighbours do not. Hence change your own attributes last in
+    ``execute``, after what may raise. If the fault is no row's (a service is away), fail all rows
+    yourself, or do such work in ``flush``: then no row is tried again.
+    """
+
+    def execute(self, batch: pa.RecordBatch, collector: ArrowCollector) -> None:
+        """Process the tuples of one stream of one component: once per step for each stream that has
+        any, unless it raises.
+
+        ``batch`` has the stream's columns and at least one row; where the rows come from is in
+        ``collector``. Which rows come together means nothing: it follows the load, and a replayed
+        row comes among others. With ``tick_tuple_freq_secs`` a tick comes by itself, after the
+        others: ``collector.is_tick``.
+        """
+        raise NotImplementedError
+
+    def flush(self, collector: ArrowCollector) -> None:
+        """Called after the last batch of a step, before any of its acks leave: write in bulk,
+        wait for confirms.
+
+        If it raises, every row of the step fails, nothing that was emitted since its beginning
+        leaves, and the next one begins with the attributes from before. There are no rows to anchor
+        to here: its emissions must be in no tree (``anchors=None``).
+        """
+
+
+class BatchBolt(_Prepared):
+    """A bolt for work that costs little more for many tuples than for one: rows into a database, a
+    bulk API, a model.
+
+    Guarantee: as for a ``BasicBolt``, tuple by tuple. The tuples that ``collector.fail`` named
+    fail, all others are acked when ``execute_batch`` returns. So none can be held for a later
+    batch; use a ``Bolt`` for that.
+
+    A batch has at most ``size`` tuples (500). One that is not full is executed when its oldest
+    tuple has waited ``wait_ms`` (200 milliseconds) for others; what came while the task was at work
+    has waited already. 0: a batch is the tuples that are there. ``set_bolt(…, config={"size": 1000,
+    "wait_ms": 50})`` overrides both. No batch is larger than the number of tuples in flight: a
+    ``max_spout_pending`` below ``size`` makes each batch wait.
+
+    When ``execute_batch`` raises, all tuples of the batch fail. With ``on_error = "split"`` it is
+    called again with each half, and so on, until the tuples that it raises for stand alone; only
+    these fail. Split only what may be done again: the call that raised counts for nothing here, but
+    what it wrote elsewhere stays, unless a transaction takes it back. A call that emits more than
+    ``max_output_bytes`` is split in any case.
+    """
+
+    size: int = 500
+    wait_ms: float = 200
+    on_error: Literal["fail", "split"] = "fail"
+
+    def execute_batch(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:
+        """Process the tuples, in the order in which they came; at least one.
+
+        They may come from several streams: ``tup.source_component``, ``tup.source_stream``. A tick
+        comes by itself, after the others: ``tup.is_tick``. Change your own attributes last, after
+        what may raise.
+        """
+        raise NotImplementedError
+
+    def flush(self, collector: BatchCollector) -> None:
+        """Called after each batch and its tick, before any of its acks leave.
+
+        If it raises, every tuple fails, nothing that was emitted leaves, and the next batch begins
+        with the attributes from before. There is no tuple to anchor to here: its emissions must be
+        in no tree (``anchors=()``).
+        """
+
+
+class AsyncBolt(_Declaring):
+    """A ``BasicBolt`` with coroutines: up to ``concurrency`` tuples are under way at once in each
+    task, and each is acked on its own when it is done.
+
+    ``concurrency`` is 100; set another number in the class, or for one topology:
+    ``set_bolt(…, config={"concurrency": 500})``.
+
+    What ``execute`` emits is anchored to its tuple, which is acked when ``execute`` returns. When
+    it raises, the tuple fails with the exception as the reason, and its emissions are dropped.
+    Tuples begin in the order in which they arrive, and end in any order; emissions leave in any
+    order, too.
+
+    A call that lasts longer than the message timeout is cancelled, and its tuple fails: let
+    ``CancelledError`` pass. One that goes on nevertheless keeps its place, and after as long again
+    its process is replaced. When a run ends, calls under way are cancelled; their tuples are
+    executed again in the next one.
+
+    All ``AsyncBolt`` tasks of a process share one event loop, in one thread. A call that blocks
+    it (``time.sleep``, a library that is not async, long computations) holds all of them up, and is
+    named in the log: use ``asyncio.to_thread``, or a ``BasicBolt`` with ``threads``.
+
+    Attributes stay in their process, for they show calls that are not done: anything that must
+    outlive the process belongs in a service. ``prepare`` makes them again. If ``flush`` raises, the
+    tuples of its step fail; the copy is kept, for other calls are using it.
+    """
+
+    concurrency: int = 100
+
+    def prepare(
+        self, config: Mapping[str, Any], context: TopologyContext
+    ) -> Awaitable[None] | None:
+        """Called once for each copy, on the loop, before its first tuple: open sessions and pools
+        here. May be async.
+        """
+
+    async def execute(self, tup: Tuple, collector: AsyncCollector) -> None:
+        """Process one tuple."""
+        raise NotImplementedError
+
+    def flush(self, collector: AsyncCollector) -> Awaitable[None] | None:
+        """Called after the calls of a step have returned, before any of its acks leave; other calls
+        go on meanwhile. May be async.
+
+        If it raises, every tuple of the step fails. Nothing can be emitted here: there is no tuple
+        to anchor it to.
+        """
+
+    def cleanup(self) -> Awaitable[None] | None:
+        """Called when a copy is not needed any more, if the process gets to it. May be async.
+
+        Not called when the process is killed.
+        """
+
+
+# Kinds that a step executes.
+StepBolt = Bolt | BasicBolt | ArrowBolt | BatchBolt
+# Kinds that a topology may have.
+AnyBolt = StepBolt | AsyncBolt

@@ -1,16 +1,19 @@
-"""The contracts of the collectors: what a bolt emits, acks and fails with.
+"""The contracts of the collectors: what a bolt emits, acks and fails with; and its context.
 
-``execute`` and ``flush`` are handed one. ``emitting`` makes them.
+``execute`` and ``flush`` are handed a collector, ``prepare`` the context. ``emitting`` makes
+collectors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from tiercel.queues.spout import TaskContext
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 
@@ -247,3 +250,13 @@ class ArrowCollector(_Collector):
         A row that failed before keeps its first reason, cut to one line. Raises
         BadAnchorsError, AlreadyAckedError after the call has ended.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyContext(TaskContext):
+    """Context that a bolt task is given.
+
+    * ``sources``: the component and the stream of each subscription.
+    """
+
+    sources: Sequence[tuple[str, str]]

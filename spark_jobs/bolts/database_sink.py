@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.keys import KEY_BYTES, Said, said_by
 from tiercel.spark_jobs.bolts.bolt import Bolt
-from tiercel.spark_jobs.bolts.collecting import OutputCollector
-from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.database.opening import writer_at
 from tiercel.spark_jobs.database.rows import DatabaseAwayError, Fate, Outcome, Row, WriterSettings

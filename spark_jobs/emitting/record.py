@@ -15,10 +15,8 @@ from typing import Any, Protocol
 from tiercel.acker.inbox.chunk import Chunk, Rows
 from tiercel.acker.ledger import Failure, Ids
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
-from tiercel.spark_jobs.bolts.reject import Reject
-from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple, tuples_of
-from tiercel.spark_jobs.bolts.verdicts import Failing, Verdict, verdict_of
+from tiercel.spark_jobs.bolts.verdicts import Failing, Reject, RetryLater, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.reasons import reason_at, reason_in

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Rows
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Verdict
@@ -24,8 +24,7 @@ from tiercel.spark_jobs.emitting.departures import Departure
 from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors, join_keys
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.halves import by_halves
-from tiercel.spark_jobs.kinds.plain import flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.running.step import Execution, May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 

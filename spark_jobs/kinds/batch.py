@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiercel.acker.inbox.records import Claims
-from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.reject import Reject
+from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.bolts.verdicts import Failing
+from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
 from tiercel.spark_jobs.emitting.departures import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.spark_jobs.kinds.halves import by_halves
-from tiercel.spark_jobs.kinds.plain import flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput

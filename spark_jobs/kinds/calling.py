@@ -16,20 +16,18 @@ from typing import Any, cast
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk, Lineage
 from tiercel.acker.inbox.records import Claims
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.calls.call import Call, calls_of, rows_of
-from tiercel.spark_jobs.kinds.calls.caller import Caller
+from tiercel.spark_jobs.kinds.calls.call import Call, Caller, calls_of, rows_of
 from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines
 from tiercel.spark_jobs.kinds.calls.flight import Flight
-from tiercel.spark_jobs.kinds.limited import line_of
-from tiercel.spark_jobs.kinds.order.gate import OrderGate
+from tiercel.spark_jobs.kinds.lines import line_of
 from tiercel.spark_jobs.kinds.plain import BASIC, execute_basic
+from tiercel.spark_jobs.kinds.task_order import OrderGate
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
@@ -76,7 +74,7 @@ class Calls:
         self.execution = replace(BASIC, execute=self._execute)
         self.copy = CallingCopy(topology, attempt.task, around.config, self._caller, self._places)
         self.slices = Slices(around.clock, arrow=False)
-        self.flight = Flight(self._caller, self._places, () if gate is None else (gate,))
+        self.flight = Flight(self._caller, self._places, gate)
         self.line = line_of(around, attempt.task)
         self._renewals = Renewals(around, attempt.task)
         # Entries whose tuples the flight does not have yet.
@@ -124,7 +122,6 @@ class Calls:
         """Cancel the calls, and clean the bolt up if none of them goes on."""
         if self._caller.cancel():
             self.copy.end()
-        self.flight.close()
         self.line.close()
         self._caller.close()
 

@@ -6,16 +6,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, BasicBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.kinds.arrow import ARROW
 from tiercel.spark_jobs.kinds.batch import InBatches
 from tiercel.spark_jobs.kinds.calling import Calls
-from tiercel.spark_jobs.kinds.order.gate import OrderGate
-from tiercel.spark_jobs.kinds.order.task_order import OrderedBacklog, ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.kinds.ordered import CallsInOrder, InOrder
 from tiercel.spark_jobs.kinds.plain import BASIC, RICH, STATEFUL
+from tiercel.spark_jobs.kinds.task_order import OrderedBacklog, OrderGate, ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
 from tiercel.spark_jobs.running.kind import BoltKind

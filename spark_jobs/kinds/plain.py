@@ -1,6 +1,7 @@
 """Bolts that are called for each tuple: ``Bolt``, ``BasicBolt`` and ``StatefulBolt``.
 
-An error that a bolt raises fails tuples, never the Spark task.
+An error that a bolt raises fails tuples, never the Spark task. ``by_halves`` finds the tuple to
+blame for kinds that give a call many tuples.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Protocol, Self, TypeVar, cast
 
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.departures import departures
@@ -146,3 +148,37 @@ STATEFUL = Execution(
     departures=partial(departures, basic=True),
     states=TaskStates,
 )
+
+
+class Divisible(Protocol):
+    """Input of one call."""
+
+    def __len__(self) -> int: ...
+
+    def halves(self) -> tuple[Self, Self]:
+        """The first and the second half of two or more."""
+        ...
+
+
+P = TypeVar("P", bound=Divisible)
+
+
+def by_halves(
+    part: P, call: Callable[[P], None], refuse: Callable[[P, BaseException], None]
+) -> None:
+    """Call with the part; if that raises, with each half of it, and so on.
+
+    ``refuse`` is called with each one that the call raises for when it stands alone, and with all
+    that a call was given which raised ``RetryLater``: no one is to blame. The call must leave
+    nothing behind when it raises.
+    """
+    try:
+        call(part)
+    except RAISED as error:
+        if len(part) == 1 or isinstance(error, RetryLater):
+            refuse(part, error)
+            return
+    else:
+        return
+    for half in part.halves():
+        by_halves(half, call, refuse)

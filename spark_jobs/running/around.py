@@ -13,8 +13,8 @@ from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import RateLimits
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.kinds.calls.caller import Caller
-from tiercel.spark_jobs.kinds.calls.loop import Loop, ProcessLoop
+from tiercel.spark_jobs.kinds.calls.call import Caller
+from tiercel.spark_jobs.kinds.calls.coroutines import Loop, ProcessLoop
 from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion

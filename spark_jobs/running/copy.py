@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from tiercel.acker.inbox.chunk import Lineage
-from tiercel.spark_jobs.bolts.kinds import StepBolt
+from tiercel.spark_jobs.bolts.bolt import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.record import Record

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.bolts.kinds import StepBolt
+from tiercel.spark_jobs.bolts.bolt import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record

@@ -9,8 +9,7 @@ from itertools import takewhile
 
 from tiercel.acker.effects import Effect, LocalEffect
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, TurnAgainError
-from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
-from tiercel.spark_jobs.state.undo import value_before
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes, value_before
 
 _LIMIT = 1 << 63
 # From one commit to the next the marks grow older by so much at most.

@@ -16,10 +16,18 @@ from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.spark_jobs.errors import TurnAgainError
-from tiercel.spark_jobs.state import redis_marks, redis_shard
-from tiercel.spark_jobs.state.redis_keys import StateKeys, shard_of
-from tiercel.spark_jobs.state.redis_marks import Recalled, mark_shard
-from tiercel.spark_jobs.state.redis_shard import Begun, StateShard, Turn, other_shards, scan
+from tiercel.spark_jobs.state import redis_shard
+from tiercel.spark_jobs.state.redis_shard import (
+    Begun,
+    Recalled,
+    StateKeys,
+    StateShard,
+    Turn,
+    mark_shard,
+    other_shards,
+    scan,
+    shard_of,
+)
 from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
 
 # A commit of several calls is complete after milliseconds, or its process has died: then
@@ -371,7 +379,7 @@ def slices_of(writes: Writes) -> list[Writes]:
         return _entries(writes)
     marks = iter(writes.marks.items())
     made = []
-    while some := dict(islice(marks, redis_marks.SLICE)):
+    while some := dict(islice(marks, redis_shard.MARKS_AT_ONCE)):
         made.append(Writes(marks=some))
     return [*made, *_entries(writes)] if len(writes) else made
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiercel.queues.nouns import with_article
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.bolts.kinds import AnyBolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.batching import check_batching

@@ -8,9 +8,7 @@ from typing import Any
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
-from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.kinds import AnyBolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology

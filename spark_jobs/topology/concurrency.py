@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
-from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
-from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
-from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology

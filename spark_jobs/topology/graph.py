@@ -12,13 +12,13 @@ from typing import Any
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.context import TopologyContext
-from tiercel.spark_jobs.bolts.kinds import AnyBolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt
+from tiercel.spark_jobs.bolts.collecting import TopologyContext
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.grouping import Grouping
 from tiercel.spark_jobs.topology.rates import parse_rate
 
-# Most of what waits for a limit begins sooner: see ``kinds/limited.py``.
+# Most of what waits for a limit begins sooner: see ``kinds/calls/lines.py``.
 _LONG_WAIT_S = 60.0
 
 

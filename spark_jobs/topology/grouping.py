@@ -18,7 +18,7 @@ from tiercel.acker.ids import mix
 from tiercel.acker.inbox.rules import line_of
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.collecting import TopologyContext
 from tiercel.spark_jobs.errors import GroupingError, TopologyError
 from tiercel.spark_jobs.hashing import by_key, key_hash
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 from tiercel.acker.connection.client import connect
 from tiercel.examples.word_count import SplitSentence
-from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.redis_shard import StateKeys
 
 NAME = "counted"
 QUEUE = "counted"

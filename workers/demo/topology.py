@@ -16,8 +16,7 @@ from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
-from tiercel.spark_jobs.bolts.collecting import BasicCollector
-from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.collecting import BasicCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.topology.builder import TopologyBuilder
 from tiercel.spark_jobs.topology.graph import Topology

@@ -18,7 +18,7 @@ from tiercel.acker.metrics.windows import Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.state.shown import StateEntry
+from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.tables import (

@@ -20,8 +20,7 @@ from tiercel.acker.inbox.chunk import Chunk, Lineage, decode, encode
 from tiercel.acker.inbox.contract import Inbox, Inboxes
 from tiercel.acker.inbox.records import NO_CALLS, Appended, Entry, InboxFigures, Parcel, Sender
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
-from tiercel.spark_jobs.bolts.collecting import BasicCollector
-from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.collecting import BasicCollector, TopologyContext
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology

@@ -21,8 +21,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.kinds.calls.caller import UnderWay
-from tiercel.spark_jobs.kinds.calls.loop import prepare_loop
+from tiercel.spark_jobs.kinds.calls.call import UnderWay
+from tiercel.spark_jobs.kinds.calls.coroutines import prepare_loop
 from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around

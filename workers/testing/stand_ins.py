@@ -20,8 +20,7 @@ from tiercel.queues.queue_spout import QueueSpout, refusal_of
 from tiercel.queues.spout import MsgId, SpoutCollector
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import Bolt
-from tiercel.spark_jobs.bolts.collecting import OutputCollector
-from tiercel.spark_jobs.bolts.context import TopologyContext
+from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM

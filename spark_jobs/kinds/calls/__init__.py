@@ -2,15 +2,8 @@
 
 A bolt that executes one tuple after the other never comes here.
 
-call        one tuple under way, and what came of it
-recorders   the collectors of calls: what is emitted is kept until the step
-returns     when tuples come again for which a line has no room
-line        the tuples that come, where nothing limits them
-limit_line  the tuples that wait for a permit of a rate limit
-gates       the contract of what makes a tuple wait
-flight      which calls of a task wait, are under way, have ended
-caller      the contract of what runs them
-coroutines  runs an AsyncBolt's
-loop        the event loop of the process
-threads     runs a BasicBolt's, in threads
+call        one tuple under way with its outcome and collector, and the contract of its caller
+flight      which calls of a task wait, are under way, have ended; the contract of a gate
+coroutines  runs an AsyncBolt's calls, on the event loop of the process
+threads     runs a BasicBolt's calls, in threads
 """

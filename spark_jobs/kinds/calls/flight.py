@@ -1,15 +1,20 @@
-"""Which tuples of one bolt task wait for a place, are under way, and have ended."""
+"""The flight of one bolt task: which tuples wait for a place, are under way, and have ended.
+
+A ``FlightGate`` makes a tuple wait although there is a place for it. A flight asks its gate about
+the tuples that wait, in the order of their arrival, whenever a call has ended, tuples have come, or
+``next_at`` is reached. A tuple that the gate holds back holds no place, and the tuples behind it
+are asked about nevertheless. Ticks pass the gate.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tiercel.acker.inbox.records import PARCEL_BYTES
-from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.caller import Caller, Execute
-from tiercel.spark_jobs.kinds.calls.gates import FlightGate
+from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
 # Each is asked about whenever a call has ended.
 MOST_HELD_BACK = 2_000
@@ -19,23 +24,18 @@ _IMPATIENT_S = 1.0
 class Flight:
     """The calls of one bolt task. The task's thread only, but ``wake``."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        places: int,
-        gates: Sequence[FlightGate] = (),
-    ) -> None:
+    def __init__(self, caller: Caller, places: int, gate: FlightGate | None = None) -> None:
         """At most ``places`` calls are under way at once."""
         self._caller = caller
         self._places = places
-        self._gates = gates
+        self._gate = gate
         self._waiting: deque[Call] = deque()
         # Appended to by the caller's threads.
         self._ended: deque[Call] = deque()
         # Calls that have begun and were not handed out.
         self._begun = 0
         self._numbers = 0
-        # Tuples that gates have refused.
+        # Tuples that the gate has refused.
         self.held_back = 0
         self.changed = threading.Event()
 
@@ -51,12 +51,12 @@ class Flight:
 
     @property
     def full(self) -> bool:
-        """True if gates hold back as many as there may be."""
+        """True if the gate holds back as many as there may be."""
         return self.held_back >= MOST_HELD_BACK
 
     @property
     def stands_still(self) -> bool:
-        """True if gates hold back all that there is."""
+        """True if the gate holds back all that there is."""
         return not self._begun and 0 < self.held_back == len(self._waiting)
 
     @property
@@ -76,9 +76,8 @@ class Flight:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the caller's clock at which a gate is to be asked again."""
-        moments = [gate.next_at for gate in self._gates]
-        return min((moment for moment in moments if moment is not None), default=None)
+        """Time on the caller's clock at which the gate is to be asked again."""
+        return None if self._gate is None else self._gate.next_at
 
     def number(self, call: Call) -> None:
         """Give a tuple its place in the order of arrival."""
@@ -128,9 +127,10 @@ class Flight:
             calls.append(self._ended.popleft())
             size += calls[-1].size
         self._begun -= len(calls)
-        for call in calls:
-            for gate in self._gates_of(call):
-                gate.over(call)
+        if self._gate is not None:
+            for call in calls:
+                if not call.tup.is_tick:
+                    self._gate.over(call)
         return sorted(calls, key=lambda call: call.number)
 
     def finish(self, execute: Execute) -> list[Call]:
@@ -144,7 +144,7 @@ class Flight:
         return sorted(calls, key=lambda call: call.number)
 
     def ask_again(self) -> None:
-        """Gates may let begin what they held back, though no call has ended since."""
+        """The gate may let tuples begin that it held back, though no call has ended since."""
         self.held_back = 0
 
     def withdraw(self, which: Callable[[Call], bool]) -> None:
@@ -152,30 +152,55 @@ class Flight:
         self._waiting = deque(call for call in self._waiting if not which(call))
         self.held_back = min(self.held_back, len(self._waiting))
 
-    def close(self) -> None:
-        """Let go of what waits and what is under way."""
-        for gate in self._gates:
-            gate.close()
-
     def _beginning(self, room: int) -> list[Call]:
-        for gate in self._gates:
+        gate = self._gate
+        if gate is not None:
             gate.look(self._waiting)
         beginning: list[Call] = []
         passed_over: list[Call] = []
         while self._waiting and len(beginning) < room:
             call = self._waiting.popleft()
-            gates = self._gates_of(call)
-            may = all(gate.may_begin(call) for gate in gates)
-            for gate in gates:
-                (gate.began if may else gate.passed_over)(call)
-            (beginning if may else passed_over).append(call)
+            if gate is None or call.tup.is_tick:
+                beginning.append(call)
+            elif gate.may_begin(call):
+                gate.began(call)
+                beginning.append(call)
+            else:
+                gate.passed_over(call)
+                passed_over.append(call)
         self._waiting.extendleft(reversed(passed_over))
         self.held_back = len(passed_over)
         return beginning
 
-    def _gates_of(self, call: Call) -> Sequence[FlightGate]:
-        return () if call.tup.is_tick else self._gates
-
     def _end(self, call: Call) -> None:
         self._ended.append(call)
         self.changed.set()
+
+
+class FlightGate(Protocol):
+    """Of one bolt task. One thread only: the task's."""
+
+    @property
+    def next_at(self) -> float | None:
+        """Time on the flight's clock at which to ask again, though nothing else has happened."""
+        ...
+
+    def look(self, waiting: Sequence[Call]) -> None:
+        """These wait, the oldest first, and are asked about in turn, until no place is left."""
+        ...
+
+    def may_begin(self, call: Call) -> bool:
+        """Return True if the tuple may begin now."""
+        ...
+
+    def began(self, call: Call) -> None:
+        """It has begun."""
+        ...
+
+    def passed_over(self, call: Call) -> None:
+        """It waits on."""
+        ...
+
+    def over(self, call: Call) -> None:
+        """It has ended, well or badly: ``call.error``. Its step is not committed yet."""
+        ...

@@ -11,9 +11,14 @@ from functools import partial
 from queue import SimpleQueue
 
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.caller import Ended, Execute, UnderWay
-from tiercel.spark_jobs.kinds.calls.recorders import CallRecorder, ThreadRecorder
+from tiercel.spark_jobs.kinds.calls.call import (
+    Call,
+    CallRecorder,
+    Ended,
+    Execute,
+    ThreadRecorder,
+    UnderWay,
+)
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state import redis_shard
-from tiercel.spark_jobs.state.redis_keys import StateKeys
-from tiercel.spark_jobs.state.redis_shard import Turn
+from tiercel.spark_jobs.state.redis_shard import StateKeys, Turn
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 

@@ -20,9 +20,9 @@ from tiercel.acker.keys import Said
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
 from tiercel.spark_jobs.running.emissions import pack_emissions
-from tiercel.spark_jobs.state import redis_marks, redis_shard, redis_store
+from tiercel.spark_jobs.state import redis_shard, redis_store
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.state.redis_keys import StateKeys
+from tiercel.spark_jobs.state.redis_shard import StateKeys
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.state.store import Writes
 
@@ -48,7 +48,7 @@ def now(store):
 @pytest.fixture
 def small_slices(monkeypatch):
     monkeypatch.setattr(redis_shard, "SLICE", 3)
-    monkeypatch.setattr(redis_marks, "SLICE", 3)
+    monkeypatch.setattr(redis_shard, "MARKS_AT_ONCE", 3)
     monkeypatch.setattr(redis_store, "_PATIENCE_S", 0.05)
 
 
@@ -230,7 +230,7 @@ class Clock:
 
 @pytest.fixture
 def aging(make_spec, monkeypatch):
-    monkeypatch.setattr(redis_marks, "_BUCKETS", 16)
+    monkeypatch.setattr(redis_shard, "_BUCKETS", 16)
     made = Clock(make_spec())
     yield made
     made.store.close()
@@ -335,7 +335,7 @@ def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypa
     16 of them are the digest by which another message with its identity is known. Forty were
     enough with a digest of four bytes, for which a second body is found in a minute.
     """
-    monkeypatch.setattr(redis_marks, "_BUCKETS", 128)
+    monkeypatch.setattr(redis_shard, "_BUCKETS", 128)
     spec = make_spec()
     store = RedisStateStore(spec, 1)
     count = 128 * (1_000_000 >> 13)
@@ -465,7 +465,7 @@ def test_in_redis_each_tuple_is_applied_once(make_spec, shards, seed) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(redis_shard, "SLICE", 2)
-        patched.setattr(redis_marks, "SLICE", 2)
+        patched.setattr(redis_shard, "MARKS_AT_ONCE", 2)
         patched.setattr(redis_store, "_PATIENCE_S", 0.0)
         World(Random(seed), open_store).play()
     for store in made:

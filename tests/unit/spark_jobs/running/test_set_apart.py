@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.spark_jobs.kinds.order.task_order import SetApart
+from tiercel.spark_jobs.kinds.task_order import SetApart
 
 
 class Ledger:

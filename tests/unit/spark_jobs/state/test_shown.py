@@ -4,8 +4,13 @@ import json
 
 import pytest
 
-from tiercel.spark_jobs.state.encoding import encode_key, encode_value
-from tiercel.spark_jobs.state.shown import UNREADABLE, entry_of, fields_meant
+from tiercel.spark_jobs.state.encoding import (
+    UNREADABLE,
+    encode_key,
+    encode_value,
+    entry_of,
+    fields_meant,
+)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,9 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.kinds.calls import loop as loop_module
+from tiercel.spark_jobs.kinds.calls import coroutines as loop_module
 from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines
-from tiercel.spark_jobs.kinds.calls.loop import ProcessLoop
+from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines, ProcessLoop
 from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 
 
@@ -277,7 +276,7 @@ def test_a_call_has_a_thread_while_another_one_is_about_to_begin() -> None:
 def test_a_loop_that_was_blocked_ends_though_another_one_has_begun(
     loop: ProcessLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "_GRACE_S", 0.1)
+    monkeypatch.setattr(loop_module, "_LOOP_GRACE_S", 0.1)
     free = threading.Event()
 
     async def for_ever() -> None:

@@ -1,4 +1,4 @@
-"""Which tuples wait, are under way, and have ended; gates that hold some of them back."""
+"""Which tuples wait, are under way, and have ended; a gate that holds some of them back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ class OneOfAKey:
         self.busy: set[Any] = set()
         self.waits: set[Any] = set()
         self.looked: list[list[int]] = []
-        self.closed = False
 
     def look(self, waiting: Sequence[Call]) -> None:
         self.waits.clear()
@@ -83,9 +82,6 @@ class OneOfAKey:
 
     def over(self, call: Call) -> None:
         self.busy.remove(call.tup.values[0])
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Closed:
@@ -109,18 +105,15 @@ class Closed:
     def over(self, call: Call) -> None:
         pass
 
-    def close(self) -> None:
-        pass
-
 
 def execute(tup: Any, collector: Any) -> None:
     pass
 
 
-def flight_of(keys: str, places: int, *gates: Any) -> tuple[Flight, ByHand]:
+def flight_of(keys: str, places: int, gate: Any = None) -> tuple[Flight, ByHand]:
     """A flight in which tuples wait: their rows count from 0, their values are the letters."""
     caller = ByHand()
-    flight = Flight(caller, places, gates)
+    flight = Flight(caller, places, gate)
     for row, key in enumerate(keys):
         flight.add(Call(tup=Tuple([key], ORIGIN, row, 0)))
     return flight, caller
@@ -160,19 +153,16 @@ def test_a_gate_holds_back_what_it_must_and_the_others_go_on() -> None:
     assert caller.begun == [0, 2, 4, 5, 1], "the older one of its key"
     assert flight.waiting == 1
     assert gate.looked == [[0, 1, 2, 3, 4, 5], [1, 3, 5], [1, 3, 5], [1, 3]]
-    flight.close()
-    assert gate.closed
 
 
-def test_a_tuple_that_one_gate_refuses_has_begun_for_none() -> None:
-    keys, closed = OneOfAKey(), Closed(7.0)
-    flight, caller = flight_of("ab", 3, keys, closed)
+def test_a_gate_is_asked_again_at_its_time() -> None:
+    closed = Closed(7.0)
+    flight, caller = flight_of("ab", 3, closed)
     flight.start(execute)
-    assert (caller.begun, keys.busy, keys.waits) == ([], set(), {"a", "b"})
-    assert flight.next_at == 7.0, "then it is asked again"
+    assert (caller.begun, flight.next_at, flight.stands_still) == ([], 7.0, True)
     closed.next_at = None
     flight.start(execute)
-    assert (caller.begun, keys.busy, flight.next_at) == ([0, 1], {"a", "b"}, None)
+    assert (caller.begun, flight.next_at) == ([0, 1], None)
 
 
 def test_finish_goes_on_until_nothing_waits() -> None:
@@ -193,7 +183,7 @@ def test_a_pause_ends_when_the_task_is_woken() -> None:
     assert not flight.changed.is_set()
 
 
-def test_a_tick_passes_all_gates() -> None:
+def test_a_tick_passes_the_gate() -> None:
     flight, caller = flight_of("a", 3, Closed(7.0))
     tick = Origin(SYSTEM, TICK, 0, pa.schema([("rate_secs", pa.float64())]))
     flight.add(Call(tup=Tuple([1.0], tick, 99, 0)))

@@ -9,7 +9,7 @@ from tiercel import BasicBolt, QueueSpout, Topology, TopologyBuilder
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.bolts.tuples import tuples_of
-from tiercel.spark_jobs.kinds.order.keys import TupleKeys
+from tiercel.spark_jobs.kinds.awaited import TupleKeys
 from tiercel.testing import FeederSpout
 
 PROPERTIES = {"message_id": "id", "headers": "headers", "delivery_count": "n", "redelivered": "re"}

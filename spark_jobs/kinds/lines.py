@@ -1,7 +1,10 @@
-"""Tuples of one bolt task that wait for a permit of the bolt's rate limit, in a line per value.
+"""The line before the flight of one bolt task: open, or before a rate limit.
 
-They stand before the flight: none of them has a place in it. What is told of them is that they
-wait, so that their messages do not time out, and the spouts have room for others.
+Each tuple passes an open line at once. Before a rate limit it waits for a permit, and goes back to
+its spout, for a later time, where the line has no room for it.
+
+Tuples in line stand before the flight: none of them has a place in it. The spouts are told that
+they wait, so that their messages do not time out, and there is room for others.
 """
 
 from __future__ import annotations
@@ -11,15 +14,79 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits.contract import Grant, RateLimits
+from tiercel.queues.habits import habits_of
+from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
+from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.line import OpenLine
-from tiercel.spark_jobs.kinds.calls.returns import Returns
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.arrivals import waiting_roots
+from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
+from tiercel.spark_jobs.topology.grouping import Fields
+from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
+from tiercel.spark_jobs.topology.ordering import ordered_by_of
+from tiercel.spark_jobs.topology.placement import line_at
 
+
+class OpenLine:
+    """Tuples that come to one bolt task. One thread only, the task's."""
+
+    # True if a tuple may have to wait.
+    limited = False
+
+    def __init__(self) -> None:
+        self._new: list[Call] = []
+        # Number of tuples that wait.
+        self.held = 0
+        # Number of those for which a place may be all that is missing.
+        self.crowd = 0
+
+    @property
+    def full(self) -> bool:
+        """True if no further tuple is to be taken from the inbox."""
+        return False
+
+    @property
+    def next_at(self) -> float | None:
+        """Time on the loop's clock at which there is something to do here; None: when a tuple
+        comes, or a call ends.
+        """
+        return None
+
+    def add(self, call: Call, *, first: bool = False) -> None:  # noqa: ARG002 - for those with a limit
+        """A tuple comes; ``first`` says that others of its value wait for it."""
+        self._new.append(call)
+
+    def leave(self, room: int) -> list[Call]:  # noqa: ARG002 - for those with a limit
+        """Take out those that may begin now. Call it in every turn, also without room."""
+        new = self._new
+        self._new = []
+        return new
+
+    def over(self) -> list[Call]:
+        """Hand out those that end without having begun: their error says why."""
+        return []
+
+    def withdraw(self, which: Callable[[Call], bool]) -> None:
+        """Take tuples out that wait."""
+        self._new = [call for call in self._new if not which(call)]
+
+    def close(self) -> None:
+        """The attempt ends. What waits stays in the inbox."""
+
+
+# The broker rounds up, by one part in ten at most. One that comes early waits, or goes back again;
+# one that comes late leaves permits unused.
+_EARLY = 0.9
+_LEAST_S = 1.0
+_FORGET = 10_000
+_REASON = "more tuples wait for the rate limit than begin soon"
 log = logging.getLogger(__name__)
 
 # All values together, in one task: half of what an inbox holds.
@@ -261,3 +328,105 @@ class LimitLine(OpenLine):
 
 def _roots(call: Call) -> Sequence[int]:
     return [] if call.lineage is None else roots_of(call.lineage, call.tup.row)
+
+
+class Returns:
+    """Of one bolt task, per value of the limit. Times are seconds on one clock."""
+
+    def __init__(self, interval_s: float) -> None:
+        """``interval_s`` from one permit to the next, as far as this task gets them."""
+        self._interval_s = interval_s
+        # Time of the last turn that was promised.
+        self._promised: dict[bytes, float] = {}
+
+    def later(self, value: bytes, before: int, now: float) -> RetryLater:
+        """Return when a tuple comes again whose value has ``before`` tuples in line: each of those
+        that go back has a turn of its own.
+        """
+        if len(self._promised) > _FORGET:
+            self._promised = {one: at for one, at in self._promised.items() if at > now}
+        turn = max(now + before * self._interval_s, self._promised.get(value, now))
+        self._promised[value] = turn + self._interval_s
+        seconds = min(LONGEST_S, max(_LEAST_S, _EARLY * (turn - now)))
+        return RetryLater(seconds, _REASON, blame=False)
+
+
+# What begins in this time waits in the task: longer than most messages live, and far shorter than
+# the time for which a broker lets a message be held.
+_HELD_S = 60.0
+
+
+def line_of(around: Around, task: int) -> OpenLine:
+    """Return the line of a task."""
+    topology = around.topology
+    component = topology.component_of(task)
+    spec = topology.bolts[component]
+    limit = limit_of(spec)
+    if limit is None:
+        return OpenLine()
+    config = topology.config
+    settings = LineSettings(
+        task=task,
+        value_of=_value_of(topology, limit),
+        timeout_s=config.message_timeout_secs if config.enable_message_timeouts else None,
+        **_bounds(topology, spec, limit, takes_from_line=line_at(topology, task) is not None),
+    )
+    return LimitLine(
+        around.limits[component],
+        settings,
+        around.ledger,
+        around.loop.time,
+        partial(waiting_roots, around.inboxes, around.run, topology, task),
+    )
+
+
+def _bounds(
+    topology: Topology, spec: BoltSpec, limit: BoltLimit, *, takes_from_line: bool
+) -> dict[str, Any]:
+    interval_s = limit.rate.interval_us / 1e6
+    soon = max(1, min(MOST_HELD, int(_HELD_S / interval_s)))
+    goes_back = (limit.by or interval_s > _HELD_S) and _may_go_back(topology, spec)
+    if goes_back:
+        # What waits for one value is with the tasks that were free, which may be any one of them.
+        shared = _is_grouped_by(spec, limit.by) or takes_from_line
+        share = 1 if shared else spec.parallelism
+        # Untracked tuples cannot go back.
+        return {
+            "most_per_value": soon,
+            "most": 2 * MOST_HELD,
+            "returns": Returns(interval_s * share),
+        }
+    mine = max(1, soon // spec.parallelism)
+    return {"most_per_value": soon, "most": MOST_HELD if limit.by else mine}
+
+
+def _may_go_back(topology: Topology, spec: BoltSpec) -> bool:
+    """Return True if all spouts bring messages again at a time, and no order would suffer."""
+    return not ordered_by_of(spec) and all(
+        habits_of(one.spout).retries_later for one in topology.spouts.values()
+    )
+
+
+def _is_grouped_by(spec: BoltSpec, fields: tuple[str, ...]) -> bool:
+    """Return True if all tuples of one value come to one task."""
+    return bool(fields) and all(
+        type(one.grouping) is Fields and set(one.grouping.fields) <= set(fields)
+        for one in spec.subscriptions
+    )
+
+
+def _value_of(topology: Topology, limit: BoltLimit) -> Callable[[Call], bytes]:
+    if not limit.by:
+        return lambda _call: b""
+    digests: dict[tuple[str, str], Callable[[Sequence[Any]], bytes]] = {}
+
+    def value_of(call: Call) -> bytes:
+        tup = call.tup
+        stream = (tup.source_component, tup.source_stream)
+        find = digests.get(stream)
+        if find is None:
+            source = topology.spec(tup.source_component)
+            find = digests[stream] = key_digest(source.streams[tup.source_stream], limit.by)
+        return find(tup.values)
+
+    return value_of

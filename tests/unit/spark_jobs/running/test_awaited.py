@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.kinds.order.awaited import Awaited
+from tiercel.spark_jobs.kinds.awaited import Awaited
 
 KEY = b"k" * 16
 OTHER = b"o" * 16

@@ -12,13 +12,11 @@ from tests.support.chunks import chunk
 from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.limits.contract import Grant, Rate
 from tiercel.acker.limits.memory import MemoryLimits
-from tiercel.spark_jobs.bolts.retry_later import RetryLater
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
+from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.kinds.calls.call import Call
-from tiercel.spark_jobs.kinds.calls.limit_line import LimitLine, LineSettings
-from tiercel.spark_jobs.kinds.calls.line import OpenLine
-from tiercel.spark_jobs.kinds.calls.returns import Returns
+from tiercel.spark_jobs.kinds.lines import LimitLine, LineSettings, OpenLine, Returns
 
 FIELDS = pa.schema([("key", pa.string())])
 ORIGIN = Origin("spout", "default", 1, FIELDS)
