@@ -19,7 +19,6 @@ from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, Said, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, as_identity
-from tiercel.spark_jobs.emitting.copies import copy_numbers, copy_numbers_of
 from tiercel.spark_jobs.emitting.fold import (
     UNTRACKED,
     first_lineage_of_few,
@@ -31,6 +30,8 @@ from tiercel.spark_jobs.emitting.outputs import (
     Outputs,
     OutputStream,
     TaskOutput,
+    copy_numbers,
+    copy_numbers_of,
 )
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.topology.graph import Topology

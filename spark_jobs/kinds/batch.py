@@ -14,8 +14,8 @@ from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt
 from tiercel.spark_jobs.bolts.reject import Reject
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing
-from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
-from tiercel.spark_jobs.emitting.departures import departures
+from tiercel.spark_jobs.emitting.collectors import BatchRecorder
+from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.kinds.halves import by_halves

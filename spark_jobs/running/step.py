@@ -19,8 +19,14 @@ from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode_parts
 from tiercel.acker.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.acker.ledger import Failure, Ids, Updates
-from tiercel.spark_jobs.emitting.departures import Departure
-from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.fold import (
+    Departure,
+    fold,
+    join_lineages,
+    roots_of,
+    row_seeds,
+    select,
+)
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.backlog import Share, chunks_of
