@@ -25,7 +25,7 @@ from tiercel.spark_jobs.emitting.outputs import ID_BYTES, Anchors, OutputStream,
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line
-from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
+from tiercel.spark_jobs.topology.grouping import rows_by_task
 
 _WANTED = (
     "give one row number for each output row, a list of row numbers for each, or None for rows "

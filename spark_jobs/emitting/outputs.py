@@ -23,9 +23,8 @@ from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
-from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.grouping import Choose, Stream
+from tiercel.spark_jobs.topology.grouping import Choose, ChooseBatch, Stream, batch_chooser
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

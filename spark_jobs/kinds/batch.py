@@ -26,7 +26,7 @@ from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.step import Execution, May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
-from tiercel.spark_jobs.topology.batching import Batching
+from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 log = logging.getLogger(__name__)
 

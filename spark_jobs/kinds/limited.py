@@ -13,12 +13,10 @@ from tiercel.spark_jobs.kinds.calls.limit_line import MOST_HELD, LimitLine, Line
 from tiercel.spark_jobs.kinds.calls.line import OpenLine
 from tiercel.spark_jobs.kinds.calls.returns import Returns
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.arrivals import waiting_roots
-from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
+from tiercel.spark_jobs.running.backlog import waiting_roots
+from tiercel.spark_jobs.topology.bolt_settings import BoltLimit, limit_of, ordered_by_of
+from tiercel.spark_jobs.topology.graph import BoltSpec, Topology, line_at
 from tiercel.spark_jobs.topology.grouping import Fields
-from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
-from tiercel.spark_jobs.topology.placement import line_at
 
 # What begins in this time waits in the task: longer than most messages live, and far shorter than
 # the time for which a broker lets a message be held.

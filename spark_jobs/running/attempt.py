@@ -29,8 +29,7 @@ from tiercel.acker.ledger import Failure, Ledger
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.arrivals import arrival
-from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
+from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, arrival, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
@@ -38,9 +37,8 @@ from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, Execution, May, Step, StepSetup
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
-from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.placement import behind, line_at
+from tiercel.spark_jobs.topology.graph import behind, line_at
 
 log = logging.getLogger(__name__)
 

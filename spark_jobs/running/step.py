@@ -34,8 +34,7 @@ from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import cycle_of
+from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]

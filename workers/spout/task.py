@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import TaskCollector
