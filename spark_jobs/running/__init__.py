@@ -9,8 +9,7 @@ copy       its copy of the bolt, and the snapshot that outlives the process
 step       one step: what the bolt did, ready to leave
 states     the state of a stateful bolt in a step
 once       tuples that were applied before, and their emissions
-counts     the counters of a step
 commit     the order in which it leaves
 suspicion  a new attempt at input that ended a process
-counting   sends the counters and the tracebacks, by the clock
+counting   counts the steps, and sends the counters and the tracebacks, by the clock
 """

@@ -82,6 +82,7 @@ class Attempt:
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
+        self._read = partial(arrival, topology=around.topology, task=task, line=self._claims_from)
         self.sender = _fenced(around, task)
         number = self.sender.attempt
         self._inbox = around.inboxes.open(around.run, task, number, self._claims_from)
@@ -104,6 +105,7 @@ class Attempt:
         self._slices = self.kind.slices
         self._gives_back = self.kind.gives_back and self._claims_from is not None
         self._setup = _setup_of(around, task, self.kind)
+        self._tell_raised = around.counting.noting(task, self._setup.component)
 
     @property
     def next_at(self) -> float | None:
@@ -240,9 +242,6 @@ class Attempt:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def _read(self, payload: bytes) -> tuple[Chunk | None, list[int]]:
-        return arrival(payload, self.around.topology, self.task, self._claims_from)
-
     def _longest_wait(self) -> float:
         # A tick that a call executes is due until its step has left.
         if self.ticks is None or self.ticks.under_way:
@@ -276,7 +275,6 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         self._slices.begin()
         number = sealed.step if sealed else self._step + 1
-        counting = self.around.counting
         setup = self._setup
         shares = taken.shares
         new = setup.execution.states
@@ -284,7 +282,7 @@ class Attempt:
         step = Step(setup, number, shares, taken.ticks, states)
         self._begin(step, shares, cut=sealed is None and not taken.together)
         step.record.tell_resets = partial(self._resets.meanwhile, step)
-        step.record.tell_raised = counting.noting(self.task, setup.component)
+        step.record.tell_raised = self._tell_raised
         done = self._executed(step, taken, sealed)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -299,7 +297,12 @@ class Attempt:
             if self._order is not None and self._committer.conflicted:
                 self._reseal(covered, self._order.conflicted(shares, done))
             self._slices.committed()
-        self._end(taken, done, number)
+        done.record.let_go()
+        self._step = number
+        if done.ticked and self.ticks is not None:
+            self.ticks.ticked(self.around.clock())
+        if taken.released:
+            self._release(taken.released)
         if log.isEnabledFor(logging.DEBUG):
             self._log("6. task %d of %s committed its step with tuples of root %d", step)
 
@@ -326,15 +329,6 @@ class Attempt:
         """Log steps 4 to 6 of docs/one-message.md, one line per root."""
         for root in step.all_roots:
             log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
-
-    def _end(self, taken: StepInput, done: Done, number: int) -> None:
-        """The step has left."""
-        done.record.let_go()
-        self._step = number
-        if done.ticked and self.ticks is not None:
-            self.ticks.ticked(self.around.clock())
-        if taken.released:
-            self._release(taken.released)
 
     def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
         """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
@@ -497,14 +491,14 @@ class Plain:
         slices = self.slices
         wanted = slices.wanted(backlog.tuples)
         if wanted:
-            if backlog:
+            if backlog.tuples or backlog.must_leave:
                 wait_s = 0.0
             elif wait_s:
                 attempt.stop.wait(slices.rest_s())
             claims = slices.claimable - backlog.tuples
             more = slices.worthwhile + min(0, claims)
             attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
-        return attempt.first(slices.size if backlog else 0)
+        return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
 
     def hanging(self) -> None:
         """Nothing: no call is under way between two steps."""

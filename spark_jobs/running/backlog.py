@@ -78,6 +78,8 @@ class Backlog:
         self._given_up: dict[str, OpenEntry] = {}
         # Number of tuples that wait.
         self.tuples = 0
+        # True if the next step covers something that is not executed.
+        self.must_leave = False
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
         """Take entries in; returns the roots of the entries that ``read`` passes over, to be
@@ -90,12 +92,12 @@ class Backlog:
             chunk, roots = read(entry.payload)
             if chunk is None:
                 strange += roots
-                self._passed_over.append(entry)
+                self._pass_over(entry)
                 continue
             if entry.first is not None:
                 rows = np.arange(entry.first, entry.first + entry.tuples)
                 if not rows.size or rows[-1] >= chunk.values.num_rows:
-                    self._passed_over.append(entry)
+                    self._pass_over(entry)
                     continue
                 chunk = part_of(chunk, rows)
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
@@ -162,6 +164,7 @@ class Backlog:
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
         self._given_up.clear()
+        self.must_leave = False
         self._remove(shares)
         return covered
 
@@ -169,6 +172,7 @@ class Backlog:
         """Forget these tuples, which are not executed: the next step covers them."""
         self._remove(shares)
         self._given_up |= {share.entry.position: share.entry for share in shares}
+        self.must_leave = self.must_leave or bool(self._given_up)
 
     def rests(self, begun: Sequence[Share]) -> list[Rest]:
         """Return the claimed tuples that wait behind these, to be given back."""
@@ -193,6 +197,10 @@ class Backlog:
             entry.rows = rows
             if not rows.size:
                 del self._open[rest.position]
+
+    def _pass_over(self, entry: Entry) -> None:
+        self._passed_over.append(entry)
+        self.must_leave = True
 
     def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:
@@ -232,11 +240,6 @@ class Backlog:
     def __iter__(self) -> Iterator[OpenEntry]:
         """The entries with tuples that wait, in order."""
         return iter(self._open.values())
-
-    @property
-    def must_leave(self) -> bool:
-        """True if the next step covers something that is not executed."""
-        return bool(self._passed_over or self._given_up)
 
     @property
     def entries(self) -> int:

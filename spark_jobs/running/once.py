@@ -34,7 +34,6 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
-from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
@@ -271,6 +270,10 @@ _READERS: dict[int, Callable[[_Reader], Any]] = {
 }
 
 
+# The counters, see ``running.counting``.
+ONCE_REPEATED = "once_repeated"
+ONCE_UNKEYED = "once_unkeyed"
+ONCE_UNSURE = "once_unsure"
 # Of a record: the digest of the body. The emissions follow.
 _CONTENT_BYTES = 16
 # Of a tuple's lanes: see ``acker.keys.said_by``.
