@@ -25,7 +25,7 @@ from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.records import Claims, Covered, Sender, StaleAttemptError, StepOrderError
-from tiercel.acker.ledger import Failure, Ledger
+from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
@@ -84,14 +84,12 @@ class Attempt:
         self._claims_from = line_at(around.topology, task)
         self._read = partial(arrival, topology=around.topology, task=task, line=self._claims_from)
         self.sender = _fenced(around, task)
-        number = self.sender.attempt
-        self._inbox = around.inboxes.open(around.run, task, number, self._claims_from)
+        self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
         self._committer = Committer(
             run=around.run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
-        self._resets = _TimeoutResets(around.ledger)
         self._step = opened.step
         # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
@@ -281,7 +279,7 @@ class Attempt:
         states = None if new is None else self._states(new, number)
         step = Step(setup, number, shares, taken.ticks, states)
         self._begin(step, shares, cut=sealed is None and not taken.together)
-        step.record.tell_resets = partial(self._resets.meanwhile, step)
+        step.record.tell_resets = partial(self._reset_meanwhile, step)
         step.record.tell_raised = self._tell_raised
         done = self._executed(step, taken, sealed)
         if self._unsure:
@@ -374,8 +372,9 @@ class Attempt:
 
         A step with a state begins again with a new attempt instead.
         """
-        if done.record.resets:
-            self._resets.after(done)
+        ledger = self.around.ledger
+        if done.record.resets and ledger is not None:
+            ledger.reset_timeout([root for row in done.record.resets for root in done.roots(row)])
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
@@ -386,6 +385,15 @@ class Attempt:
         self.around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
+
+    def _reset_meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
+        """Tell of timeouts that begin anew, while the bolt works; False: tell it when it ends."""
+        if self.around.ledger is not None:
+            try:
+                self.around.ledger.reset_timeout([root for row in rows for root in step.roots(row)])
+            except RedisUnavailableError:
+                return False
+        return True
 
     def _reseal(self, covered: Covered, snapshot: bytes) -> None:
         """Seal a step again before it is finished: one that is finished is not repeated."""
@@ -516,25 +524,3 @@ def copy_for(attempt: Attempt, snapshot: bytes | None) -> WorkingCopy:
     return WorkingCopy(
         around.topology, attempt.task, around.config, around.key, snapshot, attempt.wake_for_answer
     )
-
-
-class _TimeoutResets:
-    """Tells the ledger of timeouts that the bolt of one task has begun anew."""
-
-    def __init__(self, ledger: Ledger | None) -> None:
-        self._ledger = ledger
-
-    def after(self, done: Done) -> None:
-        """Tell of the tuples of a step that is about to leave."""
-        if self._ledger is not None:
-            rows = done.record.resets
-            self._ledger.reset_timeout([root for row in rows for root in done.roots(row)])
-
-    def meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
-        """Tell of these tuples while the bolt works; False: tell it when the step ends."""
-        if self._ledger is not None:
-            try:
-                self._ledger.reset_timeout([root for row in rows for root in step.roots(row)])
-            except RedisUnavailableError:
-                return False
-        return True
