@@ -40,7 +40,7 @@ from tiercel.compose.postgres import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings
 from tiercel.spark_jobs.database.writer import Writer
-from tiercel.spark_jobs.running.emissions import pack_emissions
+from tiercel.spark_jobs.running.once import pack_emissions
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.config import Settings

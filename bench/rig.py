@@ -22,8 +22,7 @@ from tiercel.compose.embedded import EmbeddedServices
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
+from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease

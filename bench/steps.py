@@ -33,7 +33,7 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
+from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 
 _RUN = "run"
 _BODY = b"x" * 100

@@ -18,7 +18,6 @@ reasons      why a tuple failed, in one line
 places       the user's line that an error comes from, and its traceback
 database     rows into a database, each once
 state        what the state of a StatefulBolt is, and the stores that keep it
-snapshots    what outlives the process of a bolt
 suspects     which tuple ended the process, or hangs in it
 spark        all that knows Spark
 errors       what all of them raise

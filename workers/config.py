@@ -38,7 +38,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tiercel.acker.connection.address import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.acker.errors import RedisRefusedError
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.workers.errors import ConfigError
 

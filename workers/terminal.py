@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 
 
 def say(line: str, *, err: bool = False) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -100,7 +100,7 @@ class Route:
     target_task: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Lineage:
     """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the
     trees ``roots`` of that slice.
@@ -116,7 +116,7 @@ class Lineage:
     # Shape (n, LANES): zeros for a tuple without a key. None: no tuple has one.
     keys: NDArray[np.uint64] | None = None
 
-    @property
+    @cached_property
     def counts(self) -> NDArray[np.int32]:
         """Count the trees that each tuple belongs to; shape (n,)."""
         # numpy's diff does the same for ten times the time, and most steps are short.

@@ -19,8 +19,7 @@ from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import inboxes_of
+from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 
 # Sentences that a spout worker emits at once, where it has plenty.
 _EMITTED = 1_000

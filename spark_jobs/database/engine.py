@@ -10,7 +10,7 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from tiercel.spark_jobs.errors import TopologyError
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 
 _CONNECT_S = 10
 # Longer than this a transaction waits for no other: then the sink says why it waits.

@@ -50,7 +50,7 @@ from tiercel.spark_jobs.database.statements import (
     said_then,
     tick,
 )
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 
 _SUFFIX = "_tiercel_keys"
 # PostgreSQL cuts longer names off, in bytes.

@@ -1,31 +1,55 @@
-"""The collector of an ``ArrowBolt``: it keeps what one call emits and fails, until it returns."""
+"""The collector of an ``ArrowBolt``: reads its batches and anchors, and converts the columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import mix_array
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.keys import KEY_BYTES, Keys, lanes_of
 from tiercel.acker.ledger import Ids
+from tiercel.queues.nouns import with_article
+from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
 from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
-from tiercel.spark_jobs.emitting.arrow_anchors import Given, occurrences, read_anchors, read_rows
-from tiercel.spark_jobs.emitting.arrow_columns import conform
 from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
-from tiercel.spark_jobs.emitting.copies import copy_numbers_of
-from tiercel.spark_jobs.emitting.fold import Anchors
-from tiercel.spark_jobs.emitting.outputs import ID_BYTES, OutputStream
+from tiercel.spark_jobs.emitting.outputs import ID_BYTES, Anchors, OutputStream, copy_numbers_of
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line
-from tiercel.spark_jobs.topology.batch_grouping import rows_by_task
+from tiercel.spark_jobs.topology.grouping import rows_by_task
+
+_WANTED = (
+    "give one row number for each output row, a list of row numbers for each, or None for rows "
+    "that are in no tree"
+)
+# Within a kind Arrow's safe cast keeps every value or raises.
+_KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
+    lambda type_: (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    ),
+    lambda type_: (
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+    ),
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,3 +277,209 @@ class ArrowRecorder(Recorder, ArrowCollector):
                 self.transferred += len(rows)
         self.emissions.append(anchors)
         self.emitted += values.num_rows
+
+
+def conform(data: Any, schema: Schema) -> pa.RecordBatch:
+    """``data`` with the stream's columns, by name, and their types; raises BadValuesError.
+
+    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and any object that
+    speaks the Arrow PyCapsule interface: data frames of pandas and polars, results of DuckDB.
+    Columns of another width or encoding are cast (int32 to long, a dictionary to its strings,
+    nanoseconds to microseconds) if no value changes; columns of another kind are refused.
+    """
+    table = _table(data, schema)
+    if sorted(table.column_names) != sorted(schema.names):
+        found = ", ".join(table.column_names) or "none"
+        raise BadValuesError(f"the columns are {found}; give one for each of ({schema})")
+    columns = [_column(table.column(field.name), field) for field in schema.fields]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        # From buffers or an unsafe cast, such as text that is not UTF-8: receivers
+        # could not read it.
+        raise BadValuesError(f"the columns are damaged: {one_line(str(error))}") from error
+    return batch
+
+
+def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:
+    if isinstance(data, (pa.RecordBatch, pa.Table)):
+        return data
+    try:
+        if isinstance(data, Mapping):
+            return pa.table(dict(data))
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadValuesError(
+            f"these are no columns for ({schema}): {one_line(str(error))}"
+        ) from error
+    raise BadValuesError(
+        f"give a RecordBatch, a Table, a data frame, or a mapping of ({', '.join(schema.names)}) "
+        f"to arrays, not the {type(data).__name__} {one_line(repr(data)):.50}"
+    )
+
+
+def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if array.type != field.arrow:
+        if not _same_kind(array.type, field.arrow):
+            raise BadValuesError(
+                f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}"
+            )
+        try:
+            array = array.cast(field.arrow)
+        except pa.ArrowException as error:
+            raise BadValuesError(
+                f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}: "
+                f"{one_line(str(error))}"
+            ) from error
+    _check_dates(array, field)
+    return array
+
+
+def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_null(given):
+        return True
+    if pa.types.is_dictionary(given):
+        return _same_kind(given.value_type, wanted)
+    if pa.types.is_list(wanted):
+        listed = (
+            pa.types.is_list(given)
+            or pa.types.is_large_list(given)
+            or pa.types.is_fixed_size_list(given)
+        )
+        return listed and _same_kind(given.value_type, wanted.value_type)
+    if pa.types.is_map(wanted):
+        # Not all kinds of keys: a cast that makes null of one ends the process.
+        texts, *_ = _KINDS
+        return (
+            pa.types.is_map(given)
+            and texts(given.key_type)
+            and _same_kind(given.item_type, wanted.item_type)
+        )
+    if pa.types.is_integer(given) and pa.types.is_floating(wanted):
+        return True
+    return any(kind(given) and kind(wanted) for kind in _KINDS)
+
+
+def _check_dates(array: pa.Array, field: Field) -> None:
+    """Arrow has the year 300,000, Python has not: a receiver could not read it."""
+    while pa.types.is_list(array.type):
+        array = array.flatten()
+    if not pa.types.is_temporal(array.type):
+        return
+    ends = pc.min_max(array)
+    try:
+        ends.as_py()
+    except (ValueError, OverflowError):
+        raise BadValuesError(
+            f"field {field.name!r} is {with_article(field.type)}, and a value is not within the "
+            "years 1 to 9999"
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """The anchors of n output rows."""
+
+    # Shape (n,): how many each has; all 0 or all at least 1.
+    counts: Rows
+    # The input rows, in order of output row.
+    rows: Rows
+    # One number an output row was given, not lists.
+    single: bool
+
+
+def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
+    """Check ``anchors`` of ``outputs`` rows to ``inputs`` rows; raises BadAnchorsError."""
+    if anchors is None:
+        return Given(counts=np.zeros(outputs, np.int64), rows=np.zeros(0, np.int64), single=False)
+    array = _array(anchors)
+    if len(array) != outputs:
+        raise BadAnchorsError(
+            f"there are {outputs} output rows and anchors for {len(array)}: {_WANTED}"
+        )
+    if array.null_count:
+        raise BadAnchorsError(
+            f"output row {_first(array.is_null())} has null for an anchor: {_WANTED}"
+        )
+    if not _is_list(array.type):
+        return Given(counts=np.ones(outputs, np.int64), rows=_rows(array, inputs), single=True)
+    counts = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not counts.all():
+        raise BadAnchorsError(
+            f"output row {int(np.argmin(counts))} has an empty list of anchors: emit rows "
+            "that are in no tree by themselves, with anchors=None"
+        )
+    return Given(counts=counts, rows=_rows(array.flatten(), inputs), single=False)
+
+
+def read_rows(rows: Any, inputs: int) -> Rows:
+    """Check some of ``inputs`` row numbers; raises BadAnchorsError."""
+    array = _array([rows] if isinstance(rows, (int, np.integer)) else rows)
+    if _is_list(array.type) or array.null_count:
+        raise BadAnchorsError(
+            f"rows are named by number, not by {array.type} with {array.null_count} nulls"
+        )
+    return _rows(array, inputs)
+
+
+def occurrences(rows: Rows) -> Rows:
+    """For each element, how many equal ones stand before it."""
+    if not len(rows):
+        return rows
+    order = None if bool(np.all(rows[1:] >= rows[:-1])) else np.argsort(rows, kind="stable")
+    ascending = rows if order is None else rows[order]
+    starts = np.flatnonzero(np.concatenate([[True], ascending[1:] != ascending[:-1]]))
+    counted: Rows = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    if order is None:
+        return counted
+    result = np.empty_like(counted)
+    result[order] = counted
+    return result
+
+
+def _array(given: Any) -> pa.Array:
+    try:
+        array = pa.chunked_array(given) if hasattr(given, "__arrow_c_stream__") else pa.array(given)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadAnchorsError(
+            f"{one_line(repr(given)):.50} names no rows ({one_line(str(error))}): {_WANTED}"
+        ) from error
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    inner = array.type.value_type if _is_list(array.type) else array.type
+    if pa.types.is_boolean(inner):
+        raise BadAnchorsError(
+            "a mask names no rows: give their numbers, pyarrow.compute.indices_nonzero(mask)"
+        )
+    if not (pa.types.is_integer(inner) or pa.types.is_null(inner)):
+        raise BadAnchorsError(f"rows are named by whole numbers, not by {array.type}: {_WANTED}")
+    return array
+
+
+def _rows(array: pa.Array, inputs: int) -> Rows:
+    if pa.types.is_null(array.type) or array.null_count:
+        if len(array):
+            raise BadAnchorsError(f"a list of anchors holds null: {_WANTED}")
+        return np.zeros(0, np.int64)
+    rows = array.to_numpy(zero_copy_only=False)
+    if len(rows) and (rows.min() < 0 or rows.max() >= inputs):
+        bad = (rows < 0) | (rows >= inputs)
+        known = f"its rows are 0 to {inputs - 1}" if inputs else "there are no rows here"
+        raise BadAnchorsError(f"there is no input row {int(rows[int(np.argmax(bad))])}: {known}")
+    numbers: Rows = rows.astype(np.int64, copy=False)
+    return numbers
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+    )
+
+
+def _first(mask: pa.Array) -> int:
+    return int(np.argmax(mask.to_numpy(zero_copy_only=False)))

@@ -19,7 +19,6 @@ from tiercel.acker.keys import NO_KEY, KeyOrigin, Keys, Said, as_keys
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, as_identity
-from tiercel.spark_jobs.emitting.copies import copy_numbers, copy_numbers_of
 from tiercel.spark_jobs.emitting.fold import (
     UNTRACKED,
     first_lineage_of_few,
@@ -31,6 +30,8 @@ from tiercel.spark_jobs.emitting.outputs import (
     Outputs,
     OutputStream,
     TaskOutput,
+    copy_numbers,
+    copy_numbers_of,
 )
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.topology.graph import Topology
@@ -158,17 +159,23 @@ class SpoutEmitter:
             values, lineage = self._taken(task_output)
             # One task has one copy of a tuple, so that each root is met once here.
             mine = lineage.roots.tolist()
-            before = [ack_vals[root] for root in mine]
+            before = map(ack_vals.__getitem__, mine)
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
-            encoded = self._encode(task_output, values, lineage)
+            route = Route(
+                component=self._component,
+                stream=task_output.stream,
+                source_task=self.task_id,
+                target_task=task_output.target,
+            )
+            encoded = encode_parts(Chunk(route=route, values=values, lineage=lineage))
             packed.setdefault(task_output.target, []).extend(encoded)
         self._outputs.clear()
         self._roots = []
         self.size = 0
         self._whole = {}
-        parcels = [
-            parcel for target, chunks in packed.items() for parcel in parcels_of(target, chunks)
-        ]
+        parcels: list[Parcel] = []
+        for target, chunks in packed.items():
+            parcels += parcels_of(target, chunks)
         return Emission(parcels=parcels, roots=roots, ack_vals=list(ack_vals.values()))
 
     def _chosen(
@@ -179,11 +186,9 @@ class SpoutEmitter:
         kept = self._checked(output_stream, stream, values)
         self._count += 1
         identity = mix(self._count if root is None else root)
-        chosen = [
-            made[task]
-            for choose, made in output_stream.subscribers
-            for task in choose(kept, identity)
-        ]
+        chosen: list[TaskOutput] = []
+        for choose, made in output_stream.subscribers:
+            chosen += map(made.__getitem__, choose(kept, identity))
         if chosen:
             self.size += self._measured(output_stream, kept)
         return kept, chosen
@@ -280,17 +285,6 @@ class SpoutEmitter:
         if key is not None:
             for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
                 task_output.add_key(key, number)
-
-    def _encode(
-        self, task_output: TaskOutput, values: pa.RecordBatch, lineage: Lineage
-    ) -> list[tuple[bytes, int]]:
-        route = Route(
-            component=self._component,
-            stream=task_output.stream,
-            source_task=self.task_id,
-            target_task=task_output.target,
-        )
-        return encode_parts(Chunk(route=route, values=values, lineage=lineage))
 
 
 def _chosen_rows(

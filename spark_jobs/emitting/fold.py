@@ -1,4 +1,6 @@
-"""Effect of a task on the trees of its input, computed in numpy when the step ends."""
+"""Emissions that leave a bolt task at the end of a step, and the effect of the step on the trees of
+its input: both computed in numpy. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +10,20 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import edge, edges, seed, seed_array
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
+from tiercel.queues.errors import SchemaError
+from tiercel.spark_jobs.emitting.outputs import Anchors, TaskOutput, expanded
+from tiercel.spark_jobs.emitting.record import Record
 
 # Stands for the root of a spout tuple that is not tracked.
 UNTRACKED = 0
 _FIRST = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Anchors:
-    """The anchors of n emissions to one task: parallel arrays, one entry per (emission, anchor), in
-    order of emission.
-    """
-
-    # Shape (n,): how many anchors each emission has.
-    counts: Rows
-    # The anchor's row in the input.
-    rows: Rows
-    # Its number among the emissions that are anchored to that row. In the upper half, which edges
-    # pass over: the number of this copy among the emission's copies for one bolt.
-    positions: Ids
-
-    def select(self, emissions: Rows) -> Anchors:
-        """The copies of some of the emissions."""
-        kept = emissions
-        if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
-            kept = _expand(
-                (np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions]
-            )
-        return Anchors(
-            counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
-        )
-
-    def go(self, failed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which emissions have an anchor that has not ``failed``, or none at all."""
-        owner = np.repeat(np.arange(len(self.counts)), self.counts)
-        good = np.bincount(owner, weights=~failed[self.rows], minlength=len(self.counts))
-        goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
-        return goes
-
-    def numbered(self, numbers: Ids) -> Anchors:
-        """The ids of copies that have these numbers, in the upper half."""
-        upper = np.repeat(numbers, self.counts)
-        return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
 
 
 def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
@@ -198,7 +166,7 @@ def child_lineage(
     return merge_roots(
         Lineage(
             offsets=_offsets(per_emission),
-            roots=lineage.roots[_expand(lineage.offsets[:-1][anchors.rows], counts)],
+            roots=lineage.roots[expanded(lineage.offsets[:-1][anchors.rows], counts)],
             edges=np.repeat(derived, counts),
             keys=None
             if lineage.keys is None
@@ -257,16 +225,129 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
 
 
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:
-    return _expand(lineage.offsets[:-1][rows], lineage.counts[rows])
-
-
-def _expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
-    """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    expanded: Rows = np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)
-    return expanded
+    return expanded(lineage.offsets[:-1][rows], lineage.counts[rows])
 
 
 def _offsets(counts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
     return np.concatenate([_FIRST, counts.cumsum()]).astype(np.int32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Departure:
+    """Tuples that one task emitted to another on one stream."""
+
+    stream: str
+    target: int
+    values: pa.RecordBatch
+    lineage: Lineage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Typed:
+    """Emissions whose values have the stream's types, ``kept`` of all that were recorded."""
+
+    task_output: TaskOutput
+    anchors: Anchors
+    kept: Rows
+    values: pa.RecordBatch
+
+
+def departures(
+    record: Record, lineage: Lineage, seeds: Ids, *, basic: bool, batch: bool = False
+) -> list[Departure]:
+    """The emissions of a task that has executed its input, whose tuples have this lineage
+    and these seeds.
+
+    Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
+    that failed, for any reason, stays behind too: the message comes again, and its tree is
+    done for. So does what a BatchBolt emitted, if all its anchors failed. A Bolt's emission may
+    belong to other trees as well, which count on it, so it goes. The record then counts what
+    leaves.
+    """
+    if record.aborted:
+        return []
+    # All types first: a bad value on one stream fails its tuple, and what that emitted on the
+    # others must stay.
+    typed = [
+        _typed(record, task_output)
+        for task_output in record.outputs.task_outputs
+        if task_output.values
+    ]
+    if record.reasons and (basic or batch):
+        failed = np.zeros(len(seeds), bool)
+        failed[list(record.reasons)] = True
+        typed = [_surviving(one, failed) for one in typed]
+    leaving = [_departure(one, lineage, seeds) for one in typed if one.kept.size]
+    record.emitted -= _stayed(record, typed, basic=basic)
+    record.transferred = sum(len(one.values) for one in leaving)
+    return leaving
+
+
+def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
+    """Return how many emissions stay behind."""
+    if basic:
+        # Each has one anchor, and a value of a wrong type has failed it.
+        return (
+            sum(tup.emitted for tup in record.tuples if tup.row in record.reasons)
+            if record.reasons
+            else 0
+        )
+    numbers: set[int] = set()
+    for one in typed:
+        if len(one.kept) < len(one.task_output.numbers):
+            numbers |= set(one.task_output.numbers) - {
+                one.task_output.numbers[kept] for kept in one.kept.tolist()
+            }
+    return len(numbers)
+
+
+def _surviving(one: _Typed, failed: NDArray[np.bool_]) -> _Typed:
+    """Those with an anchor that has not failed, or with none at all."""
+    goes = one.anchors.go(failed)[one.kept]
+    return replace(one, kept=one.kept[goes], values=one.values.filter(pa.array(goes)))
+
+
+def _departure(one: _Typed, lineage: Lineage, seeds: Ids) -> Departure:
+    output = one.task_output
+    child = child_lineage(lineage, seeds, one.anchors, output.target, output.bolt)
+    if one.kept.size < len(one.anchors.counts):
+        child = select(child, one.kept)
+    return Departure(stream=output.stream, target=output.target, values=one.values, lineage=child)
+
+
+def _typed(record: Record, task_output: TaskOutput) -> _Typed:
+    anchors = task_output.anchors()
+    try:
+        values = task_output.schema.batch(task_output.values)
+    except SchemaError:
+        bad = _bad(task_output)
+    else:
+        return _Typed(
+            task_output=task_output,
+            anchors=anchors,
+            kept=np.arange(len(task_output.values)),
+            values=values,
+        )
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    by_row = {tup.row: tup for tup in record.tuples}
+    for emission, error in bad.items():
+        reason = f"stream {task_output.stream!r}: {error}"
+        record.report(reason)
+        for row in anchors.rows[owner == emission].tolist():
+            record.fail(by_row[row], reason)
+    good = [emission for emission in range(len(task_output.values)) if emission not in bad]
+    values = task_output.schema.batch([task_output.values[emission] for emission in good])
+    return _Typed(
+        task_output=task_output, anchors=anchors, kept=np.array(good, np.int64), values=values
+    )
+
+
+def _bad(task_output: TaskOutput) -> dict[int, str]:
+    """The emissions whose values do not fit, each with the error."""
+    bad = {}
+    for emission, values in enumerate(task_output.values):
+        try:
+            task_output.schema.check(values)
+        except SchemaError as error:
+            bad[emission] = str(error).partition("\n")[0]
+    return bad

@@ -1,25 +1,68 @@
-"""Records emissions: one list per (stream, target task), turned into chunks when the step ends."""
+"""Records emissions: one list per (stream, target task), turned into chunks when the step ends.
+
+Anchors and the numbers of copies of one emission are recorded beside them.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.inbox.rules import is_line
 from tiercel.acker.keys import NO_KEY, Keys, as_keys, child_keys
+from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.emitting.fold import Anchors
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
-from tiercel.spark_jobs.topology.batch_grouping import ChooseBatch, batch_chooser
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.grouping import Choose, Stream
+from tiercel.spark_jobs.topology.grouping import Choose, ChooseBatch, Stream, batch_chooser
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchors:
+    """The anchors of n emissions to one task: parallel arrays, one entry per (emission, anchor), in
+    order of emission.
+    """
+
+    # Shape (n,): how many anchors each emission has.
+    counts: Rows
+    # The anchor's row in the input.
+    rows: Rows
+    # Its number among the emissions that are anchored to that row. In the upper half, which edges
+    # pass over: the number of this copy among the emission's copies for one bolt.
+    positions: Ids
+
+    def select(self, emissions: Rows) -> Anchors:
+        """The copies of some of the emissions."""
+        kept = emissions
+        if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
+            kept = expanded(
+                (np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions]
+            )
+        return Anchors(
+            counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
+        )
+
+    def go(self, failed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which emissions have an anchor that has not ``failed``, or none at all."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        good = np.bincount(owner, weights=~failed[self.rows], minlength=len(self.counts))
+        goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
+        return goes
+
+    def numbered(self, numbers: Ids) -> Anchors:
+        """The ids of copies that have these numbers, in the upper half."""
+        upper = np.repeat(numbers, self.counts)
+        return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
 
 
 class TaskOutput:
@@ -313,3 +356,43 @@ def _kept(value: Any, column: pa.DataType) -> Any:
         inner = column.value_type
         return [_kept(one, inner) for one in value] if _may_change(inner) else list(value)
     return copy.copy(value)
+
+
+def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:
+    """The number of each copy of one emission among those for its bolt, in the upper half of 64
+    bits: keys of copies differ by it.
+
+    By task, so that the order in which a grouping names them makes no difference.
+    """
+    found = [0] * len(chosen)
+    seen: dict[str, int] = {}
+    for at in sorted(range(len(chosen)), key=lambda at: chosen[at].target):
+        bolt = chosen[at].bolt
+        number = seen.get(bolt, 0)
+        seen[bolt] = number + 1
+        found[at] = number << 32
+    return found
+
+
+def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
+    """``copy_numbers`` of emissions to tasks of one bolt, for each its rows; empty if none has
+    several copies.
+    """
+    parts = [rows for rows in tasks.values() if len(rows)]
+    most = 1 + max([int(rows[-1]) for rows in parts], default=0)
+    if len(parts) <= 1 or sum(map(len, parts)) <= np.unique(np.concatenate(parts)).size:
+        return {}
+    seen = np.zeros(most, np.uint64)
+    numbers = {}
+    for task in sorted(tasks):
+        numbers[task] = seen[tasks[task]]
+        seen[tasks[task]] += np.uint64(1 << 32)
+    return numbers
+
+
+def expanded(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
+    """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    numbers: Rows = np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)
+    return numbers

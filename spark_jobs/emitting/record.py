@@ -38,7 +38,7 @@ class Once(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts of its special cases, see ``running.counts``."""
+        """Counts of its special cases, see ``running.counting``."""
         ...
 
     def collector(self, record: Record) -> Any:

@@ -20,9 +20,8 @@ from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Verdict
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTaskOutput, Portion
-from tiercel.spark_jobs.emitting.departures import Departure
-from tiercel.spark_jobs.emitting.fold import Anchors, child_lineage, join_anchors, join_keys
-from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.emitting.fold import Departure, child_lineage, join_anchors, join_keys
+from tiercel.spark_jobs.emitting.outputs import Anchors, Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.running.step import Execution, May, Step

@@ -26,8 +26,8 @@ from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.hashing import key_digest
+from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 IDENTITY_BYTES = 8
 KEY_BYTES = 16

@@ -13,8 +13,8 @@ from tiercel.acker.inbox.records import Claims
 from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
-from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
-from tiercel.spark_jobs.emitting.departures import departures
+from tiercel.spark_jobs.emitting.collectors import BatchRecorder
+from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
@@ -24,7 +24,7 @@ from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.step import Execution, May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
-from tiercel.spark_jobs.topology.batching import Batching
+from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 log = logging.getLogger(__name__)
 

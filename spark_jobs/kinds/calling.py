@@ -30,16 +30,15 @@ from tiercel.spark_jobs.kinds.plain import BASIC, execute_basic
 from tiercel.spark_jobs.kinds.task_order import OrderGate
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.backlog import OpenEntry, Share
+from tiercel.spark_jobs.running.backlog import OpenEntry, Share, waiting_roots
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.step import May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.concurrency import concurrency_of, threads_of
+from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, threads_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)

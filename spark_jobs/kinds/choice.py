@@ -17,10 +17,8 @@ from tiercel.spark_jobs.kinds.task_order import OrderedBacklog, OrderGate, Ready
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
 from tiercel.spark_jobs.running.kind import BoltKind
-from tiercel.spark_jobs.topology.batching import batching_of
-from tiercel.spark_jobs.topology.concurrency import concurrency_of
+from tiercel.spark_jobs.topology.bolt_settings import batching_of, concurrency_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import BoltSpec
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 # The first class that a bolt is an instance of says how it is executed.
 _EXECUTIONS = ((ArrowBolt, ARROW), (StatefulBolt, STATEFUL), (BasicBolt, BASIC), (object, RICH))

@@ -26,12 +26,10 @@ from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.arrivals import waiting_roots
-from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
+from tiercel.spark_jobs.running.backlog import waiting_roots
+from tiercel.spark_jobs.topology.bolt_settings import BoltLimit, limit_of, ordered_by_of
+from tiercel.spark_jobs.topology.graph import BoltSpec, Topology, line_at
 from tiercel.spark_jobs.topology.grouping import Fields
-from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
-from tiercel.spark_jobs.topology.placement import line_at
 
 
 class OpenLine:

@@ -19,7 +19,7 @@ from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.collectors import BasicRecorder
-from tiercel.spark_jobs.emitting.departures import departures
+from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.states import TaskStates

@@ -25,10 +25,10 @@ from tiercel.spark_jobs.kinds.awaited import DOUBTFUL_HOLDS, Awaited, TupleKeys
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
+from tiercel.spark_jobs.running.copy import joined, parted
 from tiercel.spark_jobs.running.step import Done
-from tiercel.spark_jobs.snapshots.packing import joined, parted
+from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 log = logging.getLogger(__name__)
 

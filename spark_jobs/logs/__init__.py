@@ -1,9 +1,5 @@
 """Log records of every process, of the user's bolts too: one layout, no password, no forged line.
 
-formatters   readable lines, or JSON
-printable    no escape sequence reaches a terminal
-redaction    without passwords
-speaking     the bolt task that logs
-relay        from Spark's Python workers to the driver's log
-worker_logs  logging in Spark's Python workers
+formatters  readable lines, or JSON; without passwords, and without escape sequences
+relay       logging in Spark's Python workers, and from there to the driver's log
 """

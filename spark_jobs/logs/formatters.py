@@ -1,17 +1,93 @@
-"""The two layouts of log records: readable lines at a terminal, or one JSON object per line.
+"""Text of log records: readable lines at a terminal, or one JSON object per line.
 
-Passwords in URLs are redacted, texts over 16 KiB are cut, and no record can look like two.
+Passwords in URLs are redacted, texts over 16 KiB are cut, and no record can look like two. Reasons,
+bodies and names are written by publishers, bolts and all clients of Redis. A terminal obeys C0 and
+C1 controls (titles, colours, its clipboard), and shows text after a bidirectional override in
+another order. Everything that tiercel shows or logs passes through ``printable``, and there alone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+import unicodedata
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from tiercel.spark_jobs.logs.printable import printable
-from tiercel.spark_jobs.logs.redaction import redact
+# Text that is redacted, at most: strangers write some of it, and every log line
+# passes through here.
+LONGEST = 16 * 1024
+
+# An address that the cut goes through would show half a password: the cut is before it instead.
+_LONGEST_ADDRESS = 2 * 1024
+
+# user:password@ after ://, the password up to the last @ before the path. What settings accept ends
+# at / ? and #, as urlsplit ends a login there; quotes, commas and blanks belong to the password. No
+# two matches begin in one stretch without a slash, which makes this linear: what stands before ://
+# is not looked for, as that would begin anew at every letter.
+_CREDENTIALS = re.compile(r"://([^/?#:\r\n]*):[^/?#\r\n]*@")
+
+# Redis knows no user without a password: it is the password, and its colon was forgotten.
+_LONE = re.compile(r"(?<=redis)(s?(?:\+sentinel|\+cluster)?)://[^/?#:@\s]+@", re.IGNORECASE)
+
+# redis+sentinel://…?sentinel_password=…, and what other clients take: password, ssl_password,
+# sslpassword.
+# It may have blanks, commas and quotes too, so it ends with the option, the line or the address.
+_OPTION = re.compile(
+    r"([?&]\w{0,64}password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE
+)
+
+
+def redact(text: str) -> str:
+    """``text`` with the password of every URL in it replaced, and cut where it is
+    longer than LONGEST.
+
+    >>> redact("connecting to amqp://guest:s3cret@rabbit:5672/%2F")
+    'connecting to amqp://guest:***@rabbit:5672/%2F'
+    >>> redact("redis+sentinel://:a@host/name?sentinel_password=b&client_name=c")
+    'redis+sentinel://:***@host/name?sentinel_password=***&client_name=c'
+    """
+    if len(text) > LONGEST:
+        return f"{_replaced(_cut(text))}… and {len(text) - LONGEST:,} characters more"
+    return _replaced(text)
+
+
+def _cut(text: str) -> str:
+    kept = text[:LONGEST]
+    begins = kept.rfind("://", LONGEST - _LONGEST_ADDRESS)
+    return kept[:begins] if begins >= 0 else kept
+
+
+def _replaced(text: str) -> str:
+    if "://" not in text and "password=" not in text.lower():
+        return text
+    text = _CREDENTIALS.sub(r"://\1:***@", text)
+    return _OPTION.sub(r"\1***", _LONE.sub(r"\1://***@", text))
+
+
+def printable(text: str, kept: str = "") -> str:
+    r"""``text`` with every character that is not seen as itself escaped as in Python, but
+    those in ``kept``.
+
+    >>> printable("a\x1b[2Jb\x9b\u202e\n")
+    'a\\x1b[2Jb\\x9b\\u202e\\n'
+    >>> printable("two\nlines, 日本　語", kept="\n")
+    'two\nlines, 日本　語'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each in kept or _is_seen(each) else _escaped(each) for each in text)
+
+
+def _is_seen(character: str) -> bool:
+    # str.isprintable refuses every blank but the ordinary one; the others are harmless.
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
 
 # Attributes of a record that are no extras of the caller.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {

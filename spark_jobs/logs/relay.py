@@ -1,4 +1,5 @@
-"""Records on their way from a Python worker of Spark's to the driver, which shares its stderr.
+"""Logging in Spark's Python workers, with the bolt task that logs, and the relay of records to
+the driver, which shares their stderr.
 
 A record is a JSON object on lines of its own, each with a mark that only the two know: what a bolt
 prints, of a stranger's message too, can never be taken for a record. Lines stay below the size up
@@ -12,11 +13,20 @@ import json
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
-from tiercel.spark_jobs.logs.formatters import STANDARD
+from tiercel.spark_jobs.logs.formatters import (
+    STANDARD,
+    JsonFormatter,
+    TextFormatter,
+    hush_libraries,
+)
 
+_speaker: ContextVar[tuple[str, int] | None] = ContextVar("speaker", default=None)
 # A pipe takes 4,096 bytes at once.
 _PART = 3_900
 # Of a record's message, and of its traceback.
@@ -114,3 +124,47 @@ def _made(text: str) -> logging.LogRecord | None:
 
 def _to_stderr(line: bytes) -> None:
     os.write(2, line)
+
+
+def speak_as(component: str, task: int) -> None:
+    """Let records name this bolt task, from now on, on this thread or in this coroutine."""
+    _speaker.set((component, task))
+
+
+class Speaking(logging.Filter):
+    """Gives each record the attributes ``bolt`` and ``task``, where a bolt task logs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        speaker = _speaker.get()
+        if speaker is not None and not hasattr(record, "bolt"):
+            record.bolt, record.task = speaker
+        return True
+
+
+_NAME = "executor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLogs:
+    """Level and form of the log of a run's Python workers; it travels with the run."""
+
+    # debug, info, warning or error.
+    level: str = "info"
+    # text or json.
+    form: str = "text"
+    # Where the workers write to the driver's stderr, as in local mode: the driver takes their
+    # records into its own log. None: they write lines to the stderr of their executor.
+    mark: str | None = field(default=None, repr=False)
+
+    def set_up(self) -> None:
+        """Set up logging in this process; replaces an earlier set-up."""
+        handler = RelayHandler(self.mark) if self.mark else self._own()
+        handler.addFilter(Speaking())
+        logging.basicConfig(level=self.level.upper(), handlers=[handler], force=True)
+        logging.captureWarnings(capture=True)
+        hush_libraries()
+
+    def _own(self) -> logging.Handler:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter(_NAME) if self.form == "json" else TextFormatter(_NAME))
+        return handler

@@ -25,12 +25,11 @@ from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.records import Claims, Covered, Sender, StaleAttemptError, StepOrderError
-from tiercel.acker.ledger import Failure, Ledger
+from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.arrivals import arrival
-from tiercel.spark_jobs.running.backlog import Backlog, Share, first_of
+from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, arrival, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
@@ -38,9 +37,8 @@ from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, Execution, May, Step, StepSetup
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
-from tiercel.spark_jobs.running.ticks import TickClock
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.placement import behind, line_at
+from tiercel.spark_jobs.topology.graph import behind, line_at
 
 log = logging.getLogger(__name__)
 
@@ -84,15 +82,14 @@ class Attempt:
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
+        self._read = partial(arrival, topology=around.topology, task=task, line=self._claims_from)
         self.sender = _fenced(around, task)
-        number = self.sender.attempt
-        self._inbox = around.inboxes.open(around.run, task, number, self._claims_from)
+        self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
         self._committer = Committer(
             run=around.run, sender=self.sender, inbox=self._inbox, inboxes=around.inboxes,
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
-        self._resets = _TimeoutResets(around.ledger)
         self._step = opened.step
         # Held while tuples are given back, and where a step begins and ends.
         self._between = threading.Lock()
@@ -106,6 +103,7 @@ class Attempt:
         self._slices = self.kind.slices
         self._gives_back = self.kind.gives_back and self._claims_from is not None
         self._setup = _setup_of(around, task, self.kind)
+        self._tell_raised = around.counting.noting(task, self._setup.component)
 
     @property
     def next_at(self) -> float | None:
@@ -242,9 +240,6 @@ class Attempt:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def _read(self, payload: bytes) -> tuple[Chunk | None, list[int]]:
-        return arrival(payload, self.around.topology, self.task, self._claims_from)
-
     def _longest_wait(self) -> float:
         # A tick that a call executes is due until its step has left.
         if self.ticks is None or self.ticks.under_way:
@@ -278,15 +273,14 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         self._slices.begin()
         number = sealed.step if sealed else self._step + 1
-        counting = self.around.counting
         setup = self._setup
         shares = taken.shares
         new = setup.execution.states
         states = None if new is None else self._states(new, number)
         step = Step(setup, number, shares, taken.ticks, states)
         self._begin(step, shares, cut=sealed is None and not taken.together)
-        step.record.tell_resets = partial(self._resets.meanwhile, step)
-        step.record.tell_raised = counting.noting(self.task, setup.component)
+        step.record.tell_resets = partial(self._reset_meanwhile, step)
+        step.record.tell_raised = self._tell_raised
         done = self._executed(step, taken, sealed)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -301,7 +295,12 @@ class Attempt:
             if self._order is not None and self._committer.conflicted:
                 self._reseal(covered, self._order.conflicted(shares, done))
             self._slices.committed()
-        self._end(taken, done, number)
+        done.record.let_go()
+        self._step = number
+        if done.ticked and self.ticks is not None:
+            self.ticks.ticked(self.around.clock())
+        if taken.released:
+            self._release(taken.released)
         if log.isEnabledFor(logging.DEBUG):
             self._log("6. task %d of %s committed its step with tuples of root %d", step)
 
@@ -328,15 +327,6 @@ class Attempt:
         """Log steps 4 to 6 of docs/one-message.md, one line per root."""
         for root in step.all_roots:
             log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
-
-    def _end(self, taken: StepInput, done: Done, number: int) -> None:
-        """The step has left."""
-        done.record.let_go()
-        self._step = number
-        if done.ticked and self.ticks is not None:
-            self.ticks.ticked(self.around.clock())
-        if taken.released:
-            self._release(taken.released)
 
     def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
         """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
@@ -382,8 +372,9 @@ class Attempt:
 
         A step with a state begins again with a new attempt instead.
         """
-        if done.record.resets:
-            self._resets.after(done)
+        ledger = self.around.ledger
+        if done.record.resets and ledger is not None:
+            ledger.reset_timeout([root for row in done.record.resets for root in done.roots(row)])
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
@@ -394,6 +385,15 @@ class Attempt:
         self.around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
+
+    def _reset_meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
+        """Tell of timeouts that begin anew, while the bolt works; False: tell it when it ends."""
+        if self.around.ledger is not None:
+            try:
+                self.around.ledger.reset_timeout([root for row in rows for root in step.roots(row)])
+            except RedisUnavailableError:
+                return False
+        return True
 
     def _reseal(self, covered: Covered, snapshot: bytes) -> None:
         """Seal a step again before it is finished: one that is finished is not repeated."""
@@ -499,14 +499,14 @@ class Plain:
         slices = self.slices
         wanted = slices.wanted(backlog.tuples)
         if wanted:
-            if backlog:
+            if backlog.tuples or backlog.must_leave:
                 wait_s = 0.0
             elif wait_s:
                 attempt.stop.wait(slices.rest_s())
             claims = slices.claimable - backlog.tuples
             more = slices.worthwhile + min(0, claims)
             attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
-        return attempt.first(slices.size if backlog else 0)
+        return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
 
     def hanging(self) -> None:
         """Nothing: no call is under way between two steps."""
@@ -524,25 +524,3 @@ def copy_for(attempt: Attempt, snapshot: bytes | None) -> WorkingCopy:
     return WorkingCopy(
         around.topology, attempt.task, around.config, around.key, snapshot, attempt.wake_for_answer
     )
-
-
-class _TimeoutResets:
-    """Tells the ledger of timeouts that the bolt of one task has begun anew."""
-
-    def __init__(self, ledger: Ledger | None) -> None:
-        self._ledger = ledger
-
-    def after(self, done: Done) -> None:
-        """Tell of the tuples of a step that is about to leave."""
-        if self._ledger is not None:
-            rows = done.record.resets
-            self._ledger.reset_timeout([root for row in rows for root in done.roots(row)])
-
-    def meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
-        """Tell of these tuples while the bolt works; False: tell it when the step ends."""
-        if self._ledger is not None:
-            try:
-                self._ledger.reset_timeout([root for row in rows for root in step.roots(row)])
-            except RedisUnavailableError:
-                return False
-        return True

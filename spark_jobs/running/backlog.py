@@ -1,9 +1,14 @@
-"""Tuples that one bolt task has taken from its inbox and not committed yet."""
+"""Input of one bolt task: tuples that it has taken from its inbox and not committed yet, and ticks.
+
+Chunks that this topology cannot have written are passed over.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,10 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.acker.errors import BadChunkError
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, decode
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import Covered, Entry, Rest
+from tiercel.acker.inbox.rules import belongs_to
+from tiercel.queues.values.schema import Schema
+from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
 from tiercel.spark_jobs.emitting.fold import row_seeds, select
+from tiercel.spark_jobs.topology.graph import Topology, line_at
 
+log = logging.getLogger(__name__)
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
 Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
 
@@ -66,6 +78,8 @@ class Backlog:
         self._given_up: dict[str, OpenEntry] = {}
         # Number of tuples that wait.
         self.tuples = 0
+        # True if the next step covers something that is not executed.
+        self.must_leave = False
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
         """Take entries in; returns the roots of the entries that ``read`` passes over, to be
@@ -78,12 +92,12 @@ class Backlog:
             chunk, roots = read(entry.payload)
             if chunk is None:
                 strange += roots
-                self._passed_over.append(entry)
+                self._pass_over(entry)
                 continue
             if entry.first is not None:
                 rows = np.arange(entry.first, entry.first + entry.tuples)
                 if not rows.size or rows[-1] >= chunk.values.num_rows:
-                    self._passed_over.append(entry)
+                    self._pass_over(entry)
                     continue
                 chunk = part_of(chunk, rows)
             rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
@@ -150,6 +164,7 @@ class Backlog:
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
         self._given_up.clear()
+        self.must_leave = False
         self._remove(shares)
         return covered
 
@@ -157,6 +172,7 @@ class Backlog:
         """Forget these tuples, which are not executed: the next step covers them."""
         self._remove(shares)
         self._given_up |= {share.entry.position: share.entry for share in shares}
+        self.must_leave = self.must_leave or bool(self._given_up)
 
     def rests(self, begun: Sequence[Share]) -> list[Rest]:
         """Return the claimed tuples that wait behind these, to be given back."""
@@ -181,6 +197,10 @@ class Backlog:
             entry.rows = rows
             if not rows.size:
                 del self._open[rest.position]
+
+    def _pass_over(self, entry: Entry) -> None:
+        self._passed_over.append(entry)
+        self.must_leave = True
 
     def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:
@@ -220,11 +240,6 @@ class Backlog:
     def __iter__(self) -> Iterator[OpenEntry]:
         """The entries with tuples that wait, in order."""
         return iter(self._open.values())
-
-    @property
-    def must_leave(self) -> bool:
-        """True if the next step covers something that is not executed."""
-        return bool(self._passed_over or self._given_up)
 
     @property
     def entries(self) -> int:
@@ -293,3 +308,110 @@ def _bitmap(total: int, left: Rows) -> bytes:
     bits = np.ones(total, np.uint8)
     bits[left] = 0
     return np.packbits(bits, bitorder="little").tobytes()
+
+
+def arrival(
+    payload: bytes, topology: Topology, task: int, line: int | None = None
+) -> tuple[Chunk | None, list[int]]:
+    """Return the chunk if this topology can have written it for ``task``, or for its ``line``.
+
+    Else None, and the roots to release.
+
+    A chunk that cannot be read has no roots: its messages time out. One of another version of the
+    topology has them. Either is one line in the log, and harms only itself.
+    """
+    try:
+        chunk = decode(payload)
+    except BadChunkError as error:
+        log.warning(
+            "task %d passes over %d bytes: %s; whatever was in them times out and is delivered "
+            "again", task, len(payload),
+            error, extra={"event": "chunk_unreadable"},
+        )  # fmt: skip
+        return None, []
+    route = chunk.route
+    known = schema_of(route, topology)
+    if (
+        route.target_task in (task, line)
+        and known is not None
+        and chunk.values.schema.equals(known.arrow)
+    ):
+        return chunk, []
+    log.warning(
+        "task %d passes over %d tuples of stream %.50r of %.50r, which this version of the topology"
+        " does not send there; their messages are delivered again",
+        task, chunk.values.num_rows, route.stream, route.component,
+        extra={"event": "chunk_foreign"},
+    )  # fmt: skip
+    return None, [int(root) for root in dict.fromkeys(chunk.lineage.roots.tolist())]
+
+
+def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> set[int]:
+    """The roots of what lies in one inbox and in its line, taken or not: of the first ten thousand
+    tuples.
+
+    Changes nothing.
+
+    Raises StaleAttemptError, RedisUnavailableError.
+    """
+    roots: set[int] = set()
+    line = line_at(topology, task)
+    for owner, entries in inboxes.drain(run):
+        is_mine = owner == task or (line is not None and belongs_to(owner, line))
+        for entry in entries if is_mine else ():
+            with suppress(BadChunkError):
+                roots.update(decode(entry.payload).lineage.roots.tolist())
+    return roots
+
+
+def schema_of(route: Route, topology: Topology) -> Schema | None:
+    """Return the schema of the stream that a chunk came on.
+
+    None if the topology has no such stream.
+    """
+    if route.component == SYSTEM:
+        return SYSTEM_STREAMS.get(route.stream)
+    component = topology.spouts.get(route.component) or topology.bolts.get(route.component)
+    return component.streams.get(route.stream) if component is not None else None
+
+
+class TickClock:
+    """The ticks of one bolt task: one every ``tick_tuple_freq_secs``.
+
+    Times are seconds on the caller's clock.
+
+    A task that was busy for several periods has one tick, not one for each.
+    """
+
+    def __init__(self, task: int, freq_s: float, start_s: float) -> None:
+        """The first tick is due one period after ``start_s``."""
+        self._period_s = freq_s
+        self._task = task
+        self.next_at = start_s + freq_s
+        # Ticks that committed steps have executed.
+        self.count = 0
+        # True while a call executes a tick, which a step then commits.
+        self.under_way = False
+
+    def due(self, now: float) -> list[Chunk]:
+        """The tick to execute now: none, or one."""
+        return [self.tick()] if now >= self.next_at and not self.under_way else []
+
+    def ticked(self, now: float) -> None:
+        """The tick was executed, and the next one is due at the next multiple of the period."""
+        self.count += 1
+        self.next_at += (max(0.0, now - self.next_at) // self._period_s + 1) * self._period_s
+
+    def tick(self) -> Chunk:
+        """One tick."""
+        return tick_for(self._task, self._period_s)
+
+
+def tick_for(task: int, rate_secs: float) -> Chunk:
+    """A tick for one bolt task."""
+    none = np.empty(0, np.uint64)
+    return Chunk(
+        route=Route(component=SYSTEM, stream=TICK, source_task=SYSTEM_TASK, target_task=task),
+        values=SYSTEM_STREAMS[TICK].batch([[float(rate_secs)]]),
+        lineage=Lineage(offsets=np.zeros(2, np.int32), roots=none, edges=none),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -19,17 +19,21 @@ from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode_parts
 from tiercel.acker.inbox.records import PARCEL_BYTES, Parcel, parcels_of
 from tiercel.acker.ledger import Failure, Ids, Updates
-from tiercel.spark_jobs.emitting.departures import Departure
-from tiercel.spark_jobs.emitting.fold import fold, join_lineages, roots_of, row_seeds, select
+from tiercel.spark_jobs.emitting.fold import (
+    Departure,
+    fold,
+    join_lineages,
+    roots_of,
+    row_seeds,
+    select,
+)
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.running.backlog import Share, chunks_of
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.counts import sources_of
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import cycle_of
+from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
@@ -76,7 +80,10 @@ class Done:
     failures: Sequence[Failure]
     # None: it is as it was.
     snapshot: bytes | None
-    sources: dict[str, int] = field(default_factory=dict)
+    # Time from the beginning of ``execute`` to the ack, summed over the acked tuples.
+    process_ns: int = 0
+    # The input, with the tuples that were not executed.
+    chunks: Sequence[Chunk] = ()
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
@@ -120,18 +127,28 @@ class Step:
         states: TaskStates | None,
     ) -> None:
         self._setup = setup
-        self._number = number
         self.task = setup.task
         self.states = states
         self._bolt = setup.copy.ready()
         self._chunks, self._offered = chunks_of(shares)
         self._chunks += ticks
-        self._held = setup.copy.held
-        held = [self._held.lineage] if self._held.tuples else []
+        kept = setup.copy.held
+        held = [kept.lineage] if kept.tuples else []
         self.lineage = join_lineages([*held, *map(attrgetter("lineage"), self._chunks)])
         self._seeds = row_seeds(self.lineage)
+        salt = mix(mix(setup.salt ^ self.task) ^ number)
+        untracked = (self.lineage.counts == 0).nonzero()[0]
+        seeds = self._seeds
+        if untracked.size:
+            seeds = seeds.copy()
+            seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         setup.outputs.clear()
-        self.record = self._loaded()
+        # Has the tuples that the task holds and then its input, in the order of the lineage.
+        self.record = setup.execution.record(
+            setup.component, setup.outputs, frozenset(untracked.tolist()), salt
+        )
+        self.record.answers = setup.copy.answers
+        self.record.receive(self._chunks, seeds, kept.tuples)
         # True once the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
 
@@ -201,25 +218,9 @@ class Step:
         self.lineage = select(self.lineage, np.arange(kept))
         self._seeds = self._seeds[:kept]
 
-    def _loaded(self) -> Record:
-        """The record, with what the task holds and then its input, in the order of the lineage."""
-        salt = mix(mix(self._setup.salt ^ self.task) ^ self._number)
-        untracked = (self.lineage.counts == 0).nonzero()[0]
-        seeds = self._seeds
-        if untracked.size:
-            seeds = seeds.copy()
-            seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
-        no_tree = frozenset(untracked.tolist())
-        setup = self._setup
-        record = setup.execution.record(setup.component, setup.outputs, no_tree, salt)
-        record.answers = setup.copy.answers
-        record.receive(self._chunks, seeds, self._held.tuples)
-        return record
-
     def _done(self) -> Done:
         record = self.record
         lineage = self.lineage
-        executed = record.executed
         # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
         parcels, children = self._parcels()
         snapshot = self._setup.copy.snapshot(record, lineage)
@@ -228,6 +229,8 @@ class Step:
             parcels, children = [], []
             if self.states is not None:
                 self.states.forget(self.task)
+        executed = record.executed
+        process_ns = record.process_ns
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
         failures = self._failures() if record.reasons else ()
         return Done(
@@ -240,7 +243,8 @@ class Step:
             updates=updates,
             failures=failures,
             snapshot=snapshot,
-            sources=dict(sources_of(self._chunks)),
+            chunks=self._chunks,
+            process_ns=process_ns,
         )
 
     def _failures(self) -> list[Failure]:
@@ -266,9 +270,7 @@ class Step:
             chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
             packed.setdefault(departure.target, []).extend(encode_parts(chunk))
         unbounded = self._setup.unbounded
-        parcels = [
-            parcel
-            for target, chunks in packed.items()
-            for parcel in parcels_of(target, chunks, bounded=target not in unbounded)
-        ]
+        parcels: list[Parcel] = []
+        for target, chunks in packed.items():
+            parcels += parcels_of(target, chunks, bounded=target not in unbounded)
         return parcels, children

@@ -4,18 +4,57 @@ for tuples that hang.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.step import Done, May, Step
-from tiercel.spark_jobs.suspects.book import CaseBook
-from tiercel.spark_jobs.suspects.case import REASON
-from tiercel.spark_jobs.suspects.lookout import Lookout
-from tiercel.spark_jobs.suspects.notes import ExecutionNotes
-from tiercel.spark_jobs.suspects.turns import Turns
+from tiercel.spark_jobs.suspects.book import REASON, CaseBook
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes, Lookout
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, WatchedStep
+
+
+class Turns:
+    """Thread-safe. A step that waits to be alone comes before all that come later."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = False
+        self._waiting = 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Beside others that are not alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not self._waiting)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Without any other."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._alone and not self._inside)
+            finally:
+                self._waiting -= 1
+            self._alone = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
 
 
 class Suspicion:

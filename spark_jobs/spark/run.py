@@ -18,18 +18,18 @@ from tiercel.acker.limits.contract import LimitSpec, Rate
 from tiercel.acker.limits.redis_limits import open_limits
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
+from tiercel.spark_jobs.logs.relay import WorkerLogs
 from tiercel.spark_jobs.process.host import Host
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.running.around import Around, ticks_of
+from tiercel.spark_jobs.running.copy import new_key
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.snapshots.packing import new_key
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.spark_jobs.topology.bolt_settings import rates_of
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.limits import rates_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,114 @@
-"""The contract of the case book."""
+"""Cases of bolt tasks whose processes died: the steps they were executing, and how often. The
+contract of the case book, and its twin in memory.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from tiercel.acker.ledger import Token
-from tiercel.spark_jobs.suspects.case import Case, Suspect
+from tiercel.acker.ledger import Failure, Token
+
+# One death may have any cause: an operator's kill, the kernel's choice when memory is short. Two on
+# one tuple are not.
+DEATHS = 2
+_KEPT = 100
+REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """Work that a process was doing.
+
+    Executing a tuple in some trees, or the ``flush`` of a bolt task.
+    """
+
+    component: str
+    task: int
+    # The tuple's, which is the same at every attempt; None: the flush.
+    seed: int | None
+    roots: tuple[int, ...] = ()
+    deaths: int = 0
+
+    @property
+    def guilty(self) -> bool:
+        return self.seed is not None and self.deaths >= DEATHS
+
+    def same(self, other: Suspect) -> bool:
+        return (self.task, self.seed) == (other.task, other.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """Notes that the attempts at one bolt task left behind."""
+
+    # Work of the latest process; if another process finds it, the latest one died doing it.
+    doing: Suspect | None = None
+    suspects: tuple[Suspect, ...] = ()
+
+    def after_death(self) -> Case:
+        """The case as the next process begins it.
+
+        Of a run of months the latest suspects are kept.
+        """
+        if self.doing is None:
+            return self
+        before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
+        others = tuple(each for each in self.suspects if not each.same(self.doing))
+        return Case(suspects=(*others[1 - _KEPT :], replace(before, deaths=before.deaths + 1)))
+
+    @property
+    def guilty(self) -> frozenset[int]:
+        """The roots of the guilty tuples."""
+        return frozenset(root for each in self.suspects if each.guilty for root in each.roots)
+
+    @property
+    def failures(self) -> list[Failure]:
+        """One for each tree of the guilty tuples."""
+        return [
+            Failure(root=root, component=each.component, task=each.task, reason=REASON)
+            for each in self.suspects
+            if each.guilty
+            for root in each.roots
+        ]
+
+
+def encode_suspects(suspects: Sequence[Suspect]) -> bytes:
+    """The suspects as JSON."""
+    return json.dumps([asdict(suspect) for suspect in suspects]).encode()
+
+
+def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
+    """The suspects written by ``encode_suspects``; raises ValueError for anything else."""
+    try:
+        return tuple(_suspect(**fields) for fields in json.loads(content))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"no suspects: {error}") from error
+
+
+def _suspect(
+    *, component: object, task: object, seed: object, roots: object, deaths: object
+) -> Suspect:
+    """Return a suspect of these fields and no others.
+
+    Raises TypeError for more or less, and for a value of another kind.
+    """
+    if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
+        raise TypeError("a component and the roots of its tuple are missing")
+    if (
+        not isinstance(task, int)
+        or not isinstance(deaths, int)
+        or not (seed is None or isinstance(seed, int))
+    ):
+        raise TypeError("a task, a seed or a count of deaths is no number")
+    return Suspect(component=component, task=task, seed=seed, roots=tuple(roots), deaths=deaths)
+
+
+def _is_id(root: object) -> bool:
+    return isinstance(root, int) and 0 <= root < 1 << 64
 
 
 class CaseBook(Protocol):
@@ -51,3 +154,43 @@ class CaseBook(Protocol):
     def close(self) -> None:
         """Release the connections. Idempotent."""
         ...
+
+
+class MemoryCaseBook:
+    """``CaseBook`` within one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cases: dict[Token, Case] = {}
+
+    def load(self, token: Token) -> Case:
+        now = (token.run, token.step)
+        with self._lock:
+            self._cases = {
+                each: case for each, case in self._cases.items() if (each.run, each.step) == now
+            }
+            return self._cases.get(token, Case())
+
+    def guilty(self, token: Token) -> frozenset[int]:
+        with self._lock:
+            of_run = [case.guilty for each, case in self._cases.items() if each.run == token.run]
+        return frozenset().union(*of_run)
+
+    def begin(self, token: Token, case: Case) -> None:
+        with self._lock:
+            self._cases[token] = case
+
+    def note(self, token: Token, doing: Suspect | None) -> None:
+        with self._lock:
+            self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
+
+    def cases(self) -> list[Case]:
+        with self._lock:
+            return list(self._cases.values())
+
+    def forget(self) -> None:
+        with self._lock:
+            self._cases.clear()
+
+    def close(self) -> None:
+        """Nothing to release."""

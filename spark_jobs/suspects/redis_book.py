@@ -15,7 +15,7 @@ import redis
 from tiercel.acker.connection.errors import translated
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import Token
-from tiercel.spark_jobs.suspects.case import Case, Suspect, decode_suspects, encode_suspects
+from tiercel.spark_jobs.suspects.book import Case, Suspect, decode_suspects, encode_suspects
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of, spread
+from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, spread
 
 pytestmark = [pytest.mark.promised, pytest.mark.quick]
 

@@ -29,7 +29,7 @@ from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.presence import UNATTENDED_S

@@ -18,16 +18,15 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
-from tiercel.spark_jobs.process.task import BoltTask
+from tiercel.spark_jobs.process.host import BoltTask
 from tiercel.spark_jobs.running.around import Around, ticks_of
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.limits import rates_of
-from tiercel.spark_jobs.topology.placement import inboxes_of
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
+from tiercel.spark_jobs.topology.bolt_settings import rates_of
+from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 
 RUN = "run"
 

@@ -33,9 +33,8 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.store import StateStore
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
+from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
 from tiercel.workers.testing.engine import SimulatedClock
 from tiercel.workers.testing.memory_engine import AwaitedThreads, SimulatedLoop
 

@@ -19,7 +19,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import TraceReport, trace_counter
-from tiercel.spark_jobs.running.counts import edge_counter
+from tiercel.spark_jobs.running.counting import edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.redis_control import RedisPresences

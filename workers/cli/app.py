@@ -21,7 +21,7 @@ from tiercel.acker.errors import AckerError
 from tiercel.compose.errors import ServiceError
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.terminal import say
 

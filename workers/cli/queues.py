@@ -31,7 +31,7 @@ from tiercel.queues.publishing import dead_letters as letters
 from tiercel.queues.publishing.copies import REASON_HEADER
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.queues.values.json_values import read_json
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError

@@ -23,7 +23,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.encoding import StateEntry, entry_of, fields_meant
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.workers.cli.options import Redis, found_settings

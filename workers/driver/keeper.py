@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.control.lease import DRIVER, Holder, Lease
 

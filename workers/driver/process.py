@@ -23,8 +23,8 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
-from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
-from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, parted
+from tiercel.spark_jobs.logs.relay import WorkerLogs
+from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
@@ -34,8 +34,13 @@ from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, check_has_bolts, inboxes_of, spread
+from tiercel.spark_jobs.topology.graph import (
+    Topology,
+    bolt_tasks,
+    check_has_bolts,
+    inboxes_of,
+    spread,
+)
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.lease import Lease

@@ -20,8 +20,7 @@ from tiercel.acker.inbox.records import InboxFigures
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import inboxes_of
+from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 from tiercel.workers.control.contract import Control, Rebalance, State
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.presence import UNATTENDED_S

@@ -16,7 +16,7 @@ from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.driver.keeper import Keeper
 from tiercel.workers.driver.run_watch import (

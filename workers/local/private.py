@@ -18,7 +18,7 @@ from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
 from tiercel.compose.server import EmbeddedServer
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 
 # Letters per queue, the oldest. Their bodies are kept, at most 64 KiB of each.
 SHOWN = 50

@@ -13,7 +13,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import cumulative, percentile
 from tiercel.acker.metrics.windows import Counts, total_of
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph

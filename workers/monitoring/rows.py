@@ -15,7 +15,7 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Counted, Counts, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Graph

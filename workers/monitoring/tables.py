@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.monitoring.faults import Fault

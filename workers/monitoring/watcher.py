@@ -27,7 +27,7 @@ from tiercel.acker.metrics.windows import Counts, Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
 from tiercel.queues.errors import QueuesError
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences

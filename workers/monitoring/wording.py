@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from datetime import datetime
 
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 
 UNKNOWN = "?"
 _WHITE = "\t\n"

@@ -11,7 +11,7 @@ from collections import deque
 from datetime import timedelta
 from math import ceil
 
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 
 # Two tuples of ten seconds each are finished by one task within the default timeout.
 FIRST_BOUND = 2

@@ -27,8 +27,7 @@ from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.spout.tally import Tally
 

@@ -22,7 +22,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
 from tiercel.spark_jobs.running.slices import Spacing
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.spout_seats import Presence

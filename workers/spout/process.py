@@ -17,7 +17,7 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
 from tiercel.workers.control.lease import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences

@@ -19,8 +19,7 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import FromField
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import check_has_bolts
+from tiercel.spark_jobs.topology.graph import Topology, check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences

@@ -17,7 +17,7 @@ from tiercel.acker.metrics.contract import Metrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
 from tiercel.spark_jobs.errors import SparkJobsError
-from tiercel.spark_jobs.running.ticks import tick_for
+from tiercel.spark_jobs.running.backlog import tick_for
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.topology.graph import Topology
 

@@ -31,10 +31,8 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.topology.batching import batching_of
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.limits import rates_of
-from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle, inboxes_of
+from tiercel.spark_jobs.topology.bolt_settings import batching_of, rates_of
+from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, has_cycle, inboxes_of
 from tiercel.workers.testing.capture import CopyingInboxes
 from tiercel.workers.testing.engine import LocalClusterError, SimulatedClock
 

@@ -41,8 +41,7 @@ from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of, spread
+from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of, spread
 from tiercel.workers.testing.capture import CAPTURE, CopyingInboxes
 from tiercel.workers.testing.engine import LocalClusterError
 

@@ -45,7 +45,7 @@ from tiercel.spark_jobs.state.redis_store import (
     check_layout,
 )
 from tiercel.spark_jobs.state.store import Writes
-from tiercel.spark_jobs.suspects.case import Case, Suspect
+from tiercel.spark_jobs.suspects.book import Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import State

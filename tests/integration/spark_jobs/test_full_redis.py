@@ -19,14 +19,14 @@ from tiercel.acker.inbox.records import Appended
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.process.task import BoltTask
+from tiercel.spark_jobs.process.host import BoltTask
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.placement import bolt_tasks, inboxes_of
+from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 
 MIB = 1024 * 1024
 WORDS = 20

@@ -25,7 +25,7 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks
 
 MIB = 1024 * 1024
 ROW = 100_000

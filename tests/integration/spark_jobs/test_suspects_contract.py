@@ -8,8 +8,7 @@ import pytest
 from tiercel import RedisUnavailableError
 from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Token
-from tiercel.spark_jobs.suspects.case import DEATHS, Case, Suspect
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import DEATHS, Case, MemoryCaseBook, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 
 SOME = Suspect(component="split", task=3, seed=2**64 - 1, roots=(7, 2**63))

@@ -23,7 +23,7 @@ from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.retry import DELIVERY_LIMIT, NO_WAIT, RetryPolicy
-from tiercel.spark_jobs.topology.placement import inboxes_of, line_at
+from tiercel.spark_jobs.topology.graph import inboxes_of, line_at
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import SpoutSettings
 

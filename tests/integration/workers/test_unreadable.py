@@ -25,7 +25,7 @@ from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.stores import open_inboxes
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.workers.driver.process import enter
 

@@ -13,7 +13,7 @@ from bench.topologies.words import basic
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.spark_jobs.topology.placement import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences

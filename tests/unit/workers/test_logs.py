@@ -10,7 +10,7 @@ import warnings
 import pytest
 from rich.console import Console
 
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.logs import JsonFormatter, TextFormatter, set_up_logging
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.logs import JsonFormatter, TextFormatter
 from tiercel.workers.monitoring.screen import depth_table, error_table, own_table
 from tiercel.workers.monitoring.wording import body_text

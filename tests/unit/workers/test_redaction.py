@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.logs.redaction import LONGEST, redact
+from tiercel.spark_jobs.logs.formatters import LONGEST, redact
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.logs import JsonFormatter, TextFormatter

@@ -18,8 +18,7 @@ from tiercel.queues.errors import QueuesError
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.logs.printable import printable
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering, log_action
 from tiercel.workers.errors import WorkersError

@@ -10,8 +10,7 @@ from nicegui import ui
 
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.queues.nouns import counted
-from tiercel.spark_jobs.logs.printable import printable
-from tiercel.spark_jobs.logs.redaction import redact
+from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.workers.monitoring.faults import heading_of, known_for
 from tiercel.workers.monitoring.health import busiest
 from tiercel.workers.monitoring.overview import Overview, SpoutRow

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiercel.queues.nouns import counted
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.monitoring.health import BUSY, ENGAGED, NOT_RUNNING
 from tiercel.workers.monitoring.overview import EdgeRow, Overview, SpoutRow
 from tiercel.workers.monitoring.rows import BoltRow

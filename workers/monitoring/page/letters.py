@@ -10,7 +10,7 @@ from nicegui import run, ui
 
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.monitoring.dead_letter_cache import SHOWN, DeadLetterCache
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.tables import DEAD, Cells, definitions, rows_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.rows import TaskRow

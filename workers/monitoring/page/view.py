@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from nicegui import run, ui
 
 from tiercel.acker.metrics.windows import Window
-from tiercel.spark_jobs.logs.printable import printable
+from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.health import Grade, Health, health_of

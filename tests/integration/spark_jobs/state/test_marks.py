@@ -19,7 +19,7 @@ from tiercel.acker.connection.client import connect
 from tiercel.acker.keys import Said
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
-from tiercel.spark_jobs.running.emissions import pack_emissions
+from tiercel.spark_jobs.running.once import pack_emissions
 from tiercel.spark_jobs.state import redis_shard, redis_store
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.redis_shard import StateKeys

@@ -30,7 +30,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.placement import inboxes_of
+from tiercel.spark_jobs.topology.graph import inboxes_of
 
 FIRST = 2
 LAST = 3

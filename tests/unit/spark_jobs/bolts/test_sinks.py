@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiercel import DatabaseSink, QueueSink, field
-from tiercel.spark_jobs.snapshots.packing import pack
+from tiercel.spark_jobs.running.copy import pack
 
 
 def test_clients_queues_that_come_and_go_make_it_no_larger() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.emitting.arrow_anchors import occurrences, read_anchors, read_rows
+from tiercel.spark_jobs.emitting.arrow_collector import occurrences, read_anchors, read_rows
 from tiercel.spark_jobs.errors import BadAnchorsError
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.emitting.arrow_columns import conform
+from tiercel.spark_jobs.emitting.arrow_collector import conform
 from tiercel.spark_jobs.errors import BadValuesError
 
 SCHEMA = Schema.parse("word string, n long")

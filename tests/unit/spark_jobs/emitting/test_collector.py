@@ -20,8 +20,7 @@ from tiercel import (
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder
-from tiercel.spark_jobs.emitting.batch_collector import BatchRecorder
-from tiercel.spark_jobs.emitting.collectors import BasicRecorder, OutputRecorder
+from tiercel.spark_jobs.emitting.collectors import BasicRecorder, BatchRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import (

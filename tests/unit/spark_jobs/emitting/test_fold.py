@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tiercel.acker.ids import edge, seed
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.spark_jobs.emitting.fold import (
-    Anchors,
     child_lineage,
     fold,
     join_lineages,
@@ -18,6 +17,7 @@ from tiercel.spark_jobs.emitting.fold import (
     row_seeds,
     select,
 )
+from tiercel.spark_jobs.emitting.outputs import Anchors
 
 ROOTS = st.sampled_from([1, 7, 1 << 63, (1 << 64) - 1])
 IDS = st.integers(1, (1 << 64) - 1)

@@ -15,9 +15,14 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter
-from tiercel.spark_jobs.logs.relay import RelayHandler, RelayReader, new_mark
-from tiercel.spark_jobs.logs.speaking import Speaking, speak_as
-from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
+from tiercel.spark_jobs.logs.relay import (
+    RelayHandler,
+    RelayReader,
+    Speaking,
+    WorkerLogs,
+    new_mark,
+    speak_as,
+)
 from tiercel.workers.driver.jvm_output import as_log_records
 
 MARK = new_mark()
@@ -86,7 +91,7 @@ def test_level_logger_time_task_and_extras_are_those_of_the_bolt(wire):
 
 
 def test_our_own_records_keep_the_driver_s_name_and_their_event(wire):
-    wire.logger.name = "tiercel.spark_jobs.running.tracebacks"
+    wire.logger.name = "tiercel.spark_jobs.running.counting"
     as_bolt("enrich", 7, lambda: wire.logger.info("enrich[7]: no", extra={"event": "bolt_raised"}))
     [record] = wire.arrived()
     assert TextFormatter("driver").format(record)[9:] == "INFO    driver  enrich[7]: no"

@@ -13,8 +13,8 @@ from tests.support.waiting import wait_until
 from tiercel import BatchBolt, Topology, TopologyBuilder
 from tiercel.acker.inbox.memory import MemoryInbox
 from tiercel.spark_jobs.kinds.batch import BatchSlices
-from tiercel.spark_jobs.process.task import BoltTask
-from tiercel.spark_jobs.topology.batching import Batching
+from tiercel.spark_jobs.process.host import BoltTask
+from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 
 class Clock:

@@ -23,8 +23,7 @@ from tiercel.spark_jobs.kinds.calling import Calls
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.attempt import Plain
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.case import REASON
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import REASON, MemoryCaseBook
 
 FIRST = 2
 LAST = 3

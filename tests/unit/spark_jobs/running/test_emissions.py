@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.running.emissions import PastEmission, pack_emissions, unpack_emissions
+from tiercel.spark_jobs.running.once import PastEmission, pack_emissions, unpack_emissions
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 SCALARS = st.one_of(

@@ -19,8 +19,7 @@ from tiercel.acker.ledger import Failure
 from tiercel.acker.limits.contract import Grant
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.case import REASON
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import REASON, MemoryCaseBook
 
 TASK = 2
 

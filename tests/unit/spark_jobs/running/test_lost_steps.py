@@ -13,7 +13,7 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
 from tiercel.acker.inbox.memory import MemoryInbox
-from tiercel.spark_jobs.process.task import pass_over
+from tiercel.spark_jobs.process.host import pass_over
 from tiercel.spark_jobs.running.attempt import Attempt
 
 FIRST = 2

@@ -20,8 +20,8 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
 from tiercel.queues.consuming.intake import Delivery
 from tiercel.queues.message.identity import Identity, identity_reader
-from tiercel.spark_jobs.process.task import BoltTask
-from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.process.host import BoltTask
+from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 
 

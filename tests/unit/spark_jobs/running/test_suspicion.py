@@ -13,10 +13,8 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import ArrowBolt, BasicBolt, TopologyBuilder
-from tiercel.spark_jobs.running.suspicion import place
-from tiercel.spark_jobs.suspects.case import Case, Suspect
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.spark_jobs.suspects.turns import Turns
+from tiercel.spark_jobs.running.suspicion import Turns, place
+from tiercel.spark_jobs.suspects.book import Case, MemoryCaseBook, Suspect
 
 
 class Died(BaseException):

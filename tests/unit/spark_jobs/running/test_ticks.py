@@ -8,7 +8,7 @@ from tests.support.pump import Pump, Source, killed_after
 from tests.support.reasons import unplaced
 from tiercel import ArrowBolt, BasicBolt, Bolt, Config, QueueSink, TopologyBuilder
 from tiercel.acker.inbox.chunk import decode
-from tiercel.spark_jobs.running.ticks import TickClock
+from tiercel.spark_jobs.running.backlog import TickClock
 from tiercel.workers.testing.engine import Ticks
 
 

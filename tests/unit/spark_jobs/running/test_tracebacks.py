@@ -10,7 +10,7 @@ from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.traces import TRACES_KEPT
-from tiercel.spark_jobs.running.tracebacks import Tracebacks
+from tiercel.spark_jobs.running.counting import Tracebacks
 
 
 def helper(word):
@@ -51,7 +51,7 @@ def first_line(pump: Pump) -> int:
 
 @pytest.fixture(autouse=True)
 def _seen(caplog):
-    caplog.set_level(logging.WARNING, "tiercel.spark_jobs.running.tracebacks")
+    caplog.set_level(logging.WARNING, "tiercel.spark_jobs.running.counting")
 
 
 def test_the_first_traceback_of_each_kind_is_a_warning_and_the_others_are_counted(caplog):

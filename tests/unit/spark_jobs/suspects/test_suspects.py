@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
-from tiercel.spark_jobs.running.arrivals import waiting_roots
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.running.backlog import waiting_roots
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 
 ATTEMPTS = 10
 

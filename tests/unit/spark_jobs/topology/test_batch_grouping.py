@@ -17,7 +17,6 @@ from tiercel.acker.ids import mix
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import GroupingError
-from tiercel.spark_jobs.topology.batch_grouping import batch_chooser, rows_by_task
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,
     Custom,
@@ -30,6 +29,8 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
     Stream,
+    batch_chooser,
+    rows_by_task,
 )
 
 CONTEXT = TopologyContext(

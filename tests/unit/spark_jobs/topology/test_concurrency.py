@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pump import Source
 from tiercel import AsyncBolt, BasicBolt, Bolt, StatefulBolt, TopologyBuilder, TopologyError
-from tiercel.spark_jobs.topology.concurrency import concurrency_of
+from tiercel.spark_jobs.topology.bolt_settings import concurrency_of
 
 
 class Waiting(Bolt):

@@ -19,9 +19,8 @@ from tiercel import (
 )
 from tiercel.acker.limits.contract import Rate
 from tiercel.queues.limits import UNEMITTED_S
+from tiercel.spark_jobs.topology.bolt_settings import BoltLimit, limit_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
-from tiercel.spark_jobs.topology.ordering import ordered_by_of
 
 FIELDS = "customer string, tenant string, n long"
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.support.pump import Source
 from tiercel import BasicBolt, Topology, TopologyBuilder, TopologyError
 from tiercel.acker.inbox.rules import line_of
-from tiercel.spark_jobs.topology.graph import Subscription
-from tiercel.spark_jobs.topology.grouping import Shuffle
-from tiercel.spark_jobs.topology.placement import (
+from tiercel.spark_jobs.topology.graph import (
+    Subscription,
     behind,
     bolt_tasks,
     check_has_bolts,
@@ -21,6 +20,7 @@ from tiercel.spark_jobs.topology.placement import (
     inboxes_of,
     spread,
 )
+from tiercel.spark_jobs.topology.grouping import Shuffle
 
 
 class Pass(BasicBolt):

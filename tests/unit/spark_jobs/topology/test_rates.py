@@ -8,7 +8,7 @@ import pytest
 
 from tiercel.acker.limits.contract import Rate
 from tiercel.spark_jobs.errors import ConfigValueError
-from tiercel.spark_jobs.topology.rates import parse_rate
+from tiercel.spark_jobs.topology.config import parse_rate
 
 
 @pytest.mark.parametrize(

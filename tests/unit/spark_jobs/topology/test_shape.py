@@ -12,7 +12,7 @@ from tiercel.acker.inbox.records import Appended, Bounds, Parcel
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
-from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences
 from tiercel.workers.spout.collector import Attendance, BatchFate, Outbox

@@ -17,8 +17,7 @@ from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.suspects.case import Case, Suspect
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import Case, MemoryCaseBook, Suspect
 from tiercel.workers.driver.process import enter
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))

@@ -21,8 +21,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
+from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control import lease
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
 from tiercel.workers.control.lease import DRIVER, Holder, Lease

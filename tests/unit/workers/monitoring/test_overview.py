@@ -11,7 +11,7 @@ from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.acker.metrics.windows import Counted
-from tiercel.spark_jobs.running.counts import ACKER, edge_counter
+from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.graph import Component, Edge, Graph
 from tiercel.workers.control.presence import UNATTENDED_S

@@ -25,7 +25,7 @@ from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counts import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.workers.control.graph import graph_of
 from tiercel.workers.monitoring import screen, tables
 from tiercel.workers.monitoring.overview import (

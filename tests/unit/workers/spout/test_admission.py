@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from tiercel import AsyncBolt, BasicBolt, QueueSpout, TopologyBuilder
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.workers.spout.admission import FIRST_BOUND, LARGEST_BOUND, UNPROVEN_BOUND, Admission
 
 TIMEOUT = timedelta(seconds=30)

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
 
 TIMEOUT_S = 30.0

@@ -20,8 +20,8 @@ from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.inbox.rules import belongs_to, task_of
 from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
-from tiercel.spark_jobs.topology.shape import shape_of
+from tiercel.spark_jobs.suspects.book import MemoryCaseBook
+from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control.lease import Holder, Lease
 from tiercel.workers.control.presence import MemoryPresences
 from tiercel.workers.driver.process import enter

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiercel.acker.ledger import Failure, Outcomes
-from tiercel.spark_jobs.topology.concurrency import Shape
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
 from tiercel.workers.spout.trees import Trees
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
-from tiercel.spark_jobs.snapshots.packing import (
+from tiercel.spark_jobs.running.copy import (
     BadSignatureError,
     body_of,
     held_roots,

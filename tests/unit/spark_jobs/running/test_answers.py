@@ -16,7 +16,7 @@ from tests.support.pump import Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Bolt, TopologyBuilder
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, UnknownStreamError
-from tiercel.spark_jobs.snapshots.packing import body_of, held_roots, thread_roots
+from tiercel.spark_jobs.running.copy import body_of, held_roots, thread_roots
 
 ANSWER = "its task was started again while a thread of the bolt had the tuple"
 

@@ -1,0 +1,341 @@
+"""The settings of one bolt, read and checked: its order by key, its rate limit, how many of its
+tuples are under way at once, and the size of its batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tiercel.acker.limits.contract import Rate
+from tiercel.queues.nouns import with_article
+from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.schema import Field
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
+from tiercel.spark_jobs.topology.config import Config, parse_rate
+from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, line_at
+from tiercel.spark_jobs.topology.grouping import Fields
+
+# Half of what an inbox holds: while one batch is executed the next one comes together.
+_LARGEST = 10_000
+_ON_ERROR = ("fail", "split")
+_OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
+_CONCURRENCY = "concurrency"
+_THREADS = "threads"
+# Of a plain bolt: tuples of several values that have their permits at once.
+_VALUES = 8
+
+
+def named_fields(given: object) -> tuple[str, ...]:
+    """The fields that a setting names: one, or several in a list; empty for anything else."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names) if len(set(names)) == len(names) else ()
+
+
+def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: str) -> None:
+    """Raises TopologyError unless each field that the setting names is on every stream, and of one
+    type: 5 and "5" are two keys.
+    """
+    given = spec.overrides[setting]
+    names = named_fields(given)
+    if not names:
+        raise TopologyError(
+            f"bolt {id_!r}: {setting} must be a field, or a list of fields, not {given!r:.60}"
+        )
+    kinds: dict[str, tuple[Field, Subscription]] = {}
+    for subscription in spec.subscriptions:
+        schema = topology.spec(subscription.component).streams[subscription.stream]
+        for name in names:
+            if name not in schema.names:
+                raise TopologyError(
+                    f"bolt {id_!r}: there is no field {name!r} for {setting} in "
+                    f"{stream_of(subscription)}; its fields are {', '.join(schema.names)}"
+                )
+            field = schema.fields[schema.position(name)]
+            if field.arrow == TEXTS:
+                raise TopologyError(
+                    f"bolt {id_!r}: {setting} names {name!r}, which is a map; emit what it is to "
+                    "go by as a field of its own"
+                )
+            first, source = kinds.setdefault(name, (field, subscription))
+            if _kind(first) != _kind(field):
+                raise TopologyError(
+                    f"bolt {id_!r}: {setting} names {name!r}, which is "
+                    f"{with_article(first.type)} in {stream_of(source)} and "
+                    f"{with_article(field.type)} in {stream_of(subscription)}: declare one type"
+                )
+
+
+def stream_of(subscription: Subscription) -> str:
+    """A stream in the words of an error message."""
+    return f"stream {subscription.stream!r} of {subscription.component!r}"
+
+
+def _kind(field: Field) -> pa.DataType:
+    # A key is hashed as a number, of however many bits.
+    return pa.int64() if pa.types.is_integer(field.arrow) else field.arrow
+
+
+def ordered_by_of(spec: BoltSpec) -> tuple[str, ...]:
+    """Return the fields that make a key; empty for a bolt without order.
+
+    Only for a topology that was built: ``check_ordering`` has looked at them.
+    """
+    return named_fields(spec.overrides.get("ordered_by"))
+
+
+def check_ordering(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raises TopologyError unless the groupings bring all tuples of one key to one task.
+
+    That is fields grouping by the fields of the key, or by some of them, and by the same ones in
+    the same order from each stream: else the task of a key is another one per stream. Partial keys
+    go to two tasks. Other groupings are refused with one task as well, for ``tiercel rebalance``
+    may give the bolt more.
+    """
+    if spec.overrides.get("ordered_by") is None:
+        return
+    check_common_fields(topology, id_, spec, "ordered_by")
+    names = ordered_by_of(spec)
+    first = spec.subscriptions[0]
+    for subscription in spec.subscriptions:
+        grouped = _grouped_by(subscription)
+        if not grouped or not set(grouped) <= set(names):
+            raise TopologyError(
+                f"bolt {id_!r} is ordered by {', '.join(names)}, and {stream_of(subscription)} may "
+                f"bring one key to several tasks: subscribe by {_call(subscription, names)}"
+            )
+        if grouped != _grouped_by(first):
+            raise TopologyError(
+                f"bolt {id_!r} is ordered by {', '.join(names)}, and groups {stream_of(first)} by "
+                f"{', '.join(_grouped_by(first))} but {stream_of(subscription)} by "
+                f"{', '.join(grouped)}: group both by the same fields in the same order"
+            )
+
+
+def _grouped_by(subscription: Subscription) -> tuple[str, ...]:
+    """The fields of a fields grouping; empty for any other, such as by partial keys."""
+    grouping = subscription.grouping
+    return grouping.fields if type(grouping) is Fields else ()
+
+
+def _call(subscription: Subscription, names: tuple[str, ...]) -> str:
+    return f".fields_grouping({', '.join(map(repr, (subscription.component, *names)))})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoltLimit:
+    """The rate at which all tasks of a bolt may begin tuples."""
+
+    rate: Rate
+    # The fields whose values have a limit each; empty if there is one for all.
+    by: tuple[str, ...] = ()
+
+
+def limit_of(spec: BoltSpec) -> BoltLimit | None:
+    """Return the limit of a bolt; None if it has none.
+
+    Only for a topology that was built: ``check_limit`` has looked at it.
+    """
+    written = spec.overrides.get("rate_limit")
+    if written is None:
+        return None
+    by = named_fields(spec.overrides.get("rate_limit_by"))
+    return BoltLimit(rate=parse_rate(written), by=by)
+
+
+def rates_of(topology: Topology) -> dict[str, Rate]:
+    """Return the rates of those bolts that have a limit."""
+    limits = {component: limit_of(spec) for component, spec in topology.bolts.items()}
+    return {component: limit.rate for component, limit in limits.items() if limit is not None}
+
+
+def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raises TopologyError for a limit that does not fit the bolt."""
+    try:
+        limit = limit_of(spec)
+    except ConfigValueError as error:
+        raise TopologyError(f"bolt {id_!r}, rate_limit: {error}") from error
+    if limit is not None:
+        _check_kind(id_, spec)
+    if spec.overrides.get("rate_limit_by") is None:
+        return
+    if limit is None:
+        raise TopologyError(
+            f"bolt {id_!r} has rate_limit_by and no rate_limit: say how many per time, such as "
+            '"rate_limit": "100/s"'
+        )
+    check_common_fields(topology, id_, spec, "rate_limit_by")
+    ordered_by = ordered_by_of(spec)
+    if ordered_by and not set(limit.by) <= set(ordered_by):
+        raise TopologyError(
+            f"bolt {id_!r} is ordered by {', '.join(ordered_by)} and has a rate limit by "
+            f"{', '.join(limit.by)}, so that tuples of one key could wait for different limits: "
+            "name the limit's fields in ordered_by too"
+        )
+
+
+def _check_kind(id_: str, spec: BoltSpec) -> None:
+    """Raises TopologyError for a bolt whose tuples do not begin one by one."""
+    bolt = spec.bolt
+    if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
+        kind = next(
+            base.__name__
+            for base in (StatefulBolt, BatchBolt, ArrowBolt, Bolt)
+            if isinstance(bolt, base)
+        )
+        raise TopologyError(
+            f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is of "
+            f"the kind {kind}: limit a BasicBolt before it"
+        )
+
+
+def concurrency_of(spec: BoltSpec) -> int | None:
+    """Return how many tuples may be under way at once in each task of a bolt.
+
+    None: it executes one after the other.
+    """
+    if isinstance(spec.bolt, AsyncBolt):
+        concurrency: int = spec.overrides.get(_CONCURRENCY, spec.bolt.concurrency)
+        return concurrency
+    if _THREADS not in spec.overrides and (limit := limit_of(spec)) is not None:
+        # One after the other, what begins in the next moment.
+        return max(limit.rate.most, _VALUES if limit.by else 1)
+    return spec.overrides.get(_THREADS)
+
+
+def threads_of(spec: BoltSpec) -> int:
+    """Return how many tuples are in ``execute`` at once in each task of a ``BasicBolt`` whose calls
+    are under way.
+    """
+    threads: int = spec.overrides.get(_THREADS, 1)
+    return threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Properties of a topology that say how many tuples are enough for its tasks."""
+
+    # Bolts in a row.
+    depth: int = 1
+    # Tuples that all bolts together execute at once, divided by the number of spout tasks.
+    places: int = 1
+    # True if tuples wait in the inboxes of several tasks, not in a line that free tasks pull from.
+    dealt: bool = False
+
+    @classmethod
+    def of(cls, topology: Topology) -> Shape:
+        """Read the shape of a topology."""
+        bolts = topology.bolts
+        places = sum(one.parallelism * (concurrency_of(one) or 1) for one in bolts.values())
+        return cls(
+            depth=topology.depth,
+            places=-(-places // max(1, topology.spout_tasks)),
+            dealt=any(
+                one.parallelism > 1 and line_at(topology, topology.task_ids(bolt)[0]) is None
+                for bolt, one in bolts.items()
+            ),
+        )
+
+
+def check_concurrency(id_: str, spec: BoltSpec) -> None:
+    """Raises TopologyError for a bolt that cannot have what its settings ask for."""
+    bolt = spec.bolt
+    kind = next(
+        base.__name__
+        for base in (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
+        if isinstance(bolt, base)
+    )
+    if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
+        raise TopologyError(
+            f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is of the kind {kind}"
+        )
+    if _THREADS in spec.overrides and (
+        isinstance(bolt, StatefulBolt) or not isinstance(bolt, BasicBolt)
+    ):
+        raise TopologyError(
+            f"bolt {id_!r} has threads, which are for a BasicBolt; this is of the kind {kind}: "
+            "raise its parallelism"
+        )
+    places = concurrency_of(spec)
+    setting = _CONCURRENCY if isinstance(bolt, AsyncBolt) else _THREADS
+    if places is None and setting not in spec.overrides:
+        return
+    if not isinstance(places, int) or isinstance(places, bool) or places < 1:
+        raise TopologyError(
+            f"bolt {id_!r} has {setting} {places!r:.60}: it must be a whole number, at least 1"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batching:
+    """Bounds of one bolt's batches."""
+
+    # Tuples, at most.
+    size: int
+    # Time that a tuple waits for company, at most.
+    wait_s: float
+
+
+def batching_of(spec: BoltSpec) -> Batching | None:
+    """Return the bounds of a bolt's batches; None for a bolt of another kind.
+
+    Only for a topology that was built: ``check_batching`` has looked at them.
+    """
+    if not isinstance(spec.bolt, BatchBolt):
+        return None
+    size, wait_ms = _given(spec.bolt, spec.overrides)
+    return Batching(size=size, wait_s=wait_ms / 1000)
+
+
+def check_batching(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raises TopologyError for a ``BatchBolt`` that cannot run as it is written."""
+    bolt = spec.bolt
+    if not isinstance(bolt, BatchBolt):
+        return
+    others = [kind.__name__ for kind in _OTHERS if kind in type(bolt).__mro__]
+    if others:
+        raise TopologyError(
+            f"bolt {id_!r} is both BatchBolt and {others[0]}: derive it from one of them, and put "
+            "the work of the other into a bolt of its own"
+        )
+    if type(bolt).execute_batch is BatchBolt.execute_batch:
+        raise TopologyError(
+            f"bolt {id_!r} is a BatchBolt without execute_batch: write"
+            " `def execute_batch(self, tuples, collector)`"
+        )
+    size, wait_ms = _given(bolt, spec.overrides)
+    if type(size) is not int or not 1 <= size <= _LARGEST:
+        raise TopologyError(
+            f"bolt {id_!r}: size must be a number of tuples, 1 to {_LARGEST:,}, not {size!r:.60}"
+        )
+    _check_wait(id_, wait_ms, topology.config)
+    if bolt.on_error not in _ON_ERROR:
+        raise TopologyError(
+            f'bolt {id_!r}: on_error must be "fail" or "split", not {bolt.on_error!r:.60}'
+        )
+
+
+def _check_wait(id_: str, wait_ms: Any, config: Config) -> None:
+    number = isinstance(wait_ms, (int, float)) and not isinstance(wait_ms, bool)
+    if not (number and math.isfinite(wait_ms) and wait_ms >= 0):
+        raise TopologyError(
+            f"bolt {id_!r}: wait_ms must be a number of milliseconds, not {wait_ms!r:.60}"
+        )
+    timeout_ms = 1000 * config.message_timeout_secs
+    if config.enable_message_timeouts and wait_ms >= timeout_ms:
+        raise TopologyError(
+            f"bolt {id_!r} waits {wait_ms:g} ms for a batch, and its messages time out after"
+            f" {timeout_ms:g}: lower wait_ms, or raise message_timeout_secs"
+        )
+
+
+def _given(bolt: BatchBolt, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
+    return overrides.get("size", bolt.size), overrides.get("wait_ms", bolt.wait_ms)
