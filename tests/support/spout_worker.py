@@ -20,9 +20,7 @@ from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
-from tiercel.workers.control.spout_seats import SpoutSeats
+from tiercel.workers.control.presence import Holder, Lease, MemoryPresences, SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.orders import Orders
 from tiercel.workers.spout.outbox import Outbox

@@ -83,7 +83,8 @@ def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) 
     else:
         with tarfile.open(package) as archive:
             names = archive.getnames()
-    assert len(names) > 100
+    for folder in FOLDERS:
+        assert any(f"tiercel/{folder}/__init__.py" in name for name in names), folder
     assert not [name for name in names if Path(name).name.startswith(".env")]
 
 

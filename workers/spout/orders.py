@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.spout import Spout
 from tiercel.workers.control.contract import Control, State
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import Presence
 
 log = logging.getLogger(__name__)
 

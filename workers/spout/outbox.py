@@ -20,7 +20,7 @@ from tiercel.acker.ledger import Ledger
 from tiercel.spark_jobs.emitting.emission import Emission
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.shape import shape_of
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease
 
 log = logging.getLogger(__name__)
 

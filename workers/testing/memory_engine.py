@@ -35,8 +35,7 @@ from tiercel.spark_jobs.topology.batching import batching_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import rates_of
 from tiercel.spark_jobs.topology.placement import bolt_tasks, has_cycle, inboxes_of
-from tiercel.workers.testing.capture import CopyingInboxes
-from tiercel.workers.testing.engine import LocalClusterError, SimulatedClock
+from tiercel.workers.testing.engine import CopyingInboxes, LocalClusterError, SimulatedClock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tiercel.spark_jobs.logs.redaction import redact
-from tiercel.workers.logs import JsonFormatter, TextFormatter, set_up_logging
+from tiercel.workers.lifecycle import JsonFormatter, TextFormatter, set_up_logging
 
 
 @pytest.fixture(autouse=True)

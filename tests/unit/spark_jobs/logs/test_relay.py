@@ -18,7 +18,7 @@ from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter
 from tiercel.spark_jobs.logs.relay import RelayHandler, RelayReader, new_mark
 from tiercel.spark_jobs.logs.speaking import Speaking, speak_as
 from tiercel.spark_jobs.logs.worker_logs import WorkerLogs
-from tiercel.workers.driver.jvm_output import as_log_records
+from tiercel.workers.driver.process import as_log_records
 
 MARK = new_mark()
 
