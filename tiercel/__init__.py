@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ if not TYPE_CHECKING:
     @cache
     def _places() -> dict[str, str]:
         """Return the module of each public name, as the imports above tell type checkers."""
-        source = Path(__file__).read_text("utf-8")
+        source = __spec__.loader.get_data(__file__).decode()
         found = re.findall(r"from (tiercel\.\S+) import (?:\(([^)]*)\)|(.*))", source)
         return {
             name: module

@@ -121,6 +121,7 @@ import sys
 sys.path[:] = [{str(package)!r}] + [p for p in sys.path if p not in ("", {str(ROOT)!r})]
 import importlib, pkgutil
 from importlib.resources import files
+from tiercel import Bolt
 found = 0
 for folder in ("tiercel.acker", "tiercel.queues", "tiercel.spark_jobs"):
     package = importlib.import_module(folder)
