@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from bench.machine import load, machine
 from tiercel import Publisher, WorkQueue, declare_queue
-from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
+from tiercel.compose.embedded import EmbeddedRabbitMQ
 from tiercel.dataframe import register_rabbitmq
 from tiercel.queues.broker.depths import depths
 

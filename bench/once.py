@@ -36,7 +36,7 @@ from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.keys import Said
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.compose.postgres import EmbeddedPostgres
+from tiercel.compose.embedded import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings
 from tiercel.spark_jobs.database.writer import Writer

@@ -25,10 +25,9 @@ from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 from tiercel.workers.loading import load_topology
 from tiercel.workers.local.run import LocalRun

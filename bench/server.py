@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import redis
 
-from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.compose.embedded import EmbeddedRedis
 
 
 @contextmanager

@@ -1,9 +1,6 @@
 """The stack that tiercel runs on: private servers for one machine, and what containers need.
 
-embedded      all embedded services together
-rabbitmq      a private RabbitMQ
-redis_server  a private Redis or Valkey
-postgres      a private PostgreSQL
+embedded      a private RabbitMQ, Redis or Valkey, and PostgreSQL, and the first two together
 server        the base of embedded servers: free ports, folder, readiness, restart
 guard         child processes that cannot outlive this one
 install       finds programs, and installs missing ones with apt, without starting services

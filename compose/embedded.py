@@ -1,14 +1,449 @@
-"""All embedded services together, as the local runner, the demo and the tests want them."""
+"""The embedded servers: a private RabbitMQ, a private Redis or Valkey, a private PostgreSQL, each
+loopback only, and RabbitMQ and Redis together, for the local runner, the demo and the tests.
+
+RabbitMQ is one Erlang process and its helpers, without epmd. The broker's own script is run, not
+Debian's wrapper around it, which insists on the user ``rabbitmq`` and on /var. Erlang's port mapper
+epmd would be a daemon that outlives us and may be shared with others: the node is told its
+distribution port instead, so that none is started.
+"""
 
 from __future__ import annotations
 
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
 import threading
+import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tiercel.compose.install import install_missing
-from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
-from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.compose.errors import ServiceError, ServiceStartError
+from tiercel.compose.guard import Launch
+from tiercel.compose.install import (
+    PLAIN_ENVIRONMENT,
+    find_postgres,
+    find_rabbitmq,
+    find_redis,
+    install_missing,
+    require,
+)
+from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
+
+_DATABASE = "postgres"
+_INIT_TIMEOUT_S = 120
+# Time for its helpers to notice that they are orphans, and end.
+_ORPHANS_S = 10.0
+_POSTGRES_CONF = """
+listen_addresses = '{host}'
+port = {port}
+unix_socket_directories = ''
+password_encryption = scram-sha-256
+max_connections = 100
+"""
+_PROTOCOL = 3 << 16
+_ASKS_FOR_A_PASSWORD = b"R"
+
+
+class EmbeddedPostgres(EmbeddedServer):
+    """A server whose data survive ``stop`` and ``kill``; ``restart(keep_data=False)`` loses them.
+
+    It never runs as root: if this process does, it runs as the user ``postgres`` of Debian's
+    package, or else as a user that owns nothing.
+    """
+
+    name = "PostgreSQL"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._program = require("postgresql", find_postgres)
+        self._password = secrets.token_urlsafe(24)
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Address with its password: never log it."""
+        return f"postgresql://{_USER}:{self._password}@{LOOPBACK}:{self._port}/{_DATABASE}"
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def stop(self) -> None:
+        # SIGTERM would wait for its clients.
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGINT)
+        super().stop()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        super().kill()
+        # Helpers have process groups of their own, and keep a new server from starting.
+        until = time.monotonic() + _ORPHANS_S
+        while self._folder is not None and _working_in(self._data):
+            if time.monotonic() > until:
+                raise ServiceStartError("helpers of the PostgreSQL that was killed do not end")
+            time.sleep(0.01)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its helpers, one for each client among them."""
+        for pid in _working_in(self._data):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port,)
+
+    def _configure(self) -> None:
+        self._port = free_port()
+        if not self._data.exists():
+            self._initialize()
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(_POSTGRES_CONF.format(host=LOOPBACK, port=self._port))
+
+    def _initialize(self) -> None:
+        """Make the data folder, owned by the user that the server runs as."""
+        secret = self.folder / "password"
+        secret.write_text(self._password)
+        if (owner := _other_user()) is not None:
+            for path in (self.folder, secret):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        command = [
+            *_as_other_user(),
+            str(self._program.with_name("initdb")),
+            f"--pgdata={self._data}",
+            f"--username={_USER}",
+            f"--pwfile={secret}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-instructions",
+        ]
+        done = subprocess.run(  # noqa: S603 - the server's own program
+            command,
+            env=PLAIN_ENVIRONMENT,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_INIT_TIMEOUT_S,
+        )
+        secret.unlink()
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
+            raise ServiceStartError(f"initdb: {said[-1]}")
+
+    def _launch(self) -> Launch:
+        return Launch(
+            argv=[*_as_other_user(), str(self._program), "-D", str(self._data)],
+            env=PLAIN_ENVIRONMENT,
+            cwd=self.folder,
+            output=self.log,
+            scratch=self.folder,
+        )
+
+    def _answers(self) -> bool:
+        parameters = f"user\0{_USER}\0database\0{_DATABASE}\0\0".encode()
+        with socket.create_connection((LOOPBACK, self._port), timeout=1) as connection:
+            connection.sendall(struct.pack(">II", 8 + len(parameters), _PROTOCOL) + parameters)
+            return connection.recv(1) == _ASKS_FOR_A_PASSWORD
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self._data, ignore_errors=True)
+        if self._folder is not None:
+            self._initialize()
+            with (self._data / "postgresql.conf").open("a") as file:
+                file.write(_POSTGRES_CONF.format(host=LOOPBACK, port=self._port))
+
+
+def _other_user() -> pwd.struct_passwd | None:
+    """Return the user that the server runs as if this process is root; otherwise None."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+def _as_other_user() -> list[str]:
+    owner = _other_user()
+    if owner is None:
+        return []
+    return ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+
+
+def _working_in(folder: Path) -> list[int]:
+    """Return the processes whose working directory is this folder: the server and its helpers."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                if (process / "cwd").readlink() == folder:
+                    found.append(int(process.name))
+    return found
+
+
+_USER = "tiercel"
+_NODE = f"{_USER}@localhost"
+_CONTROL_TIMEOUT_S = 60
+_RABBITMQ_CONF = """\
+listeners.tcp.1 = {host}:{port}
+default_user = {user}
+default_pass = {password}
+disk_free_limit.absolute = 50MB
+log.console = true
+log.console.level = info
+log.file = false
+collect_statistics_interval = 1000
+management.tcp.ip = {host}
+management.tcp.port = {management_port}
+"""
+# Idle schedulers must not spin: Spark needs the processors. Quorum queues report their depths once
+# per second.
+_ERL_ARGS = """
+    -sname {node} -start_epmd false -erl_epmd_port {dist_port}
+    -kernel inet_dist_use_interface {{127,0,0,1}}
+    -kernel inet_dist_listen_min {dist_port} -kernel inet_dist_listen_max {dist_port}
+    -rabbit quorum_tick_interval 1000
+    +sbwt none +sbwtdcpu none +sbwtdio none
+"""
+_AMQP_GREETING = b"AMQP\x00\x00\x09\x01"
+_METHOD_FRAME = b"\x01"
+
+
+class EmbeddedRabbitMQ(EmbeddedServer):
+    """A broker whose queues and messages survive ``stop`` and ``kill``.
+
+    ``restart(keep_data=False)`` loses them.
+
+    Two surprises for tests. When RabbitMQ 3.10 is killed within seconds of its first start it may
+    forget declarations, and it writes the table of quorum queues about three seconds late: a queue
+    that was declared just before ``kill`` exists afterwards, but does not work. And a passive
+    declare of a quorum queue returns the depth that the queue has applied so far, or 0 if its
+    leader is silent for 250 ms: messages that were just given back may be missing.
+    """
+
+    name = "RabbitMQ"
+
+    def __init__(self, kept: Path | None = None) -> None:
+        super().__init__(kept)
+        self._program = require("rabbitmq-server", find_rabbitmq)
+        self._port = self._management_port = self._dist_port = 0
+
+    @property
+    def url(self) -> str:
+        """Address with its password: never log it."""
+        return f"amqp://{_USER}:{self._password}@{LOOPBACK}:{self._port}/%2F"
+
+    @property
+    def management_url(self) -> str:
+        """The HTTP API, password included: never log it."""
+        return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
+
+    def control(self, *arguments: str) -> str:
+        """Run ``rabbitmqctl`` on the running broker, as in ``control("list_queues")``; return its
+        output. Raises ServiceError with its last line.
+        """
+        program = self._program.with_name("rabbitmqctl")
+        environment = {
+            **PLAIN_ENVIRONMENT,
+            "HOME": str(self.folder),  # the Erlang cookie is there
+            "ERL_FLAGS": f"-dist_listen false -start_epmd false -erl_epmd_port {self._dist_port}",
+        }
+        command = [str(program), "--quiet", "-n", _NODE, *arguments]
+        done = subprocess.run(  # noqa: S603 - the broker's own program
+            command,
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_CONTROL_TIMEOUT_S,
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or [
+                f"exit code {done.returncode}"
+            ]
+            raise ServiceError(f"rabbitmqctl {arguments[0]}: {said[-1]}")
+        return done.stdout
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port, self._management_port, self._dist_port)
+
+    def _configure(self) -> None:
+        self._port, self._management_port, self._dist_port = free_port(), free_port(), free_port()
+        text = _RABBITMQ_CONF.format(
+            host=LOOPBACK,
+            port=self._port,
+            user=_USER,
+            password=self._password,
+            management_port=self._management_port,
+        )
+        (self.folder / "rabbitmq.conf").write_text(text)
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        self._draw_cookie()
+
+    def _draw_cookie(self) -> None:
+        """Write the Erlang cookie, the secret that controls the broker, before Erlang derives one
+        from the time of day.
+        """
+        path = self.folder / ".erlang.cookie"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
+            file.write(secrets.token_hex(32))
+
+    def _launch(self) -> Launch:
+        settings = {
+            "HOME": str(self.folder),  # the Erlang cookie is there
+            # makes the script exec the broker, without a shell in between
+            "RUNNING_UNDER_SYSTEMD": "true",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_NODENAME": _NODE,
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
+                _ERL_ARGS.format(node=_NODE, dist_port=self._dist_port).split()
+            ),
+        }
+        return Launch(
+            argv=[str(self._program)],
+            env={**PLAIN_ENVIRONMENT, **settings},
+            cwd=self.folder,
+            output=self.log,
+            scratch=self.scratch,
+        )
+
+    def _answers(self) -> bool:
+        greeted = answers_as_rabbitmq(self._port)
+        socket.create_connection((LOOPBACK, self._management_port), timeout=5).close()
+        return greeted
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+
+
+def answers_as_rabbitmq(port: int) -> bool:
+    """Return True if a broker serves clients on this loopback port.
+
+    The listener opens last, after the default user was made and the plugins were started. Raises
+    OSError if no process listens.
+    """
+    with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
+        connection.sendall(_AMQP_GREETING)
+        return connection.recv(1) == _METHOD_FRAME
+
+
+_REDIS_CONF = """\
+port {port}
+bind {host}
+requirepass {password}
+dir {folder}
+daemonize no
+logfile ""
+save ""
+appendonly {logged}
+shutdown-on-sigterm save force
+maxmemory-policy noeviction
+"""
+
+
+class EmbeddedRedis(EmbeddedServer):
+    """A server that loses its data when it is killed, and keeps them over ``stop`` and ``start``.
+
+    With kept data, a kill loses only the last second.
+    """
+
+    name = "Redis"
+
+    def __init__(self, kept: Path | None = None) -> None:
+        super().__init__(kept)
+        self._program = require("redis-server", find_redis)
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Address with its password: never log it."""
+        return f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
+
+    @property
+    def _dump(self) -> Path:
+        return self.folder / "dump.rdb"
+
+    def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
+        super().wait_until_ready(stopped)
+        # The dump is loaded by now. Left in place, it would bring old data back after a later
+        # crash.
+        self._dump.unlink(missing_ok=True)
+
+    @property
+    def _ports(self) -> Collection[int]:
+        return (self._port,)
+
+    def _configure(self) -> None:
+        self._port = free_port()
+        text = _REDIS_CONF.format(
+            port=self._port,
+            host=LOOPBACK,
+            password=self._password,
+            folder=self.folder,
+            logged="no" if self._kept is None else "yes",
+        )
+        (self.folder / "redis.conf").write_text(text)
+
+    def _launch(self) -> Launch:
+        return Launch(
+            argv=[str(self._program), str(self.folder / "redis.conf")],
+            env=PLAIN_ENVIRONMENT,
+            cwd=self.folder,
+            output=self.log,
+            scratch=self.scratch,
+        )
+
+    def _answers(self) -> bool:
+        return answers_as_redis(self._port, self._password)
+
+    def _wipe(self) -> None:
+        self._dump.unlink(missing_ok=True)
+        # The append-only log: of version 7 and later, and of earlier versions.
+        shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
+        (self.folder / "appendonly.aof").unlink(missing_ok=True)
+
+
+def answers_as_redis(port: int, password: str) -> bool:
+    """Return True if a server serves clients on this loopback port.
+
+    Raises OSError if no process listens.
+    """
+    with socket.create_connection((LOOPBACK, port), timeout=1) as connection:
+        connection.sendall(f"AUTH {password}\r\nPING\r\nQUIT\r\n".encode())
+        return b"+PONG" in _read_all(connection)
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(1024):
+        received += part
+    return received
 
 
 class EmbeddedServices:

@@ -9,6 +9,8 @@ A name is imported when it is first asked for. A file of bolts needs little of w
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -157,117 +159,25 @@ __all__ = [
     "field",
 ]
 
-# Each module with the names that are taken from it.
-_PLACES = {
-    "tiercel.acker.errors": (
-        "AckerError",
-        "RedisRefusedError",
-        "RedisUnavailableError",
-        "RedisVersionError",
-    ),
-    "tiercel.queues.broker.declare": (
-        "WorkQueue",
-        "declare_queue",
-    ),
-    "tiercel.queues.broker.depths": ("QueueDepth",),
-    "tiercel.queues.errors": (
-        "AddressError",
-        "BadBodyError",
-        "BadPropertyError",
-        "BrokerRefusedError",
-        "BrokerUnavailableError",
-        "ExchangeMissingError",
-        "MessageTooLargeError",
-        "NackedError",
-        "PublishRefusedError",
-        "QueueMissingError",
-        "QueuesError",
-        "SchemaError",
-        "ServerTooOldError",
-    ),
-    "tiercel.queues.message.identity": ("Identity",),
-    "tiercel.queues.message.writing": ("OutgoingMessage",),
-    "tiercel.queues.publishing.dead_letters": ("DeadLetter",),
-    "tiercel.queues.publishing.publisher": ("Publisher",),
-    "tiercel.queues.queue_spout": (
-        "MessageId",
-        "QueueSpout",
-    ),
-    "tiercel.queues.retry": ("RetryPolicy",),
-    "tiercel.queues.spout": (
-        "MsgId",
-        "Spout",
-        "SpoutCollector",
-        "SpoutContext",
-        "TaskContext",
-    ),
-    "tiercel.queues.values.schema": (
-        "Field",
-        "Schema",
-    ),
-    "tiercel.spark_jobs.bolts.bolt": (
-        "ArrowBolt",
-        "AsyncBolt",
-        "BasicBolt",
-        "BatchBolt",
-        "Bolt",
-    ),
-    "tiercel.spark_jobs.bolts.collecting": (
-        "ArrowCollector",
-        "AsyncCollector",
-        "BasicCollector",
-        "BatchCollector",
-        "OutputCollector",
-        "TopologyContext",
-    ),
-    "tiercel.spark_jobs.bolts.database_sink": ("DatabaseSink",),
-    "tiercel.spark_jobs.bolts.queue_sink": ("QueueSink",),
-    "tiercel.spark_jobs.bolts.stateful_bolt": ("StatefulBolt",),
-    "tiercel.spark_jobs.bolts.tuples": (
-        "Tuple",
-        "field",
-    ),
-    "tiercel.spark_jobs.bolts.verdicts": (
-        "Reject",
-        "RetryLater",
-    ),
-    "tiercel.spark_jobs.errors": (
-        "AlreadyAckedError",
-        "BadAnchorsError",
-        "BadStateError",
-        "BadValuesError",
-        "ConfigValueError",
-        "DirectStreamError",
-        "ForeignTupleError",
-        "GroupingError",
-        "OutputLimitError",
-        "SparkJobsError",
-        "SparkUnavailableError",
-        "StateLayoutError",
-        "TopologyError",
-        "TupleError",
-        "UnknownStreamError",
-    ),
-    "tiercel.spark_jobs.state.key_value": ("KeyValueState",),
-    "tiercel.spark_jobs.topology.builder": ("TopologyBuilder",),
-    "tiercel.spark_jobs.topology.config": ("Config",),
-    "tiercel.spark_jobs.topology.graph": ("Topology",),
-    "tiercel.spark_jobs.topology.grouping": (
-        "CustomGrouping",
-        "Grouping",
-    ),
-}
-
 # Hidden from type checkers, which would take it for a promise that every name is there.
 if not TYPE_CHECKING:
 
+    @cache
+    def _places() -> dict[str, str]:
+        """Return the module of each public name, as the imports above tell type checkers."""
+        source = __spec__.loader.get_data(__file__).decode()
+        found = re.findall(r"from (tiercel\.\S+) import (?:\(([^)]*)\)|(.*))", source)
+        return {
+            name: module
+            for module, *imported in found
+            for name in re.findall(r"\w+", "".join(imported))
+        }
+
     def __getattr__(name: str) -> object:
-        for module, names in _PLACES.items():
-            if name in names:
-                found = getattr(import_module(module), name)
-                globals()[name] = found
-                return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_places()[name]), name)
+        return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

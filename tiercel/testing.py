@@ -10,8 +10,7 @@ from tiercel.workers.testing.cluster import (
     with_spouts,
 )
 from tiercel.workers.testing.engine import LocalClusterError
-from tiercel.workers.testing.feeder import FeederSpout
-from tiercel.workers.testing.stand_ins import PublishedMessage, RefusedBody
+from tiercel.workers.testing.stand_ins import FeederSpout, PublishedMessage, RefusedBody
 
 __all__ = [
     "FeederSpout",

@@ -10,10 +10,8 @@ driver      the driver: run after run on Spark
 control     notes between the processes of a topology in Redis, and an operator's orders
 monitoring  the views of running topologies: depths, top, the page, /metrics
 demo        the demo
-project     the folder that ``tiercel new`` writes
 testing     the test kit: a whole topology in a test's thread, on simulated time
-lifecycle   signals, the heartbeat for health checks, patience while Redis is away
-logs        log records as readable lines or JSON
+lifecycle   logging, signals, the heartbeat for health checks, patience while Redis is away
 terminal    the only way to write to the terminal: lines and table cells
 errors      the errors that the processes raise
 """

@@ -31,10 +31,9 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.compose.install import find_system_program, install_missing
 from tiercel.compose.server import free_port
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -18,7 +18,7 @@ from tests.support.stack_image import build_image
 from tests.support.stacks import Stack
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
-from tiercel.workers.project.writer import write_project
+from tiercel.workers.cli.first_look import write_project
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -19,7 +19,7 @@ from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisPresences
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]

@@ -21,8 +21,8 @@ from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError
 from tiercel.workers.cli.app import app
 from tiercel.workers.config import Settings
+from tiercel.workers.control.presence import SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
-from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.processes import Child
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from tests.faults.wired import Wired
 from tests.support.children import Python, kill, python_processes, spark_jvms
 from tests.support.waiting import wait_until
 from tiercel import Publisher
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisPresences
 
 pytestmark = pytest.mark.timeout(600)

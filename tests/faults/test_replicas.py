@@ -20,7 +20,7 @@ from tests.support.servers import EMBEDDED
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.layout import shard_prefix, topology_prefix
-from tiercel.compose.redis_server import EmbeddedRedis
+from tiercel.compose.embedded import EmbeddedRedis
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 

@@ -31,8 +31,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings, python_path
-from tiercel.workers.control.lease import Lease
-from tiercel.workers.control.presence import UNATTENDED_S
+from tiercel.workers.control.presence import UNATTENDED_S, Lease
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.local.run import LocalRun
 from tiercel.workers.processes import Child

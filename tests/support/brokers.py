@@ -9,9 +9,9 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from tests.support.entered import Entered
+from tiercel.compose.embedded import EmbeddedRabbitMQ
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing
-from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
 from tiercel.compose.server import free_port
 
 # Nodes find each other without a port mapper if all have one port: so each has an

@@ -19,8 +19,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
 
 from tests.images.server_images import ServerVersion
-from tiercel.compose.rabbitmq import answers_as_rabbitmq
-from tiercel.compose.redis_server import answers_as_redis
+from tiercel.compose.embedded import answers_as_rabbitmq, answers_as_redis
 from tiercel.compose.server import LOOPBACK, OF_CONTAINERS, free_port
 
 # The container that would clean up after a killed test run has a public image, which cannot be

@@ -20,9 +20,7 @@ from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
-from tiercel.workers.control.spout_seats import SpoutSeats
+from tiercel.workers.control.presence import Holder, Lease, MemoryPresences, SpoutSeats
 from tiercel.workers.spout.collector import Outbox, TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outcomes import OutcomeReader, OutcomeSource

@@ -21,10 +21,9 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import TraceReport, trace_counter
 from tiercel.spark_jobs.running.counting import edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 RUN = "run"
 _ROUND_S = 0.5

@@ -1,13 +1,10 @@
 """The command line: it parses, loads what is named, and hands over to the modules that do the work.
 
 app         the command ``tiercel``: which commands there are, and in which file
-new         new
-run         run
-spout       spout
+first_look  new, demo
+run         run, spout
 driver      driver, prepare
-demo        demo
 queues      publish, peek, dead-letters
-topologies  state, errors, activate, deactivate, rebalance, kill
-monitors    depths, top, monitor
+topologies  depths, top, monitor, state, errors, activate, deactivate, rebalance, kill
 options     options and settings that the commands share
 """

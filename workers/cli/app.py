@@ -32,13 +32,12 @@ EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
 USAGE = 2
 # File in this folder, to its commands and the first line of the help of each.
 COMMANDS = {
-    "new": {
+    "first_look": {
         "new": "Write a project: a topology that runs, its tests, and a compose file.",
+        "demo": "Count a real text while things fail, and show that nothing is lost.",
     },
     "run": {
         "run": "Run a whole topology on this machine, with private servers where none are named.",
-    },
-    "spout": {
         "spout": (
             "Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."
         ),
@@ -47,20 +46,15 @@ COMMANDS = {
         "driver": "Run the bolts of a topology on Spark.",
         "prepare": "Make Spark's JVM start in half the CPU time from now on.",
     },
-    "demo": {
-        "demo": "Count a real text while things fail, and show that nothing is lost.",
-    },
     "queues": {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
         "peek": "Look at the first messages of a queue; they stay in it, in their order.",
     },
-    "monitors": {
+    "topologies": {
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
-    },
-    "topologies": {
         "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
         "activate": "Let the spouts of a deactivated topology emit again.",

@@ -21,8 +21,7 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
-from tiercel.workers.driver.jvm_output import as_log_records
-from tiercel.workers.driver.process import Driver, DriverOptions, worker_logs
+from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
 from tiercel.workers.lifecycle import Heartbeat, on_signals
 from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
 from tiercel.workers.terminal import say

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from tiercel.workers.config import LogFormat, LogLevel, Settings
+from tiercel.workers.lifecycle import set_up_logging
 from tiercel.workers.local.addresses import with_run
-from tiercel.workers.logs import set_up_logging
 from tiercel.workers.terminal import say
 
 TopologyName = Annotated[

@@ -36,7 +36,7 @@ from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.screen import letter_table, message_table
-from tiercel.workers.monitoring.wording import body_text, count
+from tiercel.workers.monitoring.tables import body_text, count
 from tiercel.workers.terminal import say
 
 QueueName = Annotated[

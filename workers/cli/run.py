@@ -1,4 +1,4 @@
-"""The command ``run``."""
+"""The commands ``run`` and ``spout``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import Settings, check_spark_python
+from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.loading import load_for_spark
+from tiercel.workers.loading import load_for_spark, load_topology
 from tiercel.workers.local.private import servers
-from tiercel.workers.local.reload import ReloadingRun
-from tiercel.workers.local.run import LocalRun
+from tiercel.workers.local.run import LocalRun, ReloadingRun
+from tiercel.workers.spout.worker import run_spouts
 
 log = logging.getLogger(__name__)
 commands = typer.Typer()
@@ -105,3 +106,35 @@ def say_when(stopped: threading.Event) -> None:
         )
 
     threading.Thread(target=wait, name="stopping", daemon=True).start()
+
+
+@commands.command()
+def spout(  # noqa: PLR0913 - one parameter an option
+    topology: TopologyName,
+    component: Annotated[
+        str | None, typer.Argument(help="the spout's id; without it: one task of each spout")
+    ] = None,
+    *,
+    task_index: Annotated[
+        int | None, typer.Option(help="the index of the task, from 0; by default a free one")
+    ] = None,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    log: Log = None,
+    log_level: Level = None,
+) -> None:
+    """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
+    if task_index is not None and component is None:
+        raise UsageError("--task-index is of one spout: name the spout too")
+    label = (
+        "spout"
+        if component is None
+        else component
+        if task_index is None
+        else f"{component}-{task_index}"
+    )
+    settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
+
+    run_spouts(
+        topology, load_topology(topology, settings.spout_tasks), settings, component, task_index
+    )

@@ -1,4 +1,5 @@
-"""The contract of presence: which process has a seat in a topology, and its note about itself.
+"""Presence: which process has a seat in a topology, and its note about itself. The contract of
+seats, and on it the driver's lease (``Lease``, renewed by ``Keeper``) and the seats of spout tasks.
 
 A process takes its seat, renews it again and again, and leaves. A seat that is not renewed lapses:
 
@@ -15,13 +16,25 @@ runs are fenced there, so that one call renews it and returns whether the proces
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote
 
+from tiercel.acker.errors import AckerError, RedisUnavailableError
+from tiercel.spark_jobs.topology.graph import Topology, shape_of
+from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
+from tiercel.workers.control.contract import Unreadable, pack, unpack
+
+log = logging.getLogger(__name__)
 # A bolt task whose process was silent for longer has none. Spark restarts a process within two
 # seconds.
 UNATTENDED_S = 10.0
@@ -133,3 +146,286 @@ class MemoryPresences:
         """Return the current attendant. The caller holds the lock."""
         attendant, until = self._taken.get(seat.name, (None, 0.0))
         return attendant if self._clock() < until else None
+
+
+# A driver in reserve takes over when the seat has lapsed, as does a driver that is restarted after
+# a kill, which may wait for its predecessor's seat.
+DRIVER = Seat("driver", timedelta(seconds=3))
+_NOTHING = "-"
+_RENEW_S = DRIVER.lasts.total_seconds() / 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """The note of the driver that holds the lease, about itself."""
+
+    # Name of the driver process, drawn at its start. Each text is one word.
+    driver: str
+    # The run that spout workers send to; empty while none is ready.
+    run: str = ""
+    # Shape of the topology in this run, see ``shape_of``: spout workers of another shape send
+    # nothing.
+    shape: str = ""
+    # The number of tasks of each bolt in this run, which spout workers send to.
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    # None: it did not say.
+    whereabouts: Whereabouts | None = None
+    # Why no executor can run bolts; empty: some can, or it is not known yet.
+    trouble: str = ""
+
+
+class Lease:
+    """The lease of one topology. Calls are as ``Presences`` says.
+
+    A lease is lost when it was not renewed in time, or when Redis lost its memory. A driver that
+    lost it does no harm: inboxes, ledger and states belong to the run with the highest number.
+    """
+
+    def __init__(self, presences: Presences) -> None:
+        self._presences = presences
+
+    def take(self, holder: Holder) -> bool:
+        """Take the lease, or renew it; False if another driver holds it."""
+        return self._presences.take(DRIVER, Attendant(holder.driver, _note(holder)))
+
+    def draw(self, driver: str) -> int | None:
+        """Draw the number of a new run; None if the driver does not hold the lease.
+
+        A run that a driver began after it lost the lease has a lower number than its successor's,
+        and is refused wherever runs have numbers. A repeat draws another number.
+        """
+        return self._presences.draw_run(DRIVER, driver)
+
+    def leave(self, driver: str) -> None:
+        """Give up the lease. Does nothing to another driver's lease."""
+        self._presences.leave(DRIVER, driver)
+
+    def holder(self) -> Holder | None:
+        """Return the driver that holds the lease now; None if there is none."""
+        [found] = self._presences.look([DRIVER])
+        return None if found is None else _holder(found)
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        self._presences.close()
+
+
+def _note(holder: Holder) -> str:
+    place = holder.whereabouts.packed() if holder.whereabouts else ""
+    trouble = quote(holder.trouble, safe="")
+    words = (holder.run, holder.shape, pack(holder.parallelism), place, trouble)
+    return " ".join(word or _NOTHING for word in words)
+
+
+def _holder(found: Attendant) -> Holder:
+    # An older version writes fewer words, and a newer one may write more.
+    words = [*found.note.split(), *[_NOTHING] * 5][:5]
+    run, shape, numbers, place, trouble = ("" if word == _NOTHING else word for word in words)
+    return Holder(
+        driver=found.name,
+        run=run,
+        shape=shape,
+        parallelism=unpack(numbers),
+        whereabouts=unpacked(place),
+        trouble=unquote(trouble),
+    )
+
+
+class Keeper:
+    """One driver's hold on the lease. Thread-safe.
+
+    While Redis is away the lease counts as held: no other driver can take it then either, and
+    writes of this driver's run are refused as soon as another driver's run has begun.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        # Every call that takes or leaves the lease is made under the lock: a renewal must not
+        # revive a run that has ended, nor a lease that was given up.
+        self._lock = threading.Lock()
+        # A holder without a run.
+        self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process())
+        self._me = self._idle
+        self._held = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    @property
+    def held(self) -> bool:
+        """True while no other driver is known to have the lease."""
+        return self._held
+
+    def take(self) -> bool:
+        """Try to take the lease; from then on it is renewed. Raises RedisUnavailableError."""
+        with self._lock:
+            self._take()
+            if self._held and not self._thread.is_alive():
+                self._thread.start()
+            return self._held
+
+    def draw(self) -> int | None:
+        """Draw the number of a new run; None if the lease is lost.
+
+        Raises RedisUnavailableError.
+        """
+        with self._lock:
+            # The lease may have lapsed while Redis, or this process, was away.
+            self._take()
+            drawn = self._lease.draw(self._me.driver) if self._held else None
+            if drawn is None:
+                self._drop()
+            return drawn
+
+    def attend(self, run: str, topology: Topology) -> None:
+        """Have spout workers send to this run from now on.
+
+        If Redis does not answer, the next renewal tells them.
+        """
+        self._say(
+            replace(
+                self._idle,
+                run=run,
+                shape=shape_of(topology),
+                parallelism=topology.parallelism,
+            )
+        )
+
+    def attend_none(self, trouble: str = "") -> None:
+        """Have spout workers send to no run from now on; otherwise as ``attend``.
+
+        ``trouble`` is the reason, which monitors show.
+        """
+        self._say(replace(self._idle, trouble=trouble))
+
+    def close(self) -> None:
+        """Give the lease up. Idempotent."""
+        with self._lock, suppress(RedisUnavailableError):
+            self._closed.set()
+            self._drop()
+            self._lease.leave(self._me.driver)
+
+    def _say(self, me: Holder) -> None:
+        with self._lock, suppress(RedisUnavailableError):
+            if self._held:
+                self._me = me
+                self._take()
+
+    def _take(self) -> None:
+        if self._closed.is_set() or not self._lease.take(self._me):
+            self._drop()
+        else:
+            self._held = True
+
+    def _drop(self) -> None:
+        self._held = False
+        self._me = self._idle
+
+    def _renew(self) -> None:
+        while not self._closed.wait(_RENEW_S):
+            with self._lock:
+                if not self._held:
+                    continue
+                try:
+                    self._take()
+                except AckerError as error:
+                    # Errors that need an operator are raised on the driver's own thread.
+                    log.debug("the lease is not renewed: %s", error, extra={"event": "redis_away"})
+
+
+LASTS = timedelta(seconds=10)
+_STRANGE = (ValueError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """Report of a spout task about itself."""
+
+    active: bool
+    # Tuples in flight, tracked ones.
+    pending: int
+    # Age of the oldest of them; 0 if there is none.
+    oldest_s: float = 0.0
+    # Failed messages that the spout holds until their back-off is over.
+    in_back_off: int = 0
+    # Where its worker runs, added by ``SpoutSeats``; None: not reported.
+    whereabouts: Whereabouts | None = None
+
+
+NEW = Presence(active=False, pending=0)
+
+
+class SpoutSeats:
+    """The spout seats of one topology. Calls are as ``Presences`` says; each worker draws its name.
+
+    While Redis is away or has lost its memory, two workers may believe for a moment that they have
+    the same task. The worker that opened the outcome feed later hears of all its messages. The
+    earlier worker may miss outcomes, which the later one has read and deleted: these messages time
+    out and are delivered again. No message is acked wrongly, because roots are unique.
+    """
+
+    def __init__(self, presences: Presences, whereabouts: Whereabouts | None = None) -> None:
+        """``whereabouts`` says where the worker runs that takes seats."""
+        self._presences = presences
+        self._place = [whereabouts.packed()] if whereabouts else []
+        self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
+
+    def take(self, worker: str, task_ids: Iterable[int]) -> int | None:
+        """Take the first free task and return it; None if each has a worker.
+
+        One round trip per task.
+        """
+        return next((task for task in task_ids if self.report(worker, task, NEW)), None)
+
+    def report(
+        self, worker: str, task_id: int, presence: Presence, *, by_force: bool = False
+    ) -> bool:
+        """Report a task, which renews its seat; False if another worker has it.
+
+        Call it every second. ``by_force``: the operator has given the task to this worker.
+        """
+        oldest_s = round(presence.oldest_s, 3)
+        figures = [presence.active, presence.pending, oldest_s, presence.in_back_off]
+        said = json.dumps([*figures, *self._place])
+        return self._presences.take(_seat(task_id), Attendant(worker, said), by_force=by_force)
+
+    def leave(self, worker: str, task_id: int) -> None:
+        """Give up the task. Idempotent; leaves another worker's seat alone."""
+        self._presences.leave(_seat(task_id), worker)
+
+    def present(self, task_ids: range) -> dict[int, Presence]:
+        """Return the reports of the tasks that have a worker."""
+        there = {}
+        seats = [_seat(task_id) for task_id in task_ids]
+        for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
+            if found is None:
+                continue
+            try:
+                there[task_id] = _presence(found.note)
+            except _STRANGE as error:
+                self._unreadable.pass_over(
+                    f"the presence of spout task {task_id}", found.note.encode(), error
+                )
+        return there
+
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+        self._presences.close()
+
+
+def _seat(task_id: int) -> Seat:
+    return Seat(f"spout-task-{task_id}", LASTS)
+
+
+def _presence(said: str) -> Presence:
+    """Read a report. Raises one of ``_STRANGE`` if ``report`` of this version did not write it."""
+    active, pending, oldest_s, in_back_off, *more = json.loads(said)
+    counts = isinstance(pending, int) and isinstance(in_back_off, int)
+    if not isinstance(active, bool) or not counts or not math.isfinite(oldest_s):
+        raise TypeError("not what a spout task says of itself")
+    return Presence(
+        active=active,
+        pending=pending,
+        oldest_s=oldest_s,
+        in_back_off=in_back_off,
+        whereabouts=unpacked(str(more[0])) if more else None,
+    )

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import Presences
+from tiercel.workers.control.presence import Holder, Lease, Presence, Presences, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.errors import UsageError
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """``tiercel demo``: real text, with faults, compared with an independent count.
 
 session   publishes, runs, kills a worker, waits for the end, measures and reports
-text      the lines and their independent count
 topology  word count with and without injected faults
 """

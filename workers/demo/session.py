@@ -1,13 +1,18 @@
-"""The demo itself: publish, count, kill a worker, wait for the end, and compare."""
+"""The demo itself: publish, count, kill a worker, wait for the end, and compare with an independent
+count of the text, which shares no code with the topology.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,15 +30,110 @@ from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.publishing.dead_letters import show as show_dead_letters
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.workers.config import Settings
-from tiercel.workers.demo import topology as demo
 from tiercel.workers.demo import topology as demo_topology
-from tiercel.workers.demo.text import Text, load, with_poison
-from tiercel.workers.errors import WorkersError
+from tiercel.workers.errors import UsageError, WorkersError
+from tiercel.workers.lifecycle import set_up_logging
 from tiercel.workers.loading import load_topology
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.run import LocalRun, spout_name
-from tiercel.workers.logs import set_up_logging
 from tiercel.workers.terminal import cell, say
+
+_WORD = re.compile(r"\S+")
+_FIRST_WORD = re.compile(r'\{"first_word": (\d+)')
+
+
+@dataclass(frozen=True)
+class Text:
+    """Non-blank lines, with the number of the first word of each; words are numbered over the whole
+    text.
+    """
+
+    lines: Sequence[str]
+    first_word: Sequence[int]
+    words: int
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> Text:
+        """Number the words of the lines."""
+        first_word = []
+        total = 0
+        for line in lines:
+            first_word.append(total)
+            total += len(_WORD.findall(line))
+        return cls(lines, first_word, total)
+
+    def bodies(self) -> Iterator[bytes]:
+        """One JSON message per line: the sentence and the number of its first word."""
+        for line, first in zip(self.lines, self.first_word, strict=True):
+            yield json.dumps({"first_word": first, "sentence": line}).encode()
+
+    def line_of(self, body: str) -> int:
+        """Return the line of a message, found by the beginning of its body."""
+        found = _FIRST_WORD.match(body)
+        if found is None:
+            raise ValueError(f"{body!r:.80} is no message of this text")
+        return bisect_right(self.first_word, int(found[1])) - 1
+
+    def length(self, line: int) -> int:
+        """Number of words of a line."""
+        return len(_WORD.findall(self.lines[line]))
+
+    def counts(self, without: set[int]) -> Counter[str]:
+        """Count each word of the text, leaving out the lines with these indices."""
+        return Counter(
+            word
+            for i, line in enumerate(self.lines)
+            if i not in without
+            for word in _WORD.findall(line)
+        )
+
+    def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:
+        """Return the lines with at least one word that is not marked in ``seen``.
+
+        Bit n, most significant first, is word n.
+        """
+        missing = []
+        for i, (line, first) in enumerate(zip(self.lines, self.first_word, strict=True)):
+            if i not in without and not all(
+                _bit(seen, first + n) for n in range(len(_WORD.findall(line)))
+            ):
+                missing.append(i)
+        return missing
+
+
+def load(path: Path | None, repeat: int) -> list[str]:
+    """Return the non-blank lines of a file, ``repeat`` times over; without a file the lines of the
+    Python language reference, which comes with CPython.
+    """
+    if path is None:
+        from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, wanted by the demo only
+
+        text = "\n".join(topics[name] for name in sorted(topics))
+    else:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {path} as UTF-8 text: {error}") from error
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UsageError(f"{path} has no lines to count; name a text file")
+    return lines * repeat
+
+
+def with_poison(lines: Sequence[str], count: int) -> list[str]:
+    """The lines with ``count`` poison lines spread among them."""
+    mixed = list(lines)
+    for number in range(count):
+        mixed.insert(
+            len(mixed) * (number + 1) // (count + 1), f"{demo_topology.POISON} {number + 1}"
+        )
+    return mixed
+
+
+def _bit(bits: bytes, position: int) -> bool:
+    byte = position >> 3
+    return byte < len(bits) and bool(bits[byte] & (0x80 >> (position & 7)))
+
 
 _POISON_LINES = 3
 _LOOK_S = 0.25
@@ -172,16 +272,16 @@ class Observer:
     def __init__(self, settings: Settings) -> None:
         self._amqp = settings.amqp or ""
         self._management = settings.management
-        self._redis = connect(settings.redis_urls[0], demo.COUNTS_KEY)
-        self._metrics = RedisMetrics(settings.redis_urls[0], demo.NAME)
+        self._redis = connect(settings.redis_urls[0], demo_topology.COUNTS_KEY)
+        self._metrics = RedisMetrics(settings.redis_urls[0], demo_topology.NAME)
         self._published = 0
 
     def reset(self) -> None:
         """Forget what an earlier demo left on servers that were there before."""
         self._metrics.clear()
         with translated("clear the counts"):
-            self._redis.delete(demo.COUNTS_KEY, demo.SEEN_KEY)
-        declare_queue(self._amqp, demo.WORK_QUEUE)
+            self._redis.delete(demo_topology.COUNTS_KEY, demo_topology.SEEN_KEY)
+        declare_queue(self._amqp, demo_topology.WORK_QUEUE)
 
     def publish(self, text: Text, console: Console) -> None:
         """Publish the text, one line per message, with a progress bar."""
@@ -189,12 +289,14 @@ class Observer:
         with Progress(*columns, console=console) as progress, Publisher(self._amqp) as publisher:
             bar = progress.add_task("published", total=len(text.lines))
             self._published = publisher.publish(
-                demo.QUEUE, text.bodies(), on_confirmed=lambda count: progress.advance(bar, count)
+                demo_topology.QUEUE,
+                text.bodies(),
+                on_confirmed=lambda count: progress.advance(bar, count),
             )
 
     def sample(self, text: Text) -> DemoProgress:
         """Measure the progress."""
-        counts = total_of(self._metrics.totals(), demo.SPOUT)
+        counts = total_of(self._metrics.totals(), demo_topology.SPOUT)
         depth = self._depth()
         waiting = depth.ready + (depth.delayed or 0)
         return DemoProgress(
@@ -218,12 +320,12 @@ class Observer:
     def audit(self, text: Text) -> Audit:
         """Everything there is to compare; call it when the workers have ended."""
         depth = self._depth()
-        counts = total_of(self._metrics.totals(), demo.SPOUT)
+        counts = total_of(self._metrics.totals(), demo_topology.SPOUT)
         with translated("read the counts"):
             words: list[tuple[bytes, float]] = self._redis.zrange(
-                demo.COUNTS_KEY, 0, -1, withscores=True
+                demo_topology.COUNTS_KEY, 0, -1, withscores=True
             )  # type: ignore[assignment]
-            seen: bytes = self._redis.get(demo.SEEN_KEY) or b""  # type: ignore[assignment]
+            seen: bytes = self._redis.get(demo_topology.SEEN_KEY) or b""  # type: ignore[assignment]
         return Audit(
             published=self._published,
             ready=depth.ready + (depth.delayed or 0),
@@ -238,17 +340,17 @@ class Observer:
         )
 
     def _depth(self) -> QueueDepth:
-        return depths(self._amqp, [demo.QUEUE], self._management)[0]
+        return depths(self._amqp, [demo_topology.QUEUE], self._management)[0]
 
     def _words(self, text: Text, depth: QueueDepth) -> int:
         with translated("read the counts"):
-            seen: int = self._redis.bitcount(demo.SEEN_KEY)
+            seen: int = self._redis.bitcount(demo_topology.SEEN_KEY)
         return seen + sum(text.length(line) for line in self._dead_lines(text, depth))
 
     def _dead_lines(self, text: Text, depth: QueueDepth) -> set[int]:
         if not depth.dead_lettered:
             return set()
-        letters = show_dead_letters(self._amqp, demo.QUEUE, limit=depth.dead_lettered)
+        letters = show_dead_letters(self._amqp, demo_topology.QUEUE, limit=depth.dead_lettered)
         return {text.line_of(letter.preview) for letter in letters}
 
 

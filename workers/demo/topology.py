@@ -20,7 +20,6 @@ from tiercel.spark_jobs.bolts.collecting import BasicCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.topology.builder import TopologyBuilder
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.demo.text import POISON
 
 NAME = "tiercel-demo"
 QUEUE = "tiercel-demo"
@@ -33,6 +32,8 @@ WORK_QUEUE = WorkQueue(
     retry=RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1)),
 )
 SPOUT = "sentences"
+# A line that begins with this makes the bolt raise each time.
+POISON = "\N{SKULL AND CROSSBONES} poison"
 
 
 class SplitNumbered(BasicBolt):

@@ -22,9 +22,7 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 from tiercel.workers.control.contract import Control, Rebalance, State
-from tiercel.workers.control.lease import Lease
-from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.driver.keeper import Keeper
+from tiercel.workers.control.presence import UNATTENDED_S, Keeper, Lease
 from tiercel.workers.lifecycle import Heartbeat
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
-from tiercel.workers.driver.keeper import Keeper
+from tiercel.workers.control.presence import Keeper
 from tiercel.workers.driver.run_watch import (
     Ended,
     Hosts,

@@ -10,7 +10,7 @@ from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.rows import BoltRow
-from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, tasks_named
+from tiercel.workers.monitoring.tables import count, duration, per_second, seconds, tasks_named
 
 # Share of its time that a busy task spends in its bolt.
 BUSY = 0.8

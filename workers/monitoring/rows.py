@@ -18,9 +18,8 @@ from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.graph import Component, Graph
-from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import UNATTENDED_S, Presence
+from tiercel.workers.control.registry import Component, Graph
 
 # Counts per thousand seconds, and nanoseconds.
 _PER_SECOND = 1e3

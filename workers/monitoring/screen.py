@@ -35,9 +35,9 @@ from tiercel.workers.monitoring.tables import (
     Column,
     Kind,
     TableKind,
+    span,
 )
 from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Watcher
-from tiercel.workers.monitoring.wording import span
 from tiercel.workers.terminal import cell
 
 R = TypeVar("R")

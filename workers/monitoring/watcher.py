@@ -1,4 +1,5 @@
-"""Reads the figures that a topology's processes left in Redis, and the depths of its queues.
+"""Reads the figures that a topology's processes left in Redis, the depths of its queues, and their
+dead letters.
 
 The views have no other source.
 """
@@ -9,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,9 +28,11 @@ from tiercel.acker.metrics.windows import Counts, Window
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
 from tiercel.queues.errors import QueuesError
+from tiercel.queues.publishing import dead_letters
+from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import (
     Registry,
@@ -37,12 +40,15 @@ from tiercel.workers.control.registry import (
     known_topologies,
     topology_named,
 )
-from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
 from tiercel.workers.monitoring.rows import Readings
 
+# Letters per queue, the oldest. Their bodies are kept, at most 64 KiB of each.
+SHOWN = 50
+PAUSE_S = 5.0
+Show = Callable[[str, int], Sequence[DeadLetter]]
 log = logging.getLogger(__name__)
 # Errors that are read at once; views group them by reason.
 ERRORS_SHOWN = 200
@@ -422,3 +428,79 @@ def _known(redis_urls: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str,
 def _own_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Own:
     with closing(TopologyReader(redis_urls, note)) as reader:
         return reader.read(Window.ALL_TIME).own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """The oldest dead letters of one queue."""
+
+    letters: Sequence[DeadLetter] = ()
+    # RabbitMQ's answer, if it refused.
+    problem: str | None = None
+
+
+NOTHING_LISTED = Listing()
+
+
+@dataclass(slots=True)
+class _Place:
+    found: Listing
+    # Number of letters, by the depths, at the time of reading.
+    depth: int
+    looked_at: float
+
+
+class DeadLetterCache:
+    """The dead letters of all queues, as they were last read, for any number of pages. Thread-safe.
+
+    RabbitMQ counts each reading as a delivery, and before 4.3 moves a letter after three of them.
+    So a queue is read again only when the number of its letters has changed.
+    """
+
+    def __init__(
+        self, amqp_url: str, show: Show | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._show = show or (lambda queue, limit: dead_letters.show(amqp_url, queue, limit))
+        self._clock = clock
+        self._looking = threading.Lock()
+        self._places: dict[str, _Place] = {}
+
+    def listed(self, queue: str, depth: int | None) -> Listing:
+        """Return the letters of a queue that has ``depth`` of them now; None: unknown.
+
+        Reads the queue at most once per five seconds, and only if the number has changed.
+        """
+        with self._looking:
+            place = self._places.get(queue)
+            if depth is None or (place is None and not depth):
+                return NOTHING_LISTED
+            if place is None or self._is_old(place, depth):
+                place = self._look(queue, depth)
+            return place.found
+
+    def look(self, queue: str) -> Sequence[DeadLetter]:
+        """Read the queue now. Raises QueuesError."""
+        with self._looking:
+            letters = self._show(queue, SHOWN)
+            self._keep(queue, Listing(letters=letters), len(letters))
+            return letters
+
+    def _is_old(self, place: _Place, depth: int) -> bool:
+        if len(place.found.letters) >= SHOWN:
+            # More letters, behind the oldest, would not be shown anyway.
+            place.depth = max(depth, place.depth)
+        if self._clock() < place.looked_at + PAUSE_S:
+            return False
+        return place.found.problem is not None or depth != place.depth
+
+    def _look(self, queue: str, depth: int) -> _Place:
+        try:
+            found = Listing(letters=self._show(queue, SHOWN))
+        except QueuesError as error:
+            found = Listing(problem=redact(str(error)))
+        return self._keep(queue, found, depth)
+
+    def _keep(self, queue: str, found: Listing, depth: int) -> _Place:
+        place = _Place(found, depth, self._clock())
+        self._places[queue] = place
+        return place

@@ -28,7 +28,7 @@ from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.topology.graph import Topology, shape_of
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.spout.tally import Tally
 
 _RETRY_SECONDS = 0.2

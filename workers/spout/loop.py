@@ -25,7 +25,7 @@ from tiercel.spark_jobs.running.slices import Spacing
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import (
     BATCH_TUPLES,

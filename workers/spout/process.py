@@ -19,10 +19,9 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease, Presence
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import Presence
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import Outbox, TaskCollector

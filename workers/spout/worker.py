@@ -22,8 +22,8 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.contract import Control, State
+from tiercel.workers.control.presence import Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 from tiercel.workers.lifecycle import Heartbeat, on_signals, patiently
 from tiercel.workers.processes import Child, Supervisor
 from tiercel.workers.spout.process import SpoutProcess, spout_spec

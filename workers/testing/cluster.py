@@ -21,16 +21,22 @@ from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology, check_has_bolts
 from tiercel.workers.control.contract import MemoryControl, State
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
-from tiercel.workers.testing.capture import Seen, watched
-from tiercel.workers.testing.engine import Engine, LocalClusterError, SimulatedClock, Ticks, absent
-from tiercel.workers.testing.feeder import FeederSpout
+from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
+from tiercel.workers.testing.engine import (
+    Engine,
+    LocalClusterError,
+    Seen,
+    SimulatedClock,
+    Ticks,
+    absent,
+    watched,
+)
 from tiercel.workers.testing.memory_engine import MemoryEngine
 from tiercel.workers.testing.spouts import SpoutTasks, Surroundings
 from tiercel.workers.testing.stand_ins import (
     PUBLISHED,
     BodyFeeder,
+    FeederSpout,
     PublishedMessage,
     RefusedBody,
     places_of,

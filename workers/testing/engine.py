@@ -1,26 +1,39 @@
-"""The contract of an engine, which runs the bolts of a ``LocalCluster``; simulated time, and the
-ticks in it.
+"""The parts that both engines of a ``LocalCluster`` share: their contract, simulated time and the
+ticks in it, and the capture of what components emit.
+
+One more bolt captures, as in Storm's own kit: it gets a copy of every stream. It
+receives only tuples that really left a task: not the ones that a ``BasicBolt`` emitted for a tuple
+that failed. A direct stream names its receivers itself, so the kit adds an untracked copy of its
+chunks: see ``CopyingInboxes``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.chunk import encode
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import Parcel, Sender
+import numpy as np
+
+from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.inbox.chunk import Chunk, Lineage, decode, encode
+from tiercel.acker.inbox.contract import Inbox, Inboxes
+from tiercel.acker.inbox.records import NO_CALLS, Appended, Entry, InboxFigures, Parcel, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Metrics
 from tiercel.acker.metrics.traces import KnownError
+from tiercel.spark_jobs.bolts.bolt import BasicBolt
+from tiercel.spark_jobs.bolts.collecting import BasicCollector, TopologyContext
 from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
+from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.running.backlog import tick_for
 from tiercel.spark_jobs.state.store import StateStore
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
+from tiercel.spark_jobs.topology.grouping import Global
 
+CAPTURE = "__capture"
 _NS = 1_000_000_000
 
 
@@ -177,3 +190,194 @@ class LocalClusterError(SparkJobsError):
 def absent(kind: str, name: str, there: Iterable[str]) -> LocalClusterError:
     """Return the error for a spout or a bolt that is not ``there``."""
     return LocalClusterError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(there)}")
+
+
+class Seen:
+    """The tuples of each stream so far."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+
+    def add(self, tup: Tuple) -> None:
+        """Add a tuple that left a task."""
+        self._values[tup.source_component, tup.source_stream].append(list(tup.values))
+
+    def of(self, component: str, stream: str) -> list[list[Any]]:
+        """Return copies, which a test may change."""
+        return [list(values) for values in self._values[component, stream]]
+
+
+class _Capture(BasicBolt):
+    """Runs in the process of the test, and adds its tuples to the ``Seen`` there."""
+
+    transient = frozenset({"_seen"})
+
+    def __init__(self, seen: Seen | None = None) -> None:
+        self._seen = seen
+
+    def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - it emits nothing
+        if self._seen is not None:
+            self._seen.add(tup)
+
+    def __deepcopy__(self, memo: object) -> _Capture:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., _Capture], tuple[()]]:
+        # It travels to Spark with the topology, but never runs there.
+        return _Capture, ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Watched(Topology):
+    """The user's topology and the capturing bolt, which is hidden from the components."""
+
+    # The name that components see, where an engine gives the topology another one.
+    shown_name: str
+
+    def context_of(self, task_id: int) -> TopologyContext:
+        context = super().context_of(task_id)
+        targets = {
+            stream: [bolt for bolt in bolts if bolt != CAPTURE]
+            for stream, bolts in context.targets.items()
+        }
+        tasks = {bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE}
+        return replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
+
+
+def watched(topology: Topology, seen: Seen) -> Topology:
+    """Return the topology with the capturing bolt; the ids of its own tasks do not change."""
+    subscriptions = tuple(
+        Subscription(component=component, stream=stream, grouping=Global())
+        for component in (*topology.spouts, *topology.bolts)
+        for stream in topology.spec(component).streams
+        if stream not in topology.spec(component).direct
+    )
+    capture = BoltSpec(
+        bolt=_Capture(seen), parallelism=1, overrides={}, streams={}, subscriptions=subscriptions
+    )
+    return _Watched(
+        name=topology.name,
+        shown_name=topology.name,
+        config=topology.config,
+        spouts=topology.spouts,
+        bolts={**topology.bolts, CAPTURE: capture},
+    )
+
+
+def _copier(sender: Sender, target: int) -> Sender:
+    """Return the sender of copies, one per target, because a parcel that found no room is sent
+    again alone.
+    """
+    return replace(sender, task=sender.task << 32 | target)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithCopy:
+    """The append of a parcel, after that of its copy."""
+
+    copy: Effect[Appended]
+    effect: Effect[Appended]
+
+    def perform(self) -> Appended:
+        self.copy.perform()
+        return self.effect.perform()
+
+
+class CopyingInboxes:
+    """``Inboxes`` that append copies of direct streams' chunks for the capturing bolt."""
+
+    def __init__(self, inboxes: Inboxes, topology: Topology, *, bounded: bool = True) -> None:
+        """Not ``bounded``: for a thread that cannot wait for room, because it makes the room
+        itself.
+        """
+        self._inboxes = inboxes
+        self._topology = topology
+        self._bounded = bounded
+        self._capture = topology.task_ids(CAPTURE)[0]
+
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
+        if not self._bounded:
+            parcels = [replace(parcel, bounded=False) for parcel in parcels]
+        effects = self._inboxes.append(run, sender, number, parcels)
+        return [
+            _WithCopy(self._copying(run, sender, number, copied), effect)
+            if (copied := self._copied(parcel))
+            else effect
+            for parcel, effect in zip(parcels, effects, strict=True)
+        ]
+
+    def _copying(self, run: str, sender: Sender, number: int, copied: Parcel) -> Effect[Appended]:
+        parcel = replace(copied, target=self._capture)
+        [effect] = self._inboxes.append(run, _copier(sender, copied.target), number, [parcel])
+        return effect
+
+    def _copied(self, parcel: Parcel) -> Parcel | None:
+        copies = [copy for chunk in parcel.chunks for copy in self._copies(chunk)]
+        if not copies:
+            return None
+        chunks = [chunk for chunk, _ in copies]
+        counts = [count for _, count in copies]
+        return Parcel(
+            target=parcel.target, chunks=chunks, tuples=counts, bounded=False, part=parcel.part
+        )
+
+    def _copies(self, payload: bytes) -> list[tuple[bytes, int]]:
+        chunk = decode(payload)
+        route = chunk.route
+        count = chunk.values.num_rows
+        if (
+            is_system(route.component)
+            or route.stream not in self._topology.spec(route.component).direct
+        ):
+            return []
+        none = np.empty(0, np.uint64)
+        untracked = Lineage(offsets=np.zeros(count + 1, np.int32), roots=none, edges=none)
+        route = replace(route, target_task=self._capture)
+        return [(encode(Chunk(route=route, values=chunk.values, lineage=untracked)), count)]
+
+    def draw_sender(self) -> Sender:
+        return self._inboxes.draw_sender()
+
+    def adopt(self, run: str, tasks: Sequence[int]) -> None:
+        self._inboxes.adopt(run, tasks)
+
+    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
+        return self._inboxes.drain(run)
+
+    def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
+        self._inboxes.discard(run, task, positions)
+
+    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
+        return self._inboxes.figures(tasks)
+
+    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
+        return self._inboxes.snapshots(run)
+
+    def forget_snapshot(self, run: str, task: int) -> None:
+        self._inboxes.forget_snapshot(run, task)
+
+    def draw(self, run: str, task: int) -> int:
+        return self._inboxes.draw(run, task)
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        self._inboxes.fence(run, sender, [*targets, self._capture])
+        if self._topology.spec(self._topology.component_of(sender.task)).direct:
+            for target in targets:
+                self._inboxes.fence(run, _copier(sender, target), [self._capture])
+
+    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
+        return self._inboxes.open(run, task, attempt, line)
+
+    def beat(
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float] = NO_CALLS,
+        place: str = "",
+    ) -> list[int]:
+        return self._inboxes.beat(run, attempts, doing_s, place)
+
+    def close(self) -> None:
+        self._inboxes.close()

@@ -29,8 +29,8 @@ from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.redis_ledger import open_ledger
+from tiercel.compose.embedded import EmbeddedRedis
 from tiercel.compose.errors import ServiceError
-from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.around import Around
@@ -42,8 +42,7 @@ from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.spark.travel import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of, spread
-from tiercel.workers.testing.capture import CAPTURE, CopyingInboxes
-from tiercel.workers.testing.engine import LocalClusterError
+from tiercel.workers.testing.engine import CAPTURE, CopyingInboxes, LocalClusterError
 
 _CORES = 2
 _LOOK_S = 0.005

@@ -17,15 +17,14 @@ from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control
-from tiercel.workers.control.lease import Lease
+from tiercel.workers.control.presence import Lease
 from tiercel.workers.spout.admission import LARGEST_BOUND, Admission
 from tiercel.workers.spout.collector import Outbox, TaskCollector
 from tiercel.workers.spout.loop import Orders, Pace, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
-from tiercel.workers.testing.capture import CAPTURE
-from tiercel.workers.testing.engine import Engine, SimulatedClock, absent
-from tiercel.workers.testing.feeder import FeederSpout
+from tiercel.workers.testing.engine import CAPTURE, Engine, SimulatedClock, absent
+from tiercel.workers.testing.stand_ins import FeederSpout
 
 _AT_ONCE = timedelta(0)
 

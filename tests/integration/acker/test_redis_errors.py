@@ -49,8 +49,7 @@ from tiercel.spark_jobs.suspects.book import Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.lease import DRIVER
-from tiercel.workers.control.presence import Attendant
+from tiercel.workers.control.presence import DRIVER, Attendant
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 

@@ -18,8 +18,8 @@ from redis import Redis
 
 from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
-from tiercel.compose import install, rabbitmq, redis_server
-from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose import embedded, install
+from tiercel.compose.embedded import EmbeddedRabbitMQ, EmbeddedRedis, EmbeddedServices
 from tiercel.compose.errors import (
     PortTakenError,
     ServiceMissingError,
@@ -28,8 +28,6 @@ from tiercel.compose.errors import (
 )
 from tiercel.compose.install import PLAIN_ENVIRONMENT as PLAIN
 from tiercel.compose.install import root_prefix
-from tiercel.compose.rabbitmq import EmbeddedRabbitMQ
-from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.compose.server import free_port
 from tiercel.queues.publishing.publisher import Publisher
 
@@ -203,7 +201,7 @@ def test_a_port_that_was_taken_in_between_is_drawn_again(
 ) -> None:
     taken = int(services.redis_url.rsplit(":", 1)[1].split("/")[0])
     ports = iter([taken])
-    monkeypatch.setattr(redis_server, "free_port", lambda: next(ports, None) or free_port())
+    monkeypatch.setattr(embedded, "free_port", lambda: next(ports, None) or free_port())
     with EmbeddedRedis() as server:
         assert f":{taken}/" not in server.url
 
@@ -247,7 +245,7 @@ def thief(port: int) -> Iterator[list[str]]:
 def test_another_user_who_takes_redis_port_first_hears_no_password(monkeypatch) -> None:
     port = free_port()
     drawn = iter([port])
-    monkeypatch.setattr(redis_server, "free_port", lambda: next(drawn, None) or free_port())
+    monkeypatch.setattr(embedded, "free_port", lambda: next(drawn, None) or free_port())
     with thief(port) as heard, EmbeddedRedis() as server, Redis.from_url(server.url) as client:
         assert f":{port}/" not in server.url
         assert client.ping()
@@ -270,7 +268,7 @@ def test_another_user_who_takes_the_port_while_redis_is_away_is_named(redis) -> 
 def test_another_user_who_takes_a_port_of_rabbitmq_first_hears_nothing(monkeypatch, number) -> None:
     port = free_port()
     drawn = iter([port if each == number else free_port() for each in range(3)])
-    monkeypatch.setattr(rabbitmq, "free_port", lambda: next(drawn, None) or free_port())
+    monkeypatch.setattr(embedded, "free_port", lambda: next(drawn, None) or free_port())
     with (
         thief(port) as heard,
         EmbeddedRabbitMQ() as server,
@@ -282,7 +280,7 @@ def test_another_user_who_takes_a_port_of_rabbitmq_first_hears_nothing(monkeypat
 
 
 def test_a_missing_program_is_one_line_that_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: None)
+    monkeypatch.setattr(embedded, "find_rabbitmq", lambda: None)
     with pytest.raises(
         ServiceMissingError,
         match=r"^rabbitmq-server not found; install with: sudo apt-get install rabbitmq-server$",

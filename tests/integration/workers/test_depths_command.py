@@ -32,10 +32,10 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.workers.cli.app import app
+from tiercel.workers.control.presence import Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
-from tiercel.workers.monitoring.page.tables import tables_of
+from tiercel.workers.monitoring.page.sections import tables_of
 from tiercel.workers.monitoring.tables import QUEUES
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 

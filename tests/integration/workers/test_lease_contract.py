@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.presences import InRedis
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.control.lease import DRIVER, Holder, Lease
+from tiercel.workers.control.presence import DRIVER, Holder, Lease
 
 A = Holder(
     driver="a",

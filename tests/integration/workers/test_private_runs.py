@@ -19,9 +19,8 @@ from tests.support.broker import plain_channel
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.connection.client import connect
-from tiercel.compose.embedded import EmbeddedServices
+from tiercel.compose.embedded import EmbeddedRedis, EmbeddedServices
 from tiercel.compose.errors import PortTakenError
-from tiercel.compose.redis_server import EmbeddedRedis
 from tiercel.workers.config import Settings
 from tiercel.workers.local import private as private_servers
 from tiercel.workers.local.addresses import claimed

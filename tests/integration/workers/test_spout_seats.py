@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.control.spout_seats import LASTS, NEW, Presence, SpoutSeats
+from tiercel.workers.control.presence import LASTS, NEW, Presence, SpoutSeats
 
 TASKS = range(3, 6)
 WORKING = Presence(active=True, pending=7, oldest_s=1.25, in_back_off=3)

@@ -17,8 +17,8 @@ import pytest
 from tests.support.broker import unique
 from tests.support.waiting import wait_until
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.spout_seats import SpoutSeats
 from tiercel.workers.control.steering import Steering
 
 pytestmark = pytest.mark.timeout(180)

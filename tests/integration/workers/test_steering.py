@@ -15,10 +15,9 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.contract import NO_REBALANCE, State
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.control.spout_seats import Presence, SpoutSeats
 
 
 @pytest.fixture

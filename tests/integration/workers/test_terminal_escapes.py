@@ -132,7 +132,7 @@ def test_what_a_refusal_names(tiercel, name):
 
 LOGS = """
 import logging
-from tiercel.workers.logs import set_up_logging
+from tiercel.workers.lifecycle import set_up_logging
 
 set_up_logging({format!r}, "info", "spout-1" + {evil!r})
 logging.getLogger("a" + {evil!r}).warning("failed: %s", {evil!r}, extra={{"reason": {evil!r}}})

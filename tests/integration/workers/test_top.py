@@ -28,7 +28,7 @@ from tiercel.acker.metrics.windows import Window
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.lease import Holder, Lease
+from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry, known_topologies
 from tiercel.workers.monitoring.exposition import registry_of

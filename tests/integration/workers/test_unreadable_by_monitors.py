@@ -19,9 +19,9 @@ from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
 from tiercel.examples.word_count import topology as word_count
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import NEW, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, topology_named
-from tiercel.workers.control.spout_seats import NEW, SpoutSeats
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher

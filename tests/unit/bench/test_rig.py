@@ -15,9 +15,7 @@ from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
-from tiercel.workers.control.spout_seats import NEW, SpoutSeats
+from tiercel.workers.control.presence import NEW, Holder, Lease, MemoryPresences, SpoutSeats
 
 
 class Parts:

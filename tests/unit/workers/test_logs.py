@@ -10,8 +10,8 @@ import warnings
 import pytest
 from rich.console import Console
 
-from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.workers.logs import JsonFormatter, TextFormatter, set_up_logging
+from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter, redact
+from tiercel.workers.lifecycle import set_up_logging
 
 
 @pytest.fixture(autouse=True)

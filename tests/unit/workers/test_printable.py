@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.spark_jobs.logs.formatters import printable
-from tiercel.workers.logs import JsonFormatter, TextFormatter
+from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter, printable
 from tiercel.workers.monitoring.screen import depth_table, error_table, own_table
-from tiercel.workers.monitoring.wording import body_text
+from tiercel.workers.monitoring.tables import body_text
 from tiercel.workers.terminal import cell, say
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiercel.spark_jobs.logs.formatters import LONGEST, redact
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import ConfigError
-from tiercel.workers.logs import JsonFormatter, TextFormatter
+from tiercel.workers.lifecycle import JsonFormatter, TextFormatter
 
 FORMS = (
     ("amqp", "amqp://user:{}@rabbit:5672/vhost"),

@@ -22,9 +22,8 @@ from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering, log_action
 from tiercel.workers.errors import WorkersError
-from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.page.limits import Lock, peer_of
-from tiercel.workers.monitoring.watcher import Addresses
+from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache
 
 Result = TypeVar("Result")
 _EXPECTED = (AckerError, QueuesError, WorkersError)

@@ -14,7 +14,7 @@ from tiercel.workers.monitoring.health import BUSY, ENGAGED, NOT_RUNNING
 from tiercel.workers.monitoring.overview import EdgeRow, Overview, SpoutRow
 from tiercel.workers.monitoring.rows import BoltRow
 from tiercel.workers.monitoring.sampler import Figures, Sample
-from tiercel.workers.monitoring.wording import count, duration, per_second
+from tiercel.workers.monitoring.tables import count, duration, per_second
 
 # Each page is sent all of its charts every two seconds.
 POINTS = 150

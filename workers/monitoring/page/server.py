@@ -20,13 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.exposition import Scrape, registry_of
-from tiercel.workers.monitoring.page.connections import BoundedConfig
-from tiercel.workers.monitoring.page.limits import Lock, Rooms, limit_reports
+from tiercel.workers.monitoring.page.limits import BoundedConfig, Lock, Rooms, limit_reports
 from tiercel.workers.monitoring.page.view import Page
 from tiercel.workers.monitoring.sampler import Sampler
-from tiercel.workers.monitoring.watcher import Addresses, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache, Watcher
 
 log = logging.getLogger(__name__)
 SOCKETS = "/_nicegui_ws/"

@@ -18,15 +18,20 @@ from nicegui import run, ui
 from tiercel.acker.metrics.windows import Window
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.dead_letter_cache import DeadLetterCache
 from tiercel.workers.monitoring.health import Grade, Health, health_of
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt
-from tiercel.workers.monitoring.page.component import ComponentSide, TracebackDialog
 from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of, graph_of
-from tiercel.workers.monitoring.page.letters import LetterList, table_of
 from tiercel.workers.monitoring.page.limits import Lock
-from tiercel.workers.monitoring.page.tables import DEAD, OWN, tables_of
+from tiercel.workers.monitoring.page.sections import (
+    DEAD,
+    OWN,
+    ComponentSide,
+    LetterList,
+    TracebackDialog,
+    table_of,
+    tables_of,
+)
 from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
 from tiercel.workers.monitoring.tables import (
     ACKER,
@@ -39,9 +44,14 @@ from tiercel.workers.monitoring.tables import (
     SPOUTS,
     TASKS,
     TableKind,
+    count,
+    duration,
+    per_second,
+    seconds,
+    span,
+    when,
 )
-from tiercel.workers.monitoring.watcher import Addresses, Look
-from tiercel.workers.monitoring.wording import count, duration, per_second, seconds, span, when
+from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache, Look
 
 # More would push the charts off the first screen.
 _HURTS = 6

@@ -11,7 +11,7 @@ from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.windows import Window
 from tiercel.spark_jobs.running.counting import ACKER, ACKER_TASK, edge_counter, edge_of
-from tiercel.workers.control.graph import graph_of
+from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
 

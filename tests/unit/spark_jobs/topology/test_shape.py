@@ -13,8 +13,7 @@ from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import shape_of
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
+from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
 from tiercel.workers.spout.collector import Attendance, BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tests.support.pump import Source
 from tiercel import BasicBolt, Bolt, Config, QueueSink, QueueSpout, TopologyBuilder, field
-from tiercel.workers.control.graph import Component, Edge, graph_of, pack_graph, unpack_graph
+from tiercel.workers.control.registry import Component, Edge, graph_of, pack_graph, unpack_graph
 
 
 class Split(BasicBolt):

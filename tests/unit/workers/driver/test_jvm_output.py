@@ -3,7 +3,7 @@ import os
 import sys
 
 from tests.support.waiting import wait_until
-from tiercel.workers.driver.jvm_output import JvmLogReader, as_log_records
+from tiercel.workers.driver.process import JvmLogReader, as_log_records
 
 BROKEN_PIPE = """Traceback (most recent call last):
   File "/somewhere/pyspark/daemon.py", line 264, in manager

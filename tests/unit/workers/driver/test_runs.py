@@ -23,11 +23,10 @@ from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
-from tiercel.workers.control import lease
+from tiercel.workers.control import presence
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
-from tiercel.workers.control.lease import DRIVER, Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
-from tiercel.workers.driver import keeper, run_watch, runs
+from tiercel.workers.control.presence import DRIVER, Holder, Lease, MemoryPresences
+from tiercel.workers.driver import run_watch, runs
 from tiercel.workers.driver.process import enter
 from tiercel.workers.driver.run_watch import RunContext
 from tiercel.workers.driver.runs import Runs
@@ -47,8 +46,8 @@ def topology():
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Everything is a tenth of what it is, but what a machine that stands still would end."""
-    monkeypatch.setattr(lease, "DRIVER", replace(DRIVER, lasts=timedelta(seconds=1.5)))
-    monkeypatch.setattr(keeper, "_RENEW_S", 0.1)
+    monkeypatch.setattr(presence, "DRIVER", replace(DRIVER, lasts=timedelta(seconds=1.5)))
+    monkeypatch.setattr(presence, "_RENEW_S", 0.1)
     for name in ("_LOOK_S", "_FIGURES_S"):
         monkeypatch.setattr(run_watch, name, 0.02)
     monkeypatch.setattr(runs, "_RESERVE_S", 0.02)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.workers.local.reload import Changes
+from tiercel.workers.local.run import Changes
 
 
 @pytest.fixture

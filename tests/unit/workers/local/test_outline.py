@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiercel.workers.config import child_environment
-from tiercel.workers.local.outline import Outline
+from tiercel.workers.local.run import Outline
 
 ROOT = Path(__file__).parents[4]
 TOPOLOGY = """
@@ -32,7 +32,7 @@ def topology():
 
 def outline(folder: Path, name: str) -> Outline:
     answer = folder / "answer"
-    module = "tiercel.workers.local.outline"
+    module = "tiercel.workers.local.run"
     subprocess.run(
         [sys.executable, "-m", module, name, str(answer)],
         cwd=folder,

@@ -4,7 +4,7 @@ import pytest
 
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.workers.monitoring.dead_letter_cache import PAUSE_S, SHOWN, DeadLetterCache
+from tiercel.workers.monitoring.watcher import PAUSE_S, SHOWN, DeadLetterCache
 
 
 def letter(number):

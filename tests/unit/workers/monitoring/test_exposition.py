@@ -13,7 +13,7 @@ from tiercel import QueueDepth
 from tiercel.acker.inbox.records import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.windows import Counted
-from tiercel.workers.control.graph import Component, Edge, Graph
+from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings

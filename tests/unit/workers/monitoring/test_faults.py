@@ -6,7 +6,8 @@ import pytest
 
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.traces import KnownError, TraceReport
-from tiercel.workers.monitoring.faults import grouped, heading_of, known_for
+from tiercel.workers.monitoring.overview import grouped, known_for
+from tiercel.workers.monitoring.tables import heading_of
 
 RAISED_AT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 THEN = datetime(2024, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from tiercel.acker.inbox.records import InboxFigures
 from tiercel.acker.metrics.windows import Counted
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import Presence
 from tiercel.workers.monitoring.health import Grade, health_of
 
 EDGES = (edge("lines", "split"),)

@@ -13,15 +13,14 @@ from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.acker.metrics.windows import Counted
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.graph import Component, Edge, Graph
-from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import UNATTENDED_S, Presence
+from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.tables import tables_of
+from tiercel.workers.monitoring.page.sections import tables_of
 from tiercel.workers.monitoring.rows import Readings
-from tiercel.workers.monitoring.tables import BOLTS, TASKS
-from tiercel.workers.monitoring.watcher import RateMeter
-from tiercel.workers.monitoring.wording import (
+from tiercel.workers.monitoring.tables import (
+    BOLTS,
+    TASKS,
     body_text,
     milliseconds,
     per_second,
@@ -29,6 +28,7 @@ from tiercel.workers.monitoring.wording import (
     span,
     tasks_named,
 )
+from tiercel.workers.monitoring.watcher import RateMeter
 
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
 GRAPH = Graph(

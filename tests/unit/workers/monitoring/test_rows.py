@@ -6,7 +6,7 @@ from tests.support.overviews import bolt_counts, edge, overview
 from tiercel.acker.inbox.records import InboxFigures
 from tiercel.acker.metrics.histogram import bucket_of
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import Presence
 
 SINCE = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -26,7 +26,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
-from tiercel.workers.control.graph import graph_of
+from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring import screen, tables
 from tiercel.workers.monitoring.overview import (
     AckerRow,
@@ -36,7 +36,7 @@ from tiercel.workers.monitoring.overview import (
     SpoutRow,
     overview_of,
 )
-from tiercel.workers.monitoring.page.tables import DEAD, OWN, definitions, rows_of
+from tiercel.workers.monitoring.page.sections import DEAD, OWN, definitions, rows_of
 from tiercel.workers.monitoring.rows import BoltRow, Readings
 from tiercel.workers.monitoring.tables import Kind, TableKind
 

@@ -22,8 +22,7 @@ from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
-from tiercel.workers.control.lease import Holder, Lease
-from tiercel.workers.control.presence import MemoryPresences
+from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
 from tiercel.workers.driver.process import enter
 from tiercel.workers.spout import collector as outbox_module
 from tiercel.workers.spout.admission import Admission

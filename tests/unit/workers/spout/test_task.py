@@ -20,7 +20,7 @@ from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State
-from tiercel.workers.control.spout_seats import Presence
+from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import Attendance
 from tiercel.workers.spout.loop import Patience, SpoutSettings

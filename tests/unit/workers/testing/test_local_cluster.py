@@ -257,7 +257,7 @@ def test_the_kit_does_not_import_pyspark():
 
 
 def test_without_a_redis_server_it_is_said_what_to_install_or_to_name(monkeypatch):
-    monkeypatch.setattr("tiercel.compose.redis_server.find_redis", lambda: None)
+    monkeypatch.setattr("tiercel.compose.embedded.find_redis", lambda: None)
     shared_redis_url.cache_clear()
     with pytest.raises(
         LocalClusterError,

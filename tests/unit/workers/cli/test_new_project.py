@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from tiercel.compose.embedded import __file__ as compose_file
 from tiercel.workers.cli.app import app, one_line_errors
+from tiercel.workers.cli.first_look import write_project
 from tiercel.workers.errors import UsageError
 from tiercel.workers.loading import load_topology
-from tiercel.workers.project.writer import write_project
 
 ROOT = Path(__file__).parents[4]
 FILES = {

@@ -1,17 +1,29 @@
-"""Writes the files of a new project."""
+"""The commands for a first look: ``new``, with the files of the project that it writes (their texts
+are in ``templates``), and ``demo``.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
 import sys
+import threading
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from tiercel.compose.errors import ServiceStoppedError
+from tiercel.workers.config import LogLevel, Settings
+from tiercel.workers.demo.session import run_demo
 from tiercel.workers.errors import UsageError
+from tiercel.workers.lifecycle import on_signals
+from tiercel.workers.terminal import say
 
+commands = typer.Typer()
 _HEADER = """\
 # {project} in containers: docker compose up --wait
 #
@@ -50,6 +62,50 @@ _FILES = {
 _STACK = "docker-compose.yml"
 
 
+@commands.command()
+def new(
+    folder: Annotated[
+        Path, typer.Argument(help="a new or empty folder; its name is the project's: my-project")
+    ],
+) -> None:
+    """Write a project: a topology that runs, its tests, and a compose file."""
+    names = write_project(folder)
+    say(
+        f"{folder} is there: a topology, its tests, and a compose file. Go on with\n"
+        f"\n"
+        f"    cd {folder}\n"
+        f"    pytest\n"
+        f"    tiercel run {names.module}:topology"
+    )
+
+
+@commands.command()
+def demo(
+    *,
+    calm: Annotated[bool, typer.Option("--calm", help="inject no faults")] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="the text to count; by default Python's language reference")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="publish the text this many times")] = 3,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="lowest level that is logged")
+    ] = "warning",
+) -> None:
+    """Count a real text while things fail, and show that nothing is lost."""
+    stopped = threading.Event()
+    on_signals(stopped.set)
+    # Always on private servers, even if the environment names others: it publishes and kills.
+    settings = Settings.load(log_level=log_level).model_copy(
+        update={"amqp": None, "redis": None, "management": None}
+    )
+    try:
+        code = run_demo(settings, text, repeat, stopped, calm=calm)
+    except ServiceStoppedError:
+        say("stopped")
+        code = 130
+    sys.exit(code)
+
+
 def write_project(folder: Path) -> ProjectNames:
     """Write a project into a folder that is new or empty; return the names in it.
 
@@ -78,7 +134,7 @@ def _refuse_what_is_there(folder: Path) -> None:
 
 
 def _template(name: str) -> str:
-    return (files("tiercel.workers.project") / "templates" / name).read_text("utf-8")
+    return (files("tiercel.workers.cli") / "templates" / name).read_text("utf-8")
 
 
 def _filled(text: str, names: ProjectNames) -> str:
