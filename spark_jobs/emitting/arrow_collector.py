@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import mix_array
+from tiercel.acker.ids import KEY_BYTES, Keys, lanes_of, mix_array
 from tiercel.acker.inbox.chunk import Rows
-from tiercel.acker.keys import KEY_BYTES, Keys, lanes_of
 from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import edge, edges, seed, seed_array
+from tiercel.acker.ids import LANES, Keys, child_keys, edge, edges, seed, seed_array
 from tiercel.acker.inbox.chunk import Lineage, Rows
-from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
 
 # Stands for the root of a spout tuple that is not tracked.

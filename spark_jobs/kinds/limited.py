@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from tiercel.queues.habits import habits_of
-from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.kinds.calls.limit_line import MOST_HELD, LimitLine, LineSettings
 from tiercel.spark_jobs.kinds.calls.line import OpenLine
@@ -15,7 +14,7 @@ from tiercel.spark_jobs.kinds.calls.returns import Returns
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
-from tiercel.spark_jobs.topology.grouping import Fields
+from tiercel.spark_jobs.topology.grouping import Fields, key_digest
 from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of
 from tiercel.spark_jobs.topology.ordering import ordered_by_of
 from tiercel.spark_jobs.topology.placement import line_at

@@ -20,7 +20,7 @@ from tiercel.acker.metrics.traces import (
     name_of,
     trace_counter,
 )
-from tiercel.spark_jobs.places import place_of, user_traceback
+from tiercel.spark_jobs.reasons import place_of, user_traceback
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tiercel.acker.connection.server import RedisEffect, RedisServer, script_source
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
 from tiercel.spark_jobs.errors import StaleTurnError, TurnAgainError
 from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.store import AGED_EVERY_S

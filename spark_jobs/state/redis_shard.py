@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tiercel.acker.connection.server import RedisEffect, RedisServer, script_source
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state.redis_keys import StateKeys
 from tiercel.spark_jobs.state.redis_marks import MarkShard

@@ -17,7 +17,6 @@ from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import python_values
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,
     Fields,
@@ -26,6 +25,7 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
     Stream,
+    key_hash,
 )
 
 # Tasks up to which looking for each is faster than sorting.

@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Unreadable

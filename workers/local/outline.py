@@ -15,7 +15,7 @@ from pathlib import Path
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.redaction import redact
-from tiercel.spark_jobs.places import is_users
+from tiercel.spark_jobs.reasons import is_users
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.loading import load_for_spark, module_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Token
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.suspects.case import DEATHS, Case, Suspect
 from tiercel.spark_jobs.suspects.memory import MemoryCaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
