@@ -2,15 +2,14 @@
 
 Step 7 of docs/one-message.md, an ack-val of 0, is in lua/apply.lua.
 
-ids           the 64-bit mix, edge ids derived with it, root ids drawn
-keys          keys of tuples, the same over all deliveries of a message
+ids           edge ids, root ids, keys of tuples the same over all deliveries, hashes
 ledger        contract of the ledger and its feed; the work of a call in canonical form
 memory        the ledger in memory
 redis_ledger  the ledger in Redis
 layout        its keys, and ids packed into them
 redis_feed    its outcome feed
 effects       calls of several stores that leave together
-connection    clients of Redis, and their errors as ours
+redis         clients of Redis, their errors as ours, scripts that leave together
 inbox         tuples that wait for each bolt task
 metrics       the counters
 limits        rates at which bolts may begin tuples

@@ -13,12 +13,12 @@ from typing import Any, cast
 import redis
 from redis import exceptions
 
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.pool import Command, Pool
-from tiercel.acker.connection.server import script_source
 from tiercel.acker.errors import AckerError
 from tiercel.acker.layout import unpack_failures, unpack_roots
 from tiercel.acker.ledger import Failure, Outcomes, joined
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.pool import Command, Pool
+from tiercel.acker.redis.scripts import script_source
 
 _START = "0-0"
 # ``close`` wakes a reader within this.

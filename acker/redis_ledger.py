@@ -12,15 +12,6 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from tiercel.acker.connection.client import check_version, connect
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import (
-    Reader,
-    RedisScript,
-    RedisServer,
-    RedisServers,
-    script_source,
-)
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import (
     SLICE,
@@ -51,6 +42,15 @@ from tiercel.acker.ledger import (
     canonical,
     conflict_of,
     total,
+)
+from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import (
+    Reader,
+    RedisScript,
+    RedisServer,
+    RedisServers,
+    script_source,
 )
 from tiercel.acker.redis_feed import FeedServer, Noted, RedisFeed, ShardFeed
 

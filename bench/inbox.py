@@ -35,12 +35,12 @@ import redis
 
 from bench.server import redis_server, server_seconds
 from bench.steps import Row, percentiles, steps
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.contract import Inbox, Inboxes
 from tiercel.acker.inbox.records import Appended, Bounds, Covered, Parcel, Sender
 from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.scripts import RedisServers
 
 _RUN = "run"
 _TASK = 4

@@ -26,9 +26,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.server import redis_server, server_seconds
-from tiercel.acker.connection.client import connect
 from tiercel.acker.ids import RootIds, mix_array
 from tiercel.acker.ledger import Ids, LedgerSpec, Token, Updates
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import RedisLedger
 
 _REGISTERED_AT_ONCE = 2_000

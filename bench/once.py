@@ -32,10 +32,10 @@ from bench.rig import WORDS, running, servers
 from bench.server import redis_server
 from bench.throughput import drain
 from bench.topologies.rows import DATABASE
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
-from tiercel.acker.keys import Said
+from tiercel.acker.ids import Said
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
 from tiercel.compose.embedded import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings

@@ -16,12 +16,12 @@ from pika import BlockingConnection, URLParameters
 
 from bench.probe import ProbeResults, environment
 from tiercel import Publisher
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import total_of
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.server import redis_server
 from tiercel import KeyValueState
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import Effect, perform_in_turn
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import StateTurn, Writes
 

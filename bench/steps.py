@@ -18,11 +18,12 @@ import redis
 
 from bench.server import server_seconds
 from tiercel import BasicBolt, BasicCollector, Spout, StatefulBolt, Topology, TopologyBuilder, Tuple
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.records import Sender
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
@@ -31,7 +32,6 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 

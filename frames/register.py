@@ -25,10 +25,9 @@ from pyspark.sql.types import StructType
 from tiercel.frames.columns import available, struct
 from tiercel.frames.options import SinkOptions, SourceOptions
 from tiercel.frames.post import tell
-from tiercel.frames.reading.look import QueueLook
-from tiercel.frames.reading.session import ReadOffset
-from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
-from tiercel.frames.writing.writers import RabbitMQStreamWriter, RabbitMQWriter
+from tiercel.frames.readers import QueueLook, RabbitMQStreamReader
+from tiercel.frames.session import ReadOffset
+from tiercel.frames.writers import RabbitMQStreamWriter, RabbitMQWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

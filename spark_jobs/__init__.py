@@ -11,11 +11,9 @@ running      one bolt task at work: steps and commits, the same for all bolts
 kinds        the kinds of bolts, one object each
 process      a process of bolt tasks
 emitting     what a bolt emits, acks and fails, and what that does to the trees
-hashing      of keys, the same everywhere
 logs         log records, of the user's bolts too
 whereabouts  where a process runs, and since when
-reasons      why a tuple failed, in one line
-places       the user's line that an error comes from, and its traceback
+reasons      why a tuple failed, in one line, with the user's line; tracebacks
 database     rows into a database, each once
 state        what the state of a StatefulBolt is, and the stores that keep it
 suspects     which tuple ended the process, or hangs in it

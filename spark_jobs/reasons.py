@@ -1,11 +1,106 @@
-"""Reasons of failures, in one readable line, for anything that a bolt raised or gave. Pure."""
+"""Reasons of failures, in one readable line, with the place in the user's code that an error comes
+from; and its traceback without our own frames. Pure.
+
+The user's code is all code outside tiercel and libraries: a bolt that calls ``json.loads`` has
+made its mistake in the line that calls it. Where the bolt itself is installed as a package, that
+package is the user's.
+"""
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from asyncio import CancelledError
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType, TracebackType
 
 from tiercel.acker.ledger import REASON_LENGTH
-from tiercel.spark_jobs.places import place_of
+
+# Of a traceback. The last lines say most, the first ones where it began.
+LONGEST = 8_000
+_HEAD = 2_000
+
+_OURS = "tiercel"
+_EXAMPLES = "tiercel.examples"
+_INSTALLED = {"site-packages", "dist-packages"}
+_STANDARD = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+
+
+def place_of(error: BaseException) -> str:
+    """Return ``helpers.py:12``, the innermost line of the user's code that the error went through.
+
+    Empty if it went through none. A module of a package is named with it: ``shop/helpers.py:12``.
+    """
+    frames = [each for each in _frames(error.__traceback__) if not _is_ours(each[0])]
+    if not frames:
+        return ""
+    own = [each for each in frames if not _is_library(each[1])]
+    if not own:
+        # The bolt itself is installed.
+        home = frames[0][0].partition(".")[0]
+        own = [each for each in frames if each[0].partition(".")[0] == home]
+    module, file, line = own[-1]
+    return f"{_shown(file, module)}:{line}"
+
+
+def is_users(module: str, file: str) -> bool:
+    """Return True for a module that is neither tiercel's nor a library's."""
+    return not _is_ours(module) and not _is_library(file)
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the traceback of an error, its causes included, from the user's first line on.
+
+    Of a long one the middle is left out.
+    """
+    first = error.__traceback__
+    while first is not None and _is_ours(_module(first.tb_frame)):
+        first = first.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, first or error.__traceback__)
+        text = "".join(lines).rstrip()
+    except Exception:  # noqa: BLE001 - a __str__ or a source of the user's
+        text = f"{type(error).__name__}: its traceback cannot be read"
+    if len(text) <= LONGEST:
+        return text
+    tail = LONGEST - _HEAD
+    return f"{text[:_HEAD]}\n… {len(text) - LONGEST:,} characters left out …\n{text[-tail:]}"
+
+
+def _frames(first: TracebackType | None) -> Iterator[tuple[str, str, int]]:
+    """Module, file and line of each frame, the outermost first."""
+    for frame, line in traceback.walk_tb(first):
+        yield _module(frame), frame.f_code.co_filename, line
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_ours(module: str) -> bool:
+    return (module == _OURS or module.startswith(f"{_OURS}.")) and not (
+        module == _EXAMPLES or module.startswith(f"{_EXAMPLES}.")
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_library(file: str) -> bool:
+    if file.startswith("<"):
+        return True
+    # Debian's packages lie within the standard library's folder as well.
+    return file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(Path(file).parts)
+
+
+@lru_cache(maxsize=1024)
+def _shown(file: str, module: str) -> str:
+    path = Path(file)
+    in_package = "." in module or path.stem == "__init__"
+    return f"{path.parent.name}/{path.name}" if in_package else path.name
+
 
 # Exceptions that end a bolt's call and not the Spark task: also ``sys.exit`` in some library, which
 # is only an error here.

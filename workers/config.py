@@ -36,8 +36,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tiercel.acker.connection.address import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.acker.errors import RedisRefusedError
+from tiercel.acker.redis.pool import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.workers.errors import ConfigError

@@ -15,8 +15,8 @@ from typing import Any
 from tiercel.queues.nouns import with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
-from tiercel.spark_jobs.places import place_of
-from tiercel.spark_jobs.spark.travel import check_travel
+from tiercel.spark_jobs.reasons import place_of
+from tiercel.spark_jobs.spark.shipping import check_travel
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
 

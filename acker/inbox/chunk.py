@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
+from tiercel.acker.ids import LANES
 from tiercel.acker.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
 from tiercel.acker.inbox.rules import is_line
-from tiercel.acker.keys import LANES
 
 # Numbers of rows.
 Rows = NDArray[np.int64]

@@ -78,10 +78,8 @@ class Inbox(Protocol):
     One thread only, but ``wake``.
     """
 
-    @property
-    def opened(self) -> Opened:
-        """Return the state that the attempt found."""
-        ...
+    # The state that the attempt found.
+    opened: Opened
 
     def take(
         self,

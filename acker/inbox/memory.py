@@ -296,14 +296,10 @@ class MemoryInbox:
         self._attended = attended
         self._changed = changed
         self._task = task
-        self._opened = opened
+        self.opened = opened
         self._line = line or MemoryLine()
         self._after = 0
         self._woken = False
-
-    @property
-    def opened(self) -> Opened:
-        return self._opened
 
     def take(
         self,

@@ -31,14 +31,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from tiercel.acker.connection.server import (
-    RedisEffect,
-    RedisScript,
-    RedisServer,
-    RedisServers,
-    script_source,
-)
 from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import (
     NO_CALLS,
     NO_CLAIMS,
@@ -70,6 +64,14 @@ from tiercel.acker.inbox.rules import (
     tasks_of,
     unfinished,
     unsealed,
+)
+from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.scripts import (
+    RedisEffect,
+    RedisScript,
+    RedisServer,
+    RedisServers,
+    script_source,
 )
 
 # Separates the number of a server from a position, where an inbox lies on a server that is not
@@ -341,9 +343,7 @@ class RedisInboxes:
     def _index(self, number: int, command: str, *tasks: int) -> Any:
         key = f"tiercel:{{{self._name}}}:inboxes"
         server = self._servers.at(number, key)
-        return server.command(
-            command, key, *tasks, read=_unchanged, verb="look for inboxes"
-        ).perform()
+        return server.command(command, key, *tasks, verb="look for inboxes").perform()
 
     def _marked(self, place: Place, entries: list[Entry]) -> list[Entry]:
         number, task = place
@@ -363,13 +363,9 @@ class RedisInbox:
         self._line = line
         self._attempt = (run, attempt)
         keys = (box.meta, box.progress, box.wake, box.snapshots)
-        self._opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
+        self.opened: Opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
         self._after = "0-0"
         self._woken = threading.Event()
-
-    @property
-    def opened(self) -> Opened:
-        return self._opened
 
     def take(
         self,
@@ -447,7 +443,7 @@ class RedisInbox:
     def wake(self) -> None:
         self._woken.set()
         box = self._box
-        box.server.command("RPUSH", box.wake, "", read=_unchanged, verb=box.verb("wake")).perform()
+        box.server.command("RPUSH", box.wake, "", verb=box.verb("wake")).perform()
 
     def close(self) -> None:
         pass
@@ -595,5 +591,6 @@ def _figures(reply: Any) -> InboxFigures:
     )
 
 
-def _unchanged(reply: Any) -> Any:
-    return reply
+def open_inboxes(spec: LedgerSpec) -> Inboxes:
+    """The inboxes, spread by task over all servers. Connects on its first call."""
+    return RedisInboxes(RedisServers(spec.urls), spec.topology)

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from tiercel.acker.connection.server import RedisScript, RedisServers, script_source
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.limits.contract import (
@@ -27,6 +26,7 @@ from tiercel.acker.limits.contract import (
     check_returned,
     check_wants,
 )
+from tiercel.acker.redis.scripts import RedisScript, RedisServers, script_source
 
 _TIMES_US = (LONGEST_WAIT_MS * 1000, GRACE_MS * 1000, CALLS_KEPT_MS * 1000)
 

@@ -14,9 +14,6 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from tiercel.acker.connection.client import connect_topology
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
@@ -46,6 +43,9 @@ from tiercel.acker.metrics.windows import (
     slot_of,
     slots_of,
 )
+from tiercel.acker.redis.clients import connect_topology
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import script_source
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536

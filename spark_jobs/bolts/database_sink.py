@@ -11,11 +11,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiercel.acker.keys import KEY_BYTES, Said, said_by
+from tiercel.acker.ids import KEY_BYTES, Said, said_by
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.database.opening import writer_at
 from tiercel.spark_jobs.database.rows import DatabaseAwayError, Fate, Outcome, Row, WriterSettings
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
@@ -271,3 +270,18 @@ def _begun(call: Callable[[], list[Outcome]]) -> Future[list[Outcome]]:
 
     threading.Thread(target=run, name="database", daemon=True).start()
     return future
+
+
+def writer_at(url: str, settings: WriterSettings, left: Sequence[int] = ()) -> Writer:
+    """Return a writer, which connects when it writes, and ends what others ``left`` then.
+
+    Raises TopologyError as ``engine_of`` does, and where SQLAlchemy is missing.
+    """
+    try:
+        from tiercel.spark_jobs.database.engine import engine_of  # noqa: PLC0415 - an extra
+        from tiercel.spark_jobs.database.writer import Writer  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise TopologyError(
+            f"DatabaseSink needs {error.name}: pip install 'tiercel[sql]'"
+        ) from error
+    return Writer(engine_of(url), settings, left)

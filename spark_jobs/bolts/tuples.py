@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiercel.acker.ids import KEY_BYTES, lanes_of
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.keys import KEY_BYTES, lanes_of
 from tiercel.queues.values.python_values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
@@ -69,7 +69,7 @@ class Tuple:
         self.seed = seed
         # That of the step which has it: ``emitting.record.Record``.
         self.record = record
-        # The key, and what ``acker.keys.said_by`` tells of the message.
+        # The key, and what ``acker.ids.said_by`` tells of the message.
         self.lanes = lanes
         # Emissions anchored to it so far.
         self.emitted = 0

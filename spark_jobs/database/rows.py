@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tiercel.acker.keys import Said
+from tiercel.acker.ids import Said
 
 # A user's function: writes what belongs to some rows, in the open transaction (SQLAlchemy's).
 Write = Callable[[Any, Sequence[Any]], None]

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import mix_array
+from tiercel.acker.ids import KEY_BYTES, Keys, lanes_of, mix_array
 from tiercel.acker.inbox.chunk import Rows
-from tiercel.acker.keys import KEY_BYTES, Keys, lanes_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Field, Schema

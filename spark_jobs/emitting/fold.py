@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import edge, edges, seed, seed_array
+from tiercel.acker.ids import LANES, Keys, child_keys, edge, edges, seed, seed_array
 from tiercel.acker.inbox.chunk import Lineage, Rows
-from tiercel.acker.keys import LANES, Keys, child_keys
 from tiercel.acker.ledger import Ids, Updates
 from tiercel.queues.errors import SchemaError
 from tiercel.spark_jobs.emitting.outputs import Anchors, TaskOutput, expanded

@@ -25,9 +25,9 @@ from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
+from tiercel.spark_jobs.topology.grouping import key_digest
 
 IDENTITY_BYTES = 8
 KEY_BYTES = 16

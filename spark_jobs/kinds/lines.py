@@ -23,13 +23,12 @@ from tiercel.acker.limits.contract import Grant, RateLimits
 from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
-from tiercel.spark_jobs.hashing import key_digest
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import waiting_roots
 from tiercel.spark_jobs.topology.bolt_settings import BoltLimit, limit_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology, line_at
-from tiercel.spark_jobs.topology.grouping import Fields
+from tiercel.spark_jobs.topology.grouping import Fields, key_digest
 
 
 class OpenLine:

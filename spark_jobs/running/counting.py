@@ -46,7 +46,7 @@ from tiercel.acker.metrics.traces import (
     trace_counter,
 )
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.places import place_of, user_traceback
+from tiercel.spark_jobs.reasons import place_of, user_traceback
 from tiercel.spark_jobs.running.step import Done
 
 ACKER = "__acker"

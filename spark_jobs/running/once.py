@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tiercel.acker.keys import KEY_BYTES, NO_KEY, said_by
+from tiercel.acker.ids import KEY_BYTES, NO_KEY, said_by
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Schema
@@ -276,7 +276,7 @@ ONCE_UNKEYED = "once_unkeyed"
 ONCE_UNSURE = "once_unsure"
 # Of a record: the digest of the body. The emissions follow.
 _CONTENT_BYTES = 16
-# Of a tuple's lanes: see ``acker.keys.said_by``.
+# Of a tuple's lanes: see ``acker.ids.said_by``.
 _SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
 _CONTENT = slice(KEY_BYTES + 8, KEY_BYTES + 8 + _CONTENT_BYTES)
 _AS_OLD_AS_ITS_DELIVERY = bytes(4)

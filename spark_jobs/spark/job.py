@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from tiercel.spark_jobs.spark.executors import start_failures, trouble_of
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.spark.travel import without_spouts
+from tiercel.spark_jobs.spark.shipping import without_spouts
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tiercel.acker.connection.client import connect_topology
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits.contract import LimitSpec, Rate
 from tiercel.acker.limits.redis_limits import open_limits
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.logs.relay import WorkerLogs
 from tiercel.spark_jobs.process.host import Host
@@ -25,7 +26,6 @@ from tiercel.spark_jobs.running.around import Around, ticks_of
 from tiercel.spark_jobs.running.copy import new_key
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import rates_of

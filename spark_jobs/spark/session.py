@@ -1,24 +1,31 @@
-"""The Spark context that a topology's tasks run in."""
+"""The Spark context that a topology's tasks run in, the versions that it needs, and the file with
+Spark's classes that its JVM starts faster with.
+
+A JVM that maps the file of classes starts in half the CPU time. The JVM writes it at the end of a
+run that practised what tiercel does. See docs/decisions/a-class-archive.md.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
+import shutil
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from tiercel.spark_jobs.errors import SparkEndedError, SparkUnavailableError
-from tiercel.spark_jobs.spark.archive import reading_options
 from tiercel.spark_jobs.spark.executors import (
     FIRST_STEADY_S,
     STEADY_S,
@@ -27,10 +34,14 @@ from tiercel.spark_jobs.spark.executors import (
     steady_slots,
     this_machine,
 )
-from tiercel.spark_jobs.spark.settings import SECRET, is_local, settings_of
+from tiercel.spark_jobs.spark.settings import SECRET, is_local, one_machine, quoted, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
-from tiercel.spark_jobs.spark.versions import check_versions
 
+# An archive that does not fit, such as after an update of Java, is passed over. That needs no
+# words on stdout.
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_OLDEST_SPARK = (4, 1)
+_OLDEST_JAVA = 17
 log = logging.getLogger(__name__)
 
 _ARCHIVE = "tiercel.zip"
@@ -262,3 +273,104 @@ def _started(settings: Mapping[str, str]) -> SparkContext:
         java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
         java.java.lang.System.setProperty(SECRET, secret)
     return SparkContext.getOrCreate(SparkConf().setAll(list(shown.items())))
+
+
+def check_versions() -> None:
+    """Raise SparkUnavailableError if PySpark or Java is missing or too old."""
+    found = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
+    if found < _OLDEST_SPARK:
+        raise SparkUnavailableError(
+            f"PySpark {pyspark.__version__} is too old: install pyspark 4.1 or newer"
+        )
+    java = shutil.which("java")
+    if java is None:
+        raise SparkUnavailableError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer: apt-get install openjdk-17-jre-headless"
+        )
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - found on PATH
+    version = re.search(r'version "(\d+)', answer)
+    if version is None or int(version[1]) < _OLDEST_JAVA:
+        shown = version[1] if version else "of unknown version"
+        raise SparkUnavailableError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get install "
+            "openjdk-17-jre-headless"
+        )
+
+
+def archive_path() -> Path:
+    """Beside Spark, whose classes they are."""
+    return Path(pyspark.__file__).parent / "tiercel.jsa"
+
+
+def reading_options() -> Sequence[str]:
+    """Return the options that make a JVM use the archive; nothing where there is none."""
+    path = archive_path()
+    return (quoted(f"-XX:SharedArchiveFile={path}"), _QUIET) if path.is_file() else ()
+
+
+@contextmanager
+def writing_options() -> Iterator[Sequence[str]]:
+    """Yield the options that make a JVM write the archive when it ends.
+
+    It must end within the block. The archive is used from then on.
+
+    Raises SparkUnavailableError where it cannot be written, and where the JVM did not write it.
+    """
+    path = archive_path()
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    if not os.access(path.parent, os.W_OK):
+        raise SparkUnavailableError(
+            f"cannot write {path}: run it as the user who installed Spark; Spark works without "
+            "it too"
+        )
+    try:
+        yield (quoted(f"-XX:ArchiveClassesAtExit={part}"), _QUIET)
+        if not part.exists():
+            raise SparkUnavailableError(
+                f"Java wrote no archive to {part}; Spark works without it too"
+            )
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+_PATIENCE_S = 600.0
+
+
+def practise(context: SparkContext) -> None:
+    """Do what a run does: a job whose tasks are in Python processes."""
+    context.setJobGroup("practice", "tiercel practises the start of a run")
+    context.parallelize(range(2), 2).mapPartitionsWithIndex(_same).collect()
+
+
+def _same(number: int, _: Iterable[int]) -> Iterator[int]:
+    yield number
+
+
+def end_java() -> None:
+    """End the JVM of this process and wait for it. No session can start here any more."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
+    if gateway is None:
+        return
+    gateway.shutdown()
+    # It ends when its standard input does.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=_PATIENCE_S)
+
+
+def make_class_archive() -> Path:
+    """Have Spark's JVM start faster from now on, in local mode; returns the file that was written.
+
+    Starts Spark, and ends the JVM of this process. Raises SparkUnavailableError.
+    """
+    with writing_options() as java_options:
+        spark = SparkUnit("tiercel prepare", "local[2]", one_machine(java_options))
+        try:
+            # First: what copies a Python process's last words keeps the stderr that there was when
+            # the process began.
+            spark.silence()
+            practise(spark.context)
+        finally:
+            spark.stop()
+            end_java()
+    return archive_path()

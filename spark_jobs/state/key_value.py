@@ -9,8 +9,8 @@ from typing import Any
 
 from tiercel.acker.effects import Effect
 from tiercel.acker.errors import AckerError
+from tiercel.acker.ids import hash_values
 from tiercel.spark_jobs.errors import BadStateError
-from tiercel.spark_jobs.hashing import hash_values
 from tiercel.spark_jobs.state.encoding import (
     Key,
     decode_key,

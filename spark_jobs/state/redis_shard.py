@@ -19,9 +19,9 @@ from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote
 
-from tiercel.acker.connection.server import RedisEffect, RedisServer, script_source
 from tiercel.acker.ids import mix
 from tiercel.acker.layout import shard_prefix
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
 from tiercel.spark_jobs.errors import (
     BadStateError,
     StaleTurnError,

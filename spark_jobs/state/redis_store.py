@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import RedisEffect, RedisServer, RedisServers
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, RedisServers
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.state import redis_shard
 from tiercel.spark_jobs.state.redis_shard import (

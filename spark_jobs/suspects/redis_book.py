@@ -12,9 +12,9 @@ from typing import Any
 
 import redis
 
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import Token
+from tiercel.acker.redis.errors import translated
 from tiercel.spark_jobs.suspects.book import Case, Suspect, decode_suspects, encode_suspects
 
 log = logging.getLogger(__name__)

@@ -13,21 +13,119 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.ids import hash_values, hashed_values, mix, mix_array
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.inbox.rules import line_of
 from tiercel.acker.ledger import Ids
+from tiercel.queues.errors import SchemaError
 from tiercel.queues.values.python_values import TEXTS, python_values
-from tiercel.queues.values.schema import Schema
+from tiercel.queues.values.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
-from tiercel.spark_jobs.errors import GroupingError, TopologyError
-from tiercel.spark_jobs.hashing import by_key, key_hash
+from tiercel.spark_jobs.errors import BadValuesError, GroupingError, TopologyError
+
+# A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type.
+KeyHash = Callable[[Sequence[Any]], int]
+T = TypeVar("T")
+
+# Keys remembered; a word that comes again costs one look-up.
+_CACHE = 100_000
+# Types that Arrow keeps as they are; everything else is hashed as it comes back from Arrow.
+_EXACT: dict[pa.DataType, type] = {
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.float64(): float,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
+}
+
+
+def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
+    """The hash of these fields."""
+    find = by_key(schema, fields, lambda found: found)
+    return lambda values: find(values, 0)
+
+
+def by_key(
+    schema: Schema, fields: Sequence[str], of: Callable[[int], T]
+) -> Callable[[Sequence[Any], int], T]:
+    """Return a function that applies ``of`` to the hash of these fields.
+
+    It is asked once per key; a second argument of the result is ignored.
+
+    The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column,
+    two datetimes of one moment are one timestamp. Keys that Python calls equal are equal to the
+    column too, so the cache may answer for them.
+    """
+    return _cached(schema, fields, lambda key: of(hash_values(key)))
+
+
+def key_digest(schema: Schema, fields: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
+    """Sixteen bytes that stand for the values of these fields, where 32 bits would be too few: two
+    keys of flat columns do not meet.
+    """
+    find = _cached(schema, fields, lambda key: hashed_values(key, 16))
+    return lambda values: find(values, 0)
+
+
+def _cached(
+    schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
+) -> Callable[[Sequence[Any], int], T]:
+    """Return a function that applies ``of`` to the values of these fields, once per key."""
+    positions = [schema.position(field) for field in fields]
+    compute = _without_cache(schema, fields, of)
+    cache: dict[Any, T] = {}
+    single = positions[0] if len(positions) == 1 else None
+
+    def find(values: Sequence[Any], _identity: int) -> T:
+        key = values[single] if single is not None else tuple([values[at] for at in positions])
+        try:
+            return cache[key]
+        except TypeError:  # a list: not hashable, hence not cached
+            return compute(values)
+        except KeyError:
+            if len(cache) >= _CACHE:
+                cache.clear()
+            found = cache[key] = compute(values)
+            return found
+
+    return find
+
+
+def _without_cache(
+    schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
+) -> Callable[[Sequence[Any]], T]:
+    positions = [schema.position(field) for field in fields]
+    columns = [schema.fields[position] for position in positions]
+
+    def compute(values: Sequence[Any]) -> T:
+        try:
+            key = [
+                _canonical(values[at], column)
+                for at, column in zip(positions, columns, strict=True)
+            ]
+            return of(key)
+        except UNFIT:
+            try:
+                schema.check(values)
+            except SchemaError as error:
+                raise BadValuesError(f"cannot group by {', '.join(fields)}: {error}") from None
+            raise
+
+    return compute
+
+
+def _canonical(value: Any, column: Field) -> Any:
+    if value is None or type(value) is _EXACT.get(column.arrow):
+        return value
+    found = column.array([value])[0].as_py()
+    # A map is the same in any order.
+    return sorted(found) if column.arrow == TEXTS else found
+
 
 # Tasks up to which looking for each is faster than sorting.
 _FEW = 4

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.examples.word_count import SplitSentence
 from tiercel.spark_jobs.state.redis_shard import StateKeys
 

@@ -26,7 +26,7 @@ from tests.faults.numbered import Order
 from tests.faults.stack import Stack
 from tests.support.children import kill, python_workers
 from tests.support.waiting import wait_until
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 
 Fault = Callable[[Stack], None]
 

@@ -13,7 +13,7 @@ from tests.faults.wired import Wired
 from tests.support.children import kill
 from tests.support.waiting import wait_until
 from tiercel import Publisher
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -22,13 +22,13 @@ from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.presence import UNATTENDED_S, Lease

@@ -11,7 +11,7 @@ import redis
 
 from tests.support.broker import CONSUMER_TIMEOUT_S
 from tests.support.servers import Servers
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from tests.support.broker import Desk, ready, unique
 from tests.support.certificates import HOST, Certificate, make_ca, make_certificate
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError, RedisUnavailableError
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
 from tiercel.queues.publishing.publisher import Publisher

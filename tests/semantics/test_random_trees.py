@@ -21,10 +21,10 @@ import pytest
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import RedisLedger
 from tiercel.spark_jobs.errors import ForeignTupleError
 

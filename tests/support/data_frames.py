@@ -19,8 +19,8 @@ from tests.support.broker import put, ready
 from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.dataframe import register_rabbitmq
-from tiercel.frames.reading.slices import rows_of
-from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
+from tiercel.frames.columns import rows_of
+from tiercel.frames.readers import RabbitMQStreamReader
 
 _RUNNER = b"pyspark.sql.streaming.python_streaming_source_runner"
 _WORKERS = b"pyspark.daemon"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.workers.control.presence import MemoryPresences, Presences
 from tiercel.workers.control.redis_control import RedisPresences
 

@@ -12,7 +12,7 @@ import redis
 
 from tests.support.entered import Entered
 from tests.support.waiting import wait_until
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.compose.embedded import EmbeddedRedis
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing

@@ -35,7 +35,7 @@ ONLY_IN = {
     "docker": (),
     "pika": ("queues/",),
     "redis": (
-        "acker/connection/",
+        "acker/redis/",
         "acker/redis_",
         "spark_jobs/suspects/redis_book.py",
     ),
@@ -279,7 +279,7 @@ def test_a_third_party_library_is_imported_only_where_it_belongs(path: Path) -> 
 @every_module
 def test_errors_of_redis_are_judged_in_one_place(path: Path) -> None:
     """A second translator would disagree with the first: "retry" here, "refuse" there."""
-    if name_of(path).startswith(("acker/connection/", "acker/redis_")):
+    if name_of(path).startswith(("acker/redis/", "acker/redis_")):
         return
     for node in ast.walk(parsed(path)):
         if (

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from tiercel.spark_jobs.errors import SparkEndedError
-from tiercel.spark_jobs.spark.class_archive import make_class_archive
+from tiercel.spark_jobs.spark.session import make_class_archive
 from tiercel.workers.cli.options import (
     Amqp,
     Conf,

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tiercel.acker.connection.client import connect_topology
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import topology_prefix
+from tiercel.acker.redis.clients import connect_topology
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
     Change,

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.inbox.rules import line_of
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.graph import Topology

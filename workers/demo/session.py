@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.metrics.histogram import percentile
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 from tiercel.queues.broker.declare import declare_queue
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.publishing.dead_letters import show as show_dead_letters

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.queues.broker.declare import WorkQueue
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.retry import RetryPolicy

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tiercel.acker.connection.client import check_eviction, connect_topology
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.ledger import Ledger
+from tiercel.acker.redis.clients import check_eviction, connect_topology
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -34,7 +35,6 @@ from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook

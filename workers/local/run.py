@@ -28,7 +28,7 @@ from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.places import is_users
+from tiercel.spark_jobs.reasons import is_users
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, child_environment, python_path
 from tiercel.workers.errors import WorkersError

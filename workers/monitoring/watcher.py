@@ -15,8 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tiercel.acker.connection.client import connect, is_full
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.layout import shard_prefix
@@ -25,6 +23,8 @@ from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
 from tiercel.acker.metrics.windows import Counts, Window
+from tiercel.acker.redis.clients import connect, is_full
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
 from tiercel.queues.errors import QueuesError

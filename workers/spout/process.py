@@ -11,12 +11,12 @@ from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
 from tiercel.workers.control.presence import Lease, Presence

@@ -21,13 +21,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tiercel.acker.connection.client import connect_topology
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.redis.clients import connect_topology
+from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.compose.embedded import EmbeddedRedis
 from tiercel.compose.errors import ServiceError
@@ -38,8 +39,7 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
-from tiercel.spark_jobs.spark.stores import open_inboxes
-from tiercel.spark_jobs.spark.travel import check_travel
+from tiercel.spark_jobs.spark.shipping import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of, spread
 from tiercel.workers.testing.engine import CAPTURE, CopyingInboxes, LocalClusterError

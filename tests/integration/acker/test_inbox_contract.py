@@ -26,7 +26,6 @@ from tests.support.inboxes import (
     put,
     take,
 )
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.inbox.contract import LARGEST
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.records import (
@@ -38,6 +37,7 @@ from tiercel.acker.inbox.records import (
     StaleAttemptError,
 )
 from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=1000, senders=8)
 DONE, REPEATED, DIFFERENT, FULL, STALE = Appended

@@ -29,12 +29,12 @@ from tests.support.inboxes import (
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.pool import Pool
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import Appended, Bounds, StaleAttemptError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Pool
+from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Counted, Window
+from tiercel.acker.redis.clients import connect
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 

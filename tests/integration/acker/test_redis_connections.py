@@ -10,8 +10,8 @@ import pytest
 from tests.support.replicas import WatchedRedis
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 
 
 def test_the_last_client_closes_what_all_of_them_shared(redis):

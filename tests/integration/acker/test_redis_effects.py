@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.pool import Pool
-from tiercel.acker.connection.server import RedisServer, RedisServers
 from tiercel.acker.effects import LocalEffect, perform_all, perform_in_turn
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Pool
+from tiercel.acker.redis.scripts import RedisServer, RedisServers
 
 PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('LLEN', KEYS[1])"
 FAIL = "return redis.error_reply('ERR ' .. ARGV[1])"
@@ -142,7 +142,7 @@ def test_a_server_that_is_away_is_named_with_what_was_tried():
 def test_a_server_that_is_too_old_is_refused_before_it_gets_a_script(
     server, key, monkeypatch, client
 ):
-    monkeypatch.setattr("tiercel.acker.connection.client.OLDEST", (99, 0))
+    monkeypatch.setattr("tiercel.acker.redis.clients.OLDEST", (99, 0))
     for _ in range(2):
         with pytest.raises(RedisVersionError, match="too old"):
             push(server, key, "a").perform()

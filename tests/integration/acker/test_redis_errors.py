@@ -25,8 +25,6 @@ from redis import exceptions
 from tests.support.saying import SayingRedis
 from tests.support.waiting import wait_until
 from tiercel import AckerError, RedisRefusedError, RedisUnavailableError
-from tiercel.acker.connection.client import connect, connect_topology
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_all, perform_in_turn
 from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.inbox.redis_streams import RedisInboxes
@@ -34,6 +32,8 @@ from tiercel.acker.ledger import LedgerSpec, Token, Updates
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
+from tiercel.acker.redis.clients import connect, connect_topology
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_feed import FeedServer, Noted, ShardFeed
 from tiercel.acker.redis_ledger import RedisLedger
 from tiercel.examples.word_count import topology as demo_topology

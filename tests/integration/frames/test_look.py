@@ -9,7 +9,7 @@ from tests.support.data_frames import new_queue
 from tiercel.frames.columns import available, struct
 from tiercel.frames.errors import FramesError
 from tiercel.frames.options import SourceOptions
-from tiercel.frames.reading.look import QueueLook
+from tiercel.frames.readers import QueueLook
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 
 

@@ -14,10 +14,10 @@ from tests.support.broker import (
     wait_timeouts,
 )
 from tests.support.data_frames import bodies_between
+from tiercel.frames import taker
 from tiercel.frames.columns import available, struct
 from tiercel.frames.options import SourceOptions
-from tiercel.frames.reading import taker
-from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
+from tiercel.frames.readers import RabbitMQStreamReader
 
 
 @pytest.fixture

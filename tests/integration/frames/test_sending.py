@@ -11,10 +11,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support.broker import plain_channel, take_all, unique
 from tests.support.data_frames import new_queue
 from tiercel.compose.server import free_port
+from tiercel.frames import writers
 from tiercel.frames.options import SinkOptions
-from tiercel.frames.writing import writers
-from tiercel.frames.writing.rows import RowsToMessages
-from tiercel.frames.writing.writers import send
+from tiercel.frames.writers import RowsToMessages, send
 from tiercel.queues.errors import PublishRefusedError, QueuesError
 
 

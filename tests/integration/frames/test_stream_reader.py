@@ -17,12 +17,11 @@ from tests.support.broker import (
 )
 from tests.support.data_frames import bodies_between, new_queue
 from tests.support.waiting import wait_until
-from tiercel.frames.columns import available, struct
+from tiercel.frames import session
+from tiercel.frames.columns import available, rows_of, struct
 from tiercel.frames.options import SourceOptions
 from tiercel.frames.post import tell
-from tiercel.frames.reading import session
-from tiercel.frames.reading.slices import rows_of
-from tiercel.frames.reading.stream_reader import RabbitMQStreamReader
+from tiercel.frames.readers import RabbitMQStreamReader
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 
 
@@ -201,7 +200,7 @@ def test_a_replay_after_the_session_began_is_empty_too(make):
 def test_what_is_available_now_ends_after_a_restart_too(amqp_url, queue, make, monkeypatch):
     """The number of messages that are still to be read does not depend on those read before."""
     # A batch ends where no message comes for a moment, on a busy machine in its middle.
-    monkeypatch.setattr("tiercel.frames.reading.session._PAUSE_S", 1.0)
+    monkeypatch.setattr("tiercel.frames.session._PAUSE_S", 1.0)
     put(amqp_url, queue, *[b"%d" % number for number in range(50)])
     wait_ready(amqp_url, queue, 50)
     reader = make(maxMessagesPerTrigger="20")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.support.inboxes import FIRST, ONE, RUN, TWO, covering, opened, parcel, put, take
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.inbox.records import Sender, StaleAttemptError
 from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.ledger import Updates
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.running.commit import Committer
 
 

@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.pump import Pump
 from tests.support.waiting import wait_until
 from tiercel import Config, DatabaseSink, Identity, TopologyBuilder, TopologyError
-from tiercel.acker.keys import Said
+from tiercel.acker.ids import Said
 from tiercel.spark_jobs.bolts import database_sink
 from tiercel.spark_jobs.database import writer
 from tiercel.spark_jobs.database.engine import engine_of

@@ -13,10 +13,11 @@ import pytest
 from tests.support.pump import RUN, Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, StatefulBolt, TopologyBuilder
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import Appended
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.host import BoltTask
@@ -24,7 +25,6 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 

@@ -12,10 +12,11 @@ from redis.connection import AbstractConnection
 
 from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, TopologyBuilder
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import PARCEL_BYTES, Appended, Sender
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
@@ -23,7 +24,6 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
 from tiercel.acker.ledger import Token
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.suspects.book import DEATHS, Case, MemoryCaseBook, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 

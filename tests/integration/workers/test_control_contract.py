@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
 

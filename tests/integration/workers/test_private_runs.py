@@ -18,7 +18,7 @@ import pytest
 from tests.support.broker import plain_channel
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, TopologyBuilder
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.compose.embedded import EmbeddedRedis, EmbeddedServices
 from tiercel.compose.errors import PortTakenError
 from tiercel.workers.config import Settings

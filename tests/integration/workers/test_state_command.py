@@ -12,7 +12,7 @@ from tests.support.broker import unique
 from tests.support.pump import Source
 from tests.support.states import begin, commit_turn, state_of
 from tiercel import Config, StatefulBolt, TopologyBuilder
-from tiercel.acker.connection.client import connect
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.errors import StateLayoutError
 from tiercel.spark_jobs.state.encoding import encode_key
 from tiercel.spark_jobs.state.redis_store import RedisStateStore

@@ -18,13 +18,13 @@ from tests.support.marks import marks_of
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.server import RedisServers
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.inbox.redis_streams import RedisInboxes
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.workers.cli.app import app

@@ -17,14 +17,14 @@ from tests.support.chunks import chunk
 from tests.support.inboxes import covering, opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, TopologyBuilder
-from tiercel.acker.connection.client import connect
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.records import Appended
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.workers.driver.process import enter

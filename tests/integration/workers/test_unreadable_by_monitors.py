@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client import generate_latest
 
-from tiercel.acker.connection.client import connect
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.metrics.contract import ErrorReport
 from tiercel.acker.metrics.redis_counters import RedisMetrics
 from tiercel.acker.metrics.windows import Window
+from tiercel.acker.redis.clients import connect
 from tiercel.examples.word_count import topology as word_count
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import NEW, SpoutSeats

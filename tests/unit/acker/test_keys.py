@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.acker.keys import (
+from tiercel.acker.ids import (
     LANES,
     NO_KEY,
     KeyOrigin,

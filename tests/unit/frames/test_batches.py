@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, Taken
+from tiercel.frames.taker import Batches, MessageFailure, MessageKey, Taken
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tiercel.frames.columns import MessageColumns, Source, available, struct
+from tiercel.frames.columns import MessageColumns, Slice, Source, available, cut, rows_of, struct
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
-from tiercel.frames.reading.slices import Slice, cut, rows_of
 from tiercel.queues.consuming.intake import Delivery
 
 SOURCE = Source("0123456789abcdef", 0, "orders")

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tiercel.frames.errors import OptionError, RowError
 from tiercel.frames.options import SinkOptions
-from tiercel.frames.writing.rows import RowsToMessages
+from tiercel.frames.writers import RowsToMessages
 
 TEXTS = pa.map_(pa.string(), pa.string())
 

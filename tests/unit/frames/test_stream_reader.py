@@ -7,9 +7,9 @@ import time
 
 PROGRAM = """
 import time
-from tiercel.frames.reading import stream_reader
+from tiercel.frames import readers
 
-stream_reader._end_on_sigterm(lambda: print("stopped", flush=True))
+readers._end_on_sigterm(lambda: print("stopped", flush=True))
 print("ready", flush=True)
 while True:
     time.sleep(0.001)

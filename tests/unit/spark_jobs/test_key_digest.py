@@ -7,7 +7,7 @@ import pytest
 
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError
-from tiercel.spark_jobs.hashing import key_digest
+from tiercel.spark_jobs.topology.grouping import key_digest
 
 SCHEMA = Schema.parse("tenant string, n long, x double, body string")
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tiercel.acker.ledger import REASON_LENGTH
-from tiercel.spark_jobs import places
-from tiercel.spark_jobs.places import LONGEST, place_of, user_traceback
-from tiercel.spark_jobs.reasons import reason_at
+from tiercel.spark_jobs import reasons
+from tiercel.spark_jobs.reasons import LONGEST, place_of, reason_at, user_traceback
 
 HELPERS = """
 import json
@@ -71,7 +70,7 @@ def test_a_library_s_line_is_the_library_s_business(helpers):
 
 
 def test_a_bolt_that_is_installed_is_its_user_s_own(helpers, monkeypatch):
-    monkeypatch.setattr(places, "_is_library", lambda file: "test_places" not in file)
+    monkeypatch.setattr(reasons, "_is_library", lambda file: "test_places" not in file)
     module = helpers("shop_of_mine.helpers")
     error = raised(module.read, "{")
     # Begins where the bolt does.

@@ -12,9 +12,9 @@ from tests.support.ledgers import NOW, OTHER, ROOT, A, B, C, failure, said, toke
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError, RedisUnavailableError
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.errors import translated
 from tiercel.acker.ledger import Applied
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis_ledger import RedisLedger
 
 

@@ -12,12 +12,12 @@ from redis.crc import key_slot
 
 from tests.support.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, updates
 from tests.support.waiting import wait_until
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.pool import Pool
-from tiercel.acker.connection.server import RedisServer
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds, mix_array
 from tiercel.acker.ledger import LedgerSpec, Updates, total
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Pool
+from tiercel.acker.redis.scripts import RedisServer
 from tiercel.acker.redis_ledger import RedisLedger, ShardScripts, open_ledger
 from tiercel.compose.server import free_port
 

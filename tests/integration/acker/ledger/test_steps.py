@@ -8,10 +8,10 @@ import pytest
 
 import tiercel.acker.layout
 from tests.support.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, said, token, updates
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.layout import shards_of
 from tiercel.acker.ledger import Applied, Reply, canonical, total
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import RedisLedger
 
 STALE = Reply(applied=Applied.STALE)

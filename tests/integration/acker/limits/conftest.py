@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.server import script_source
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.limits import redis_limits
 from tiercel.acker.limits.contract import LimitSpec, Rate, RateLimits
 from tiercel.acker.limits.memory import MemoryLimits
 from tiercel.acker.limits.redis_limits import RedisLimits
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.scripts import script_source
 
 _PLACE = ">IIIId"
 _CLOCK = "redis.call('TIME')"

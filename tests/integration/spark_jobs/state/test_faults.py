@@ -7,9 +7,9 @@ import pytest
 from tests.support.proxy import Proxy
 from tests.support.states import begin, break_off, commit_turn
 from tiercel import RedisUnavailableError
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import Applied
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state import redis_shard
 from tiercel.spark_jobs.state.redis_shard import StateKeys, Turn

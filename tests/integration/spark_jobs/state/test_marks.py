@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.support.marks import key_of, marks_of
 from tests.support.states import begin, break_off, commit_turn
-from tiercel.acker.connection.client import connect
-from tiercel.acker.keys import Said
+from tiercel.acker.ids import Said
 from tiercel.acker.ledger import Applied
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError, TurnAgainError
 from tiercel.spark_jobs.running.once import pack_emissions
 from tiercel.spark_jobs.state import redis_shard, redis_store

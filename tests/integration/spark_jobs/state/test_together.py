@@ -15,10 +15,11 @@ from redis.connection import AbstractConnection
 from tests.support.proxy import Proxy
 from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, StatefulBolt, TopologyBuilder
-from tiercel.acker.connection.client import connect
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
+from tiercel.acker.inbox.redis_streams import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
@@ -27,7 +28,6 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.spark.stores import open_inboxes
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import inboxes_of

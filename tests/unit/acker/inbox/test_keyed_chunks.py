@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiercel.acker.errors import BadChunkError
+from tiercel.acker.ids import LANES
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.acker.keys import LANES
 
 ROUTE = Route(component="a", stream="default", source_task=1, target_task=2)
 

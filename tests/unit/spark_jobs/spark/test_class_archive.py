@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
-from tiercel.spark_jobs.spark import archive
-from tiercel.spark_jobs.spark.archive import archive_path, reading_options, writing_options
+from tiercel.spark_jobs.spark import session
+from tiercel.spark_jobs.spark.session import archive_path, reading_options, writing_options
 
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for Spark's."""
-    monkeypatch.setattr(archive.pyspark, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(session.pyspark, "__file__", str(tmp_path / "__init__.py"))
     return tmp_path
 
 
@@ -64,7 +64,7 @@ def test_an_error_leaves_no_half_archive(beside: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_is_named(
     beside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive.os, "access", lambda path, mode: path != beside)
+    monkeypatch.setattr(session.os, "access", lambda path, mode: path != beside)
     with (
         pytest.raises(SparkUnavailableError, match=f"cannot write {archive_path()}: run it as"),
         writing_options(),

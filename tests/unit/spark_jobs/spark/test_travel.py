@@ -19,7 +19,7 @@ from tiercel import (
     TopologyError,
 )
 from tiercel.queues.habits import Habits, habits_of
-from tiercel.spark_jobs.spark.travel import check_travel, without_spouts
+from tiercel.spark_jobs.spark.shipping import check_travel, without_spouts
 
 
 class Locked(BasicBolt):

@@ -20,7 +20,6 @@ from tiercel.acker.ids import mix, seed
 from tiercel.acker.inbox.rules import line_of
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError
-from tiercel.spark_jobs.hashing import key_hash
 from tiercel.spark_jobs.topology.grouping import (
     AllTasks,
     Choose,
@@ -33,6 +32,7 @@ from tiercel.spark_jobs.topology.grouping import (
     PartialKey,
     Shuffle,
     Stream,
+    key_hash,
 )
 
 CONTEXT = TopologyContext(
@@ -96,7 +96,7 @@ def test_a_local_task_is_chosen_by_the_identity_and_not_by_turns() -> None:
 def test_equal_values_go_to_one_task_in_every_process() -> None:
     code = (
         "from tiercel.queues.values.schema import Schema;"
-        "from tiercel.spark_jobs.hashing import key_hash;"
+        "from tiercel.spark_jobs.topology.grouping import key_hash;"
         "h = key_hash(Schema.parse('word string, n long'), ['word', 'n']); print([h([w, 1]) for w "
         "in ('a', 'ü', '')])"
     )

@@ -6,8 +6,8 @@ import pytest
 from redis import exceptions
 
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
-from tiercel.acker.connection.client import check_version, connect
-from tiercel.acker.connection.errors import translated
+from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.errors import translated
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from redis import exceptions
 
-from tiercel.acker.connection.address import Form, RedisAddress
-from tiercel.acker.connection.client import check_version, connect
-from tiercel.acker.connection.errors import translated
-from tiercel.acker.connection.pool import Pool
+from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.pool import Form, Pool, RedisAddress
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -119,7 +118,9 @@ class RedisServer:
         """Prepare a script. It is sent when the server turns out not to know it."""
         return RedisScript(self, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    def command(self, *words: Any, read: Reader[T], verb: str) -> RedisEffect[T]:
+    def command(
+        self, *words: Any, verb: str, read: Reader[T] = lambda reply: reply
+    ) -> RedisEffect[T]:
         """Prepare a plain command that may be repeated."""
         return RedisEffect(self, words, read, verb)
 
@@ -264,7 +265,7 @@ def in_turn(texts: Sequence[str]) -> str:
     for number, text in enumerate(texts, start=1):
         body = text.partition("\n")[2] if text.startswith("#!") else text
         parts.append(f"calls[{number}] = function(KEYS, ARGV)\n{body}\nend\n")
-    return "".join([*parts, script_source("in_turn", package="tiercel.acker.connection")])
+    return "".join([*parts, script_source("in_turn", package="tiercel.acker.redis")])
 
 
 class RedisServers:

@@ -18,12 +18,10 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.commands.core import Script
 from redis.retry import Retry
 
-from tiercel.acker.connection.address import Form, RedisAddress
-from tiercel.acker.connection.errors import shown, translated
-from tiercel.acker.connection.pool import Pool
-from tiercel.acker.connection.primary import following_pool
 from tiercel.acker.errors import RedisRefusedError, RedisVersionError
 from tiercel.acker.layout import shard_prefix, topology_prefix
+from tiercel.acker.redis.errors import shown, translated
+from tiercel.acker.redis.pool import Form, Pool, RedisAddress, following_pool
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from redis import exceptions
 
 from tiercel import RedisRefusedError
-from tiercel.acker.connection.address import Form, RedisAddress, split_urls
-from tiercel.acker.connection.client import connect
-from tiercel.acker.connection.primary import Finder
+from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Finder, Form, RedisAddress, split_urls
 
 
 def test_a_url_of_one_server_is_left_to_redis_py():

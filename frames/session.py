@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from tiercel.frames.columns import MessageColumns, Source
+from tiercel.frames.columns import MessageColumns, Source, cut
 from tiercel.frames.options import SourceOptions
 from tiercel.frames.post import Post
-from tiercel.frames.reading.batches import Batches, MessageFailure, MessageKey, Taken
-from tiercel.frames.reading.slices import cut
-from tiercel.frames.reading.taker import Taker
+from tiercel.frames.taker import Batches, MessageFailure, MessageKey, Taken, Taker
 from tiercel.queues.consuming.intake import Delivery
 
 log = logging.getLogger(__name__)

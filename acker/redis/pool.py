@@ -1,0 +1,395 @@
+"""Addresses of Redis, and pools of connections: to one server, to the primary that Sentinels
+name, or to the member of a Redis Cluster that has one hash slot.
+
+    redis://[[user]:password@]host[:6379][/0][?option=…]           one server; rediss:// with TLS,
+                                                                   unix:///path for a socket
+    redis+sentinel://[[user]:password@]host[:26379][,host…]/service[/0][?option=…]      the primary
+                                                                                        of this name
+    redis+cluster://[[user]:password@]host[:6379][,host…][?option=…]                    a cluster,
+                                                                                        some of it
+
+User and password are those of Redis; a Sentinel's own stand in the options ``sentinel_username``
+and ``sentinel_password``. ``rediss+sentinel`` and ``rediss+cluster`` are TLS, to the Sentinels too.
+
+With Sentinels or a cluster a connection looks for the primary each time it connects. Its users see
+one server. In a cluster it is the server of one hash slot: all keys of one of our clients have one
+hash tag. So no other code has to know that there are several servers, and pipelines, scripts and
+blocking reads need no changes.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from tiercel.acker.errors import RedisRefusedError
+
+Command = Sequence[Any]
+Host = tuple[str, int]
+
+_FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(.*)", re.DOTALL | re.IGNORECASE)
+_AFTER_PLACE = re.compile(r"[/?#]")
+_BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
+_SENTINEL_PORT = 26379
+_PORT = 6379
+_SENTINEL_EXAMPLE = "redis+sentinel://:password@host:26379,other:26379/mymaster/0"
+_CLUSTER_EXAMPLE = "redis+cluster://:password@host:6379,other:6379"
+
+
+class Form(enum.Enum):
+    """Source of the primary's address."""
+
+    # The URL itself.
+    SERVER = "server"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisAddress:
+    """A URL, taken apart as far as redis-py does not do it."""
+
+    form: Form
+    # For redis-py; with Sentinels or a cluster its host is a placeholder for the one that is found.
+    url: str = field(repr=False)
+    # The Sentinels, or the known members of the cluster.
+    hosts: tuple[tuple[str, int], ...] = ()
+    # The primary's name at the Sentinels.
+    service: str = ""
+    # User and password at the Sentinels.
+    login: tuple[str | None, str | None] = field(default=(None, None), repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> RedisAddress:
+        """Raises RedisRefusedError for a malformed URL.
+
+        Never shows a part that may be a password.
+        """
+        if at_behind_host(url):
+            raise RedisRefusedError(
+                "the Redis URL has an '@' behind its host; percent-encode the password: '/' is "
+                "%2F, '?' is %3F, '#' is %23, '@' is %40"
+            )
+        found = _FORM.fullmatch(url)
+        if found is None:
+            return cls(form=Form.SERVER, url=url)
+        scheme = found[1].lower()
+        form = Form(found[2].lower())
+        rest = found[3]
+        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
+        # one in brackets.
+        place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
+        parts = urlsplit(f"//{rest[len(place) :]}")
+        login, at, listed = place.rpartition("@")
+        hosts = tuple(_host(form, each) for each in listed.split(","))
+        path = [unquote(part) for part in parts.path.split("/")[1:] if part]
+        service = path.pop(0) if form is Form.SENTINEL and path else ""
+        if (
+            (form is Form.SENTINEL) is not bool(service)
+            or len(path) > 1
+            or (path and not path[0].isdecimal())
+        ):
+            raise _malformed(form)
+        if form is Form.CLUSTER and path not in ([], ["0"]):
+            raise RedisRefusedError("a Redis Cluster has database 0 alone; leave it out of the URL")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        own = (options.pop("sentinel_username", None), options.pop("sentinel_password", None))
+        database = path[0] if path else "0"
+        # The host is a stand-in: an address that is found may be an IPv6 one, and TLS is for the
+        # host that is found.
+        plain = f"{scheme}://{login}{at}found-later/{database}?{urlencode(options)}"
+        return cls(form=form, url=plain, hosts=hosts, service=service, login=own)
+
+
+def at_behind_host(url: str) -> bool:
+    """Return True if a password with a slash, ``?`` or ``#`` was cut, so that a part of it is the
+    host.
+
+    >>> at_behind_host("redis://:p@ss/word@host:6379/0")
+    True
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "unix":
+        return False
+    parts = urlsplit(f"//{rest[len(_AFTER_PLACE.split(rest, maxsplit=1)[0]) :]}")
+    names = (name for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return any("@" in part for part in (parts.path, parts.fragment, *names))
+
+
+def split_urls(text: str) -> list[str]:
+    """The URLs of a list with commas; the hosts within one URL have commas too.
+
+    >>> split_urls("redis://a,redis+sentinel://b,c/name, redis://d")
+    ['redis://a', 'redis+sentinel://b,c/name', 'redis://d']
+    """
+    return [url for url in (part.strip() for part in _BETWEEN_URLS.split(text)) if url]
+
+
+def _host(form: Form, text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host = parts.hostname
+        port = parts.port
+    except ValueError:
+        host = None
+        port = None
+    if not host or port == 0:
+        raise _malformed(form)
+    return host, port or (_SENTINEL_PORT if form is Form.SENTINEL else _PORT)
+
+
+def _malformed(form: Form) -> RedisRefusedError:
+    example = _SENTINEL_EXAMPLE if form is Form.SENTINEL else _CLUSTER_EXAMPLE
+    return RedisRefusedError(f"malformed Redis URL; it should look like {example}")
+
+
+class Pool(redis.ConnectionPool):
+    """Connections to one server. Thread-safe, and safe to make before a fork."""
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Send the commands in one write; return their replies.
+
+        A ResponseError is a reply too.
+
+        Connects where that is needed; a broken exchange is repeated as the pool's options say, so
+        each command may take effect more than once. Raises the client's errors.
+        """
+        replies = self._exchange_once(commands)
+        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+            # The primary became a replica: a new connection may lead to the new primary,
+            # this one never will.
+            self.disconnect(inuse_connections=False)
+            replies = self._exchange_once(commands)
+        return replies
+
+    def _exchange_once(self, commands: Sequence[Command]) -> list[Any]:
+        connection = self._taken()
+        try:
+            replies: list[Any] = connection.retry.call_with_retry(
+                lambda: _exchanged(connection, commands), lambda _error: connection.disconnect()
+            )
+        finally:
+            self._idle.append(connection)
+        return replies
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close the connections, except those in an exchange."""
+        self._checkpid()
+        idle = self._idle
+        closed = []
+        with suppress(IndexError):
+            while True:
+                closed.append(idle.pop())
+        for connection in closed:
+            connection.disconnect()
+        # Closed and not thrown away: the pool counts them, and they connect again
+        # when they are used.
+        idle.extend(closed)
+        super().disconnect(inuse_connections)
+
+    def reset(self) -> None:
+        """Forget all connections: in a process that was forked they are the parent's."""
+        # Beside the base class's own, because taking one from there costs a lock, a look at the
+        # socket and four records for an observer.
+        self._idle: deque[Any] = deque()
+        super().reset()
+
+    def _taken(self) -> Any:
+        """Return a connection that nothing else uses, made now if there is none."""
+        self._checkpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.make_connection()
+
+
+def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
+    replies: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except exceptions.ResponseError as error:
+                replies.append(error)
+    except BaseException:
+        # Unread replies would be taken for those to the next commands.
+        connection.disconnect()
+        raise
+    return replies
+
+
+_NOT_FOR_THOSE_ASKED = (
+    "db",
+    "username",
+    "password",
+    "credential_provider",
+    "retry_on_error",
+    "health_check_interval",
+)
+# Then another one is asked.
+_ANSWER_S = 2.0
+
+
+class Finder:
+    """Knows where the primary was last, and finds out where it is.
+
+    Thread-safe; holds no connection.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], ask: Callable[[Host], tuple[Host, Sequence[Host]]]
+    ) -> None:
+        """``ask`` asks one host for the primary and for others that can be asked.
+
+        It raises the client's errors.
+        """
+        self._hosts = list(hosts)
+        self._ask = ask
+        self._lock = threading.Lock()
+        self.newest: Host | None = None
+
+    def find(self) -> Host:
+        """Return the primary's address. If no server knows it, raises the error of the last one."""
+        error: Exception = exceptions.ConnectionError("there is no server to ask for the primary")
+        with self._lock:
+            hosts = list(self._hosts)
+        for host in hosts:
+            try:
+                found, others = self._ask(host)
+            except (exceptions.RedisError, OSError) as problem:
+                error = problem
+                continue
+            with self._lock:
+                # The server that answered goes first; servers that the URL names stay.
+                self._hosts = list(dict.fromkeys([host, *hosts, *others]))
+                self.newest = found
+            return found
+        raise error
+
+
+class _Following:
+    """Before ``redis.Connection`` or ``redis.SSLConnection`` in the order of classes."""
+
+    _sock: Any
+    host: str
+    port: int
+
+    def __init__(self, *, finder: Finder, **options: Any) -> None:
+        super().__init__(**options)
+        self._finder = finder
+        self._found = None
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # Another connection has learned of a failover; this one need not wait for a
+        # server that is gone.
+        if self._sock and self._found != self._finder.newest:
+            self.disconnect()  # type: ignore[attr-defined]
+        super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except (
+            exceptions.ReadOnlyError,
+            exceptions.AskError,
+        ) as error:  # a MovedError is an AskError
+            self.disconnect()  # type: ignore[attr-defined]
+            raise exceptions.ConnectionError(
+                f"the primary is another server now ({error})"
+            ) from error
+
+    def _connect(self) -> Any:
+        self._found = self.host, self.port = self._finder.find()  # type: ignore[assignment]
+        return super()._connect()  # type: ignore[misc]
+
+
+class _FollowingConnection(_Following, redis.Connection):
+    pass
+
+
+class _FollowingSSLConnection(_Following, redis.SSLConnection):
+    pass
+
+
+def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
+    """A pool with the options of ``like``, whose connections lead to the primary.
+
+    In a cluster to that of ``key``.
+    """
+    kind = like.connection_class
+    options = {
+        name: value
+        for name, value in like.connection_kwargs.items()
+        if name not in ("host", "port")
+    }
+    asking = {name: value for name, value in options.items() if name not in _NOT_FOR_THOSE_ASKED}
+    asking.update(socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0))
+    if address.form is Form.SENTINEL:
+        asking["username"], asking["password"] = address.login
+        ask = _sentinel(kind, asking, address.service)
+    else:
+        asking.update((name, options[name]) for name in ("username", "password") if name in options)
+        ask = _member(kind, asking, key_slot(key.encode()))
+    following = (
+        _FollowingSSLConnection if issubclass(kind, redis.SSLConnection) else _FollowingConnection
+    )
+    return Pool(connection_class=following, finder=Finder(address.hosts, ask), **options)
+
+
+def _sentinel(
+    kind: type[Any], options: dict[str, Any], service: str
+) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
+    def ask(host: Host) -> tuple[Host, Sequence[Host]]:
+        found = _answer(kind, host, options, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        if not found:
+            raise exceptions.ConnectionError(
+                f"the Sentinel at {host[0]}:{host[1]} knows no {service!r}"
+            )
+        return (found[0].decode(), int(found[1])), ()
+
+    return ask
+
+
+def _member(
+    kind: type[Any], options: dict[str, Any], slot: int
+) -> Callable[[Host], tuple[Host, Sequence[Host]]]:
+    def ask(host: Host) -> tuple[Host, Sequence[Host]]:
+        ranges = _answer(kind, host, options, "CLUSTER", "SLOTS")
+        primaries = {
+            (first, last): _member_host(primary, host) for first, last, primary, *_ in ranges
+        }
+        for (first, last), found in primaries.items():
+            if first <= slot <= last:
+                return found, list(primaries.values())
+        raise exceptions.ClusterDownError(f"no member of the cluster has hash slot {slot}")
+
+    return ask
+
+
+def _member_host(said: Sequence[Any], asked: Host) -> Host:
+    # A member that does not know its own address leaves it out: it is the member that was asked.
+    return (said[0].decode() if said[0] else asked[0]), int(said[1])
+
+
+def _answer(kind: type[Any], host: Host, options: dict[str, Any], *command: str) -> Any:
+    connection = kind(host=host[0], port=host[1], **options)
+    try:
+        connection.connect()
+        connection.send_command(*command)
+        return connection.read_response()
+    finally:
+        connection.disconnect()
