@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import NO_KEY, Keys, as_keys, child_keys
-from tiercel.acker.inbox.rules import is_line
+from tiercel.acker.inbox.chunk import is_line
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.fold import Anchors

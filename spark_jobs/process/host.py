@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.spark_jobs.process.task import BoltTask
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.arrivals import waiting_roots

@@ -6,9 +6,8 @@ import logging
 from contextlib import suppress
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.inbox.chunk import Chunk, Route, decode
+from tiercel.acker.inbox.chunk import Chunk, Route, belongs_to, decode
 from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.rules import belongs_to
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS
 from tiercel.spark_jobs.topology.graph import Topology

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.inbox.chunk import Chunk, Rows
-from tiercel.acker.inbox.records import Covered, Entry, Rest
+from tiercel.acker.inbox.contract import Covered, Entry, Rest
 from tiercel.spark_jobs.emitting.fold import row_seeds, select
 
 # Reads a payload: the chunk, or None and the roots of what this topology cannot have written.

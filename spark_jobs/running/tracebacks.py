@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tiercel.acker.metrics.traces import (
+from tiercel.acker.metrics.contract import (
     TRACES_KEPT,
     Name,
     TraceReport,

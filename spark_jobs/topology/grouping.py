@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from tiercel.acker.ids import hash_values, hashed_values, mix
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import UNFIT, Field, Schema

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.spark_jobs.bolts.arrow_bolt import ArrowBolt
 from tiercel.spark_jobs.bolts.async_bolt import AsyncBolt
 from tiercel.spark_jobs.bolts.batch_bolt import BatchBolt

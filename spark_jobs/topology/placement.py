@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiercel.acker.inbox.rules import line_of, task_of
+from tiercel.acker.inbox.chunk import line_of, task_of
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.grouping import Shuffle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -18,16 +18,15 @@ from tiercel.examples.word_count import SplitSentence
 
 # All files of the package, and those between the spout and its ack: without what stands for Redis,
 # and without the channel to RabbitMQ.
-MOST_FILES = 52
+MOST_FILES = 49
 MOST_MOVES = 339
-MOST_FILES_OF_THE_ENGINE = 39
+MOST_FILES_OF_THE_ENGINE = 38
 MOST_MOVES_OF_THE_ENGINE = 264
 TWINS = (
     "acker/effects",
     "acker/ledger",
     "acker/memory",
     "acker/inbox/memory",
-    "acker/inbox/rules",
     "workers/testing/",
 )
 CHANNEL = ("queues/consuming/", "queues/retry")

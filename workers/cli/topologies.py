@@ -20,9 +20,8 @@ import typer
 from rich.console import Console
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.spark_jobs.logs.redaction import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.state.shown import StateEntry, entry_of, fields_meant

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.graph import Topology

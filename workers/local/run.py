@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from tiercel.acker.errors import AckerError
-from tiercel.acker.metrics.contract import Metrics
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.metrics.contract import Metrics, total_of
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.processes import Child, Supervisor

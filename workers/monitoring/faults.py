@@ -7,8 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.workers.monitoring.wording import count, when
 
 # Parts of a reason that vary between messages: quoted text and numbers.

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.histogram import cumulative, percentile
-from tiercel.acker.metrics.windows import Counts, total_of
+from tiercel.acker.metrics.contract import Counts, ErrorReport, cumulative, percentile, total_of
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counts import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts

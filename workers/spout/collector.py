@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from tiercel.acker.inbox.rules import is_line
+from tiercel.acker.inbox.chunk import is_line
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId
 from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter

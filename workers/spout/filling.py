@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tiercel.acker.inbox.records import PARCEL_BYTES
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.queues.spout import overrides_last
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.admission import Admission

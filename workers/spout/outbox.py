@@ -8,14 +8,8 @@ from collections.abc import Sequence
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import (
-    Appended,
-    Parcel,
-    Sender,
-    next_parcels,
-    parcels_left,
-)
+from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
+from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.spark_jobs.emitting.emission import Emission
 from tiercel.spark_jobs.topology.graph import Topology

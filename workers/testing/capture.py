@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from tiercel.acker.effects import Effect
-from tiercel.acker.inbox.chunk import Chunk, Lineage, decode, encode
-from tiercel.acker.inbox.contract import Inbox, Inboxes
-from tiercel.acker.inbox.records import NO_CALLS, Appended, Entry, InboxFigures, Parcel, Sender
+from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
+from tiercel.acker.inbox.contract import NO_CALLS, Entry, Inbox, Inboxes, InboxFigures, Sender
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.context import TopologyContext

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.chunk import encode
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import Parcel, Sender
+from tiercel.acker.inbox.chunk import Parcel, encode
+from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.metrics.contract import Metrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.running.ticks import tick_for

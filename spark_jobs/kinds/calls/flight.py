@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tiercel.acker.inbox.records import PARCEL_BYTES
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.kinds.calls.caller import Caller, Execute
 from tiercel.spark_jobs.kinds.calls.gates import FlightGate

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.limits.contract import Grant, RateLimits
+from tiercel.acker.limits import Grant, RateLimits
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.kinds.calls.line import OpenLine

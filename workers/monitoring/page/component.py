@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.printable import printable
 from tiercel.spark_jobs.logs.redaction import redact

@@ -17,7 +17,7 @@ from tiercel import (
     TopologyBuilder,
     TopologyError,
 )
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.limits import BoltLimit, limit_of

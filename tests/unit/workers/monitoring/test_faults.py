@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.traces import KnownError, TraceReport
+from tiercel.acker.metrics.contract import ErrorReport, KnownError, TraceReport
 from tiercel.workers.monitoring.faults import grouped, heading_of, known_for
 
 RAISED_AT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
