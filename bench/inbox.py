@@ -36,9 +36,9 @@ import redis
 from bench.server import redis_server, server_seconds
 from bench.steps import Row, percentiles, steps
 from tiercel.acker.effects import Effect, perform_all
-from tiercel.acker.inbox.contract import Inbox, Inboxes
-from tiercel.acker.inbox.records import Appended, Bounds, Covered, Parcel, Sender
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.chunk import Appended, Parcel
+from tiercel.acker.inbox.contract import Bounds, Covered, Inbox, Inboxes, Sender
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServers
 

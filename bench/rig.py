@@ -16,9 +16,9 @@ from pika import BlockingConnection, URLParameters
 
 from bench.probe import ProbeResults, environment
 from tiercel import Publisher
-from tiercel.acker.inbox.redis_streams import open_inboxes
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.metrics.contract import total_of
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.spark_jobs.spark.run import ledger_spec_of

@@ -20,8 +20,8 @@ from bench.server import server_seconds
 from tiercel import BasicBolt, BasicCollector, Spout, StatefulBolt, Topology, TopologyBuilder, Tuple
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds
-from tiercel.acker.inbox.records import Sender
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.contract import Sender
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

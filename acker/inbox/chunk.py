@@ -1,5 +1,5 @@
 """A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record
-batch with their ids.
+batch with their ids; and the parcels that chunks travel in.
 
 On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
 columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
@@ -8,9 +8,12 @@ columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`
 
 from __future__ import annotations
 
+import enum
 import struct
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +22,6 @@ from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
 from tiercel.acker.ids import LANES
-from tiercel.acker.inbox.records import PARCEL_BYTES, PARCEL_TUPLES
-from tiercel.acker.inbox.rules import is_line
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -88,6 +89,35 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
+
+
+# A parcel ends at this size: no call is large, and an inbox has room for several.
+PARCEL_BYTES = 4 * 1024 * 1024
+
+
+PARCEL_TUPLES = 10_000
+
+
+# Parcels for several inboxes that are appended together.
+TOGETHER_BYTES = 4 * PARCEL_BYTES
+
+
+# Lua counts in floating point: larger integers would be rounded.
+LARGEST = 2**53 - 1
+
+
+# An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
+# Each server has a part of a line (``part_of_line``), and beside it the tuples that were returned.
+_BITS = 24
+
+
+_TASK = (1 << _BITS) - 1
+
+
+_LINE = 1 << 2 * _BITS
+
+
+_RETURNED = _LINE << 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,11 +288,11 @@ def _heading(head: bytes) -> _Heading:
     if keyed and fields[-3].type != _KEY:
         raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
     values = fields[: -3 if keyed else -2]
-    leaves = [_leaf_of(field.type) for field in values]
-    for field, leaf in zip(values, leaves, strict=True):
-        if not _is_plain(leaf) and field.type != _TEXTS:
+    leaves = [_leaf_of(column.type) for column in values]
+    for column, leaf in zip(values, leaves, strict=True):
+        if not _is_plain(leaf) and column.type != _TEXTS:
             raise BadChunkError(
-                f"column {field.name[:50]!r} is a {str(field.type)[:50]}, which no stream has"
+                f"column {column.name[:50]!r} is a {str(column.type)[:50]}, which no stream has"
             )
     if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(
         field.type != _IDS for field in fields[-2:]
@@ -388,3 +418,160 @@ def _keys(column: pa.Array) -> NDArray[np.uint64]:
         raise BadChunkError("a key of its tuples is missing")
     values = column.buffers()[1] if len(column) else b""
     return np.frombuffer(values, "<u8", LANES * len(column)).reshape(-1, LANES)
+
+
+class Appended(enum.Enum):
+    """Result of one append to one inbox."""
+
+    DONE = "done"
+    # This part came before, with the same content: nothing was appended again.
+    REPEATED = "repeated"
+    # This part came before with other content: nothing was appended. The sender's step was
+    # repeated and did other work, so its roots must be failed.
+    DIFFERENT = "different"
+    # There is no room now: repeat the call later.
+    FULL = "full"
+    # The inbox belongs to another run, or a newer attempt of the sender has fenced this one off.
+    STALE = "stale"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parcel:
+    """The tuples that one sender appends to one inbox in one call: encoded chunks, see
+    ``acker.inbox.chunk``.
+    """
+
+    # Task id of the inbox, or the id of a line.
+    target: int
+    # At least one; each becomes an entry.
+    chunks: Sequence[bytes]
+    # Number of tuples in each chunk.
+    tuples: Sequence[int]
+    # False where waiting for room could wait for itself: on the way back of a cycle.
+    bounded: bool = True
+    # Place among the parcels of one number for the inbox, from 0 on.
+    part: int = 0
+    # 16 hexadecimal digits: the digest by which a repeat is compared.
+    digest: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = blake2b(digest_size=8)
+        for chunk, tuples in zip(self.chunks, self.tuples, strict=False):
+            content.update(b"%d %d " % (len(chunk), tuples))
+            content.update(chunk)
+        object.__setattr__(self, "digest", content.hexdigest())
+
+    @property
+    def bytes(self) -> int:
+        """Size of the chunks."""
+        return sum([len(chunk) for chunk in self.chunks])
+
+
+def parcels_of(
+    target: int, chunks: Sequence[tuple[bytes, int]], *, bounded: bool = True
+) -> list[Parcel]:
+    """Pack chunks, each with its number of tuples, into parcels of a bounded size.
+
+    A chunk is never cut: one that is larger has a parcel for itself.
+    """
+    parcels: list[Parcel] = []
+    first = size = tuples = 0
+    for at, (chunk, count) in enumerate(chunks):
+        size += len(chunk)
+        tuples += count
+        if at > first and (size > PARCEL_BYTES or tuples > PARCEL_TUPLES):
+            parcels.append(_parcel(target, chunks[first:at], len(parcels), bounded=bounded))
+            first, size, tuples = at, len(chunk), count
+    parcels.append(_parcel(target, chunks[first:], len(parcels), bounded=bounded))
+    return parcels
+
+
+def _parcel(
+    target: int, chunks: Sequence[tuple[bytes, int]], part: int, *, bounded: bool
+) -> Parcel:
+    return Parcel(
+        target=target,
+        chunks=[payload for payload, _ in chunks],
+        tuples=[count for _, count in chunks],
+        bounded=bounded,
+        part=part,
+    )
+
+
+def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    """Return the parcels to append first, at most one per inbox and of a bounded total size: a part
+    that is refused as FULL must be in before the next one of its inbox.
+    """
+    found: dict[int, Parcel] = {}
+    size = 0
+    for parcel in parcels:
+        if parcel.target not in found:
+            size += parcel.bytes
+            if found and size > TOGETHER_BYTES:
+                break
+            found[parcel.target] = parcel
+    return list(found.values())
+
+
+def parcels_left(
+    parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
+) -> Sequence[Parcel]:
+    """Return the parcels that no inbox has taken yet, parcels for a full inbox last, so that others
+    need not wait for it.
+    """
+    full = {
+        parcel.target
+        for parcel, verdict in zip(sent, verdicts, strict=True)
+        if verdict is Appended.FULL
+    }
+    taken = {(one.target, one.part) for one in sent if one.target not in full}
+    left = [one for one in parcels if (one.target, one.part) not in taken]
+    return sorted(left, key=lambda one: one.target in full)
+
+
+def check_append(number: int, parcels: Sequence[Parcel]) -> None:
+    """Raise ValueError for a call that breaks the contract."""
+    if not 0 < number <= LARGEST:
+        raise ValueError(f"number {number} of an append is not between 1 and {LARGEST}")
+    if len({parcel.target for parcel in parcels}) != len(parcels):
+        raise ValueError("one append has two parcels for one inbox")
+    for parcel in parcels:
+        if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
+            counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
+            raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
+
+
+def line_of(tasks: Sequence[int]) -> int:
+    """Return the id of the line that these tasks of one bolt take from: ids in a row."""
+    return _LINE | len(tasks) << _BITS | tasks[0]
+
+
+@cache
+def is_line(target: int) -> bool:
+    """Return True for a line, False for the inbox of a task."""
+    return target >= _LINE
+
+
+def tasks_of(line: int) -> range:
+    """Return the tasks that take from a line."""
+    return range(line & _TASK, (line & _TASK) + (line >> _BITS & _TASK))
+
+
+def part_of_line(lowest: int) -> int:
+    """Return the id of the part of a line that lies on one server, by the lowest of its tasks."""
+    return _LINE | lowest
+
+
+def returned_to(part: int) -> int:
+    """Return the id of the inbox that holds tuples returned to a part: it goes before the part."""
+    return part ^ _LINE ^ _RETURNED
+
+
+def task_of(target: int) -> int:
+    """Return the task of an inbox, or the lowest one of a line."""
+    return target & _TASK if is_line(target) else target
+
+
+def belongs_to(target: int, line: int) -> bool:
+    """Return True for a part of this line, and for the tuples returned to it."""
+    return is_line(target) and task_of(target) in tasks_of(line)

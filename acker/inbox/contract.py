@@ -1,4 +1,5 @@
-"""The contract of the inboxes: the chunks that wait for each bolt task, and for each bolt.
+"""The contract of the inboxes: the chunks that wait for each bolt task, and for each bolt; with the
+records that travel through them, ids of lines, and the checks that both backends share.
 
 Every bolt task has one inbox. Spout workers and other bolt tasks *append* to it; the task *takes*
 from it, works, and commits in *steps*: it seals the set of tuples that a step covers, lets the
@@ -19,7 +20,7 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
   output comes in parts (``parcels_of``), so that each waits for room by itself.
 * A server without memory takes the output of a bolt only into an inbox that holds nothing: else the
   inbox is full. So the last bolts go on, then the bolts before them. It refuses what spouts emit.
-* **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``rules.line_of``), and
+* **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``line_of``), and
   a task *claims* as many from its head as it can execute now: in the same call they move into the
   task's own inbox, and from then on they are the task's. An entry of more tuples than one task
   claims is shared by rows. Tuples that a task has claimed and not begun it may give back to the
@@ -49,27 +50,162 @@ The driver begins a new run: it adopts the inboxes anew, and drains the other se
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from tiercel.acker.effects import Effect
-from tiercel.acker.inbox.records import (
-    NO_CALLS,
-    NO_CLAIMS,
-    Appended,
-    Claims,
-    Covered,
-    Entry,
-    InboxFigures,
-    Opened,
-    Parcel,
-    Rest,
-    Sender,
-)
+from tiercel.acker.inbox.chunk import Appended, Parcel, is_line, task_of
 
-# Lua counts in floating point: larger integers would be rounded.
-LARGEST = 2**53 - 1
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sender:
+    """One attempt at a task that appends: a bolt task, or a spout task of one worker process, which
+    has a number of its own: see ``Inboxes.draw_sender``.
+    """
+
+    # Below -1 for a drawn sender, and below all that were drawn before.
+    task: int
+    # Grows from attempt to attempt at one task.
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """Bounds on one inbox."""
+
+    tuples: int = 20_000
+    bytes: int = 64 * 1024 * 1024
+    # Drawn senders that an inbox remembers. More than twice as many as there are spout tasks.
+    senders: int = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One chunk in an inbox."""
+
+    # Opaque; in the order of the appends.
+    position: str
+    tuples: int
+    payload: bytes
+    # The row of the chunk at which its tuples begin, if the entry or a part of it was claimed from
+    # a line; None: the sender named this inbox.
+    first: int | None = None
+
+
+class Claims(NamedTuple):
+    """Bounds on what one look claims from a line."""
+
+    # Tuples in all, with those that are in the task's own inbox.
+    tuples: int
+    # Tuples beyond these: in all no more than the task's share of the line.
+    more: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rest:
+    """The tuples of a claimed entry that nothing has begun."""
+
+    position: str
+    # Number of the first of them in the entry: they go from there to its end.
+    first: int
+    # As ``Covered.part``: the rows of the entry that are done, and this rest. Empty if nothing else
+    # of the entry stays in the inbox.
+    done: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """The set of tuples that one step covers."""
+
+    # Grows from step to step of one task within a run.
+    step: int
+    # Positions of entries that the step completes.
+    whole: Sequence[str] = ()
+    # By the position of each entry that stays in part: a bitmap of *all* its rows that are done
+    # when the step is finished, in earlier steps too; bit i % 8 of byte i // 8 is row i. At least
+    # one byte long.
+    part: Mapping[str, bytes] = field(default_factory=dict)
+    # Number of ticks that the task has executed so far, including this step.
+    ticks: int = 0
+    # Room that ``whole`` frees: the tuples and the bytes of these entries. An inbox that holds
+    # nothing has all its room, whatever is given here.
+    tuples: int = 0
+    bytes: int = 0
+    # Hexadecimal digest of all effects of the step, by which a repeat is compared; empty: unknown.
+    work: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """State that an attempt at a task finds."""
+
+    # The last step that was finished, 0 at first.
+    step: int
+    # A step that an earlier attempt sealed and did not finish: repeat exactly this one first.
+    sealed: Covered | None
+    # Bitmaps of the entries that are done in part.
+    done: Mapping[str, bytes]
+    # Position up to which the last attempt that took anything in this run had taken. One of the
+    # entries up to there that are still in the inbox may have ended its process.
+    taken: str | None
+    # Ticks that finished steps have covered.
+    ticks: int
+    # The newest snapshot of a finished step; None if there is none.
+    snapshot: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InboxFigures:
+    """One inbox at one moment, for the driver and for monitors."""
+
+    tuples: int
+    bytes: int
+    # False: the inbox belongs to no run, because its server lost it or it never was adopted.
+    adopted: bool
+    # Seconds since the oldest entry that is still there was appended; 0 if there is none.
+    oldest_s: float
+    # Number of attempts at the task in this run.
+    attempts: int
+    # Seconds since the task's process said that it lives; None: never in this run.
+    seen_s: float | None
+    # Seconds for which the process has been in one call of the bolt; None: it reported no call.
+    doing_s: float | None = None
+    # Where the process runs, as it reported; empty: it did not.
+    place: str = ""
+
+
+def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
+    """Return the figures of a line from those of its parts."""
+    first = parts[0]
+    return replace(
+        first,
+        tuples=sum(part.tuples for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        adopted=all(part.adopted for part in parts),
+        oldest_s=max(part.oldest_s for part in parts),
+    )
+
+
+NO_CLAIMS = Claims(0)
+
+# No task is in a call that lasts.
+NO_CALLS: Mapping[int, float] = MappingProxyType({})
+
+
+class StaleAttemptError(Exception):
+    """Another attempt, or another run, has the inbox now: end at once, and change nothing more."""
+
+
+class StepOrderError(ValueError):
+    """A step cannot be sealed or finished after the steps that the inbox knows.
+
+    Its server has lost its last writes, or the caller has broken the contract.
+    """
 
 
 class Inbox(Protocol):
@@ -261,3 +397,61 @@ class Inboxes(Protocol):
     def close(self) -> None:
         """Release the connections. Idempotent."""
         ...
+
+
+# Bounds on the entries of one inbox that one ``drain`` returns: tuples, and bytes of payload.
+DRAINED_TUPLES = 10_000
+
+
+DRAINED_BYTES = 4 * 1024 * 1024
+
+
+def drawn_sender(number: int) -> Sender:
+    """Make a sender of a drawn number of at most 31 bits.
+
+    It gets random bits too, in case a failover of Redis loses the last draw: inboxes would take the
+    appends of two processes with one number for repeats.
+    """
+    return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
+
+
+def is_drawn(sender: Sender) -> bool:
+    """Return True for a spout worker, False for a bolt task."""
+    return sender.task < -1
+
+
+def name_of(target: int) -> str:
+    """Return the name of an inbox for people."""
+    return f"{'the line of task' if is_line(target) else 'task'} {task_of(target)}"
+
+
+def stale(task: int) -> StaleAttemptError:
+    """Return the error for a caller that another attempt or run has replaced at a task."""
+    return StaleAttemptError(
+        f"{name_of(task)} belongs to a newer attempt or another run; this one ends"
+    )
+
+
+def number_of_run(run: str) -> int:
+    """Return the number that a run's name begins with, 0 if it begins with none.
+
+    >>> number_of_run("17-ended"), number_of_run("run")
+    (17, 0)
+    """
+    digits = re.match(r"[0-9]+", run)
+    return int(digits[0]) if digits else 0
+
+
+def superseded(run: str) -> StaleAttemptError:
+    """Return the error for a run that comes after one with a higher number."""
+    return StaleAttemptError(f"run {run} is over: a later one has the inboxes")
+
+
+def unfinished(step: int) -> StepOrderError:
+    """Return the error for a seal that would overwrite another one."""
+    return StepOrderError(f"cannot seal step {step}: another step is sealed and not finished")
+
+
+def unsealed(step: int) -> StepOrderError:
+    """Return the error for finishing a step that is not sealed."""
+    return StepOrderError(f"cannot finish step {step}: it was never sealed")

@@ -10,35 +10,35 @@ from datetime import timedelta
 from functools import cache, partial
 
 from tiercel.acker.effects import Effect, LocalEffect
-from tiercel.acker.inbox.records import (
+from tiercel.acker.inbox.chunk import (
+    Appended,
+    Parcel,
+    check_append,
+    is_line,
+    part_of_line,
+    returned_to,
+    task_of,
+    tasks_of,
+)
+from tiercel.acker.inbox.contract import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
     NO_CALLS,
     NO_CLAIMS,
-    Appended,
     Bounds,
     Claims,
     Covered,
     Entry,
     InboxFigures,
     Opened,
-    Parcel,
     Rest,
     Sender,
     StaleAttemptError,
-    joined_figures,
-)
-from tiercel.acker.inbox.rules import (
-    DRAINED_BYTES,
-    DRAINED_TUPLES,
-    check_append,
     drawn_sender,
-    is_line,
+    joined_figures,
     number_of_run,
-    part_of_line,
-    returned_to,
     stale,
     superseded,
-    task_of,
-    tasks_of,
     unfinished,
     unsealed,
 )

@@ -1,17 +1,94 @@
 """The contract of the counters of every task of a topology, exact and not sampled, and of the last
-errors.
+errors; with windows, latencies as counters, and errors by kind.
+
+A window is a span of time cut into slots: the slot of now and the twenty before it, as in Storm.
+Nothing is sampled or forgotten early, and a window reaches back a twentieth more than its name says
+at most.
+
+Latencies are a histogram of exact counters, so that tasks and processes add up: bucket i counts the
+latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i"; below 1 ms,
+i is negative.
 """
 
 from __future__ import annotations
 
+import enum
+import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from tiercel.acker.ledger import REASON_LENGTH
-from tiercel.acker.metrics.traces import KnownError, TraceReport
-from tiercel.acker.metrics.windows import Counted, Counts, Window
+
+LATENCY_BUCKET = "complete_ms_bucket:"
+_GROWTH = math.log(1.1)
+_SHORTEST_MS = 1e-3
+_LONGEST_MS = 1e9
+SLOTS = 20
+
+
+class Window(enum.Enum):
+    """A span of time up to now; the value is in seconds."""
+
+    TEN_MINUTES = 600
+    THREE_HOURS = 10_800
+    ONE_DAY = 86_400
+    ALL_TIME = 0
+
+    @property
+    def slot_s(self) -> int:
+        """Seconds per slot; ``ALL_TIME`` has none."""
+        return self.value // SLOTS
+
+
+SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
+
+# By component, task and counter.
+Counts = dict[str, dict[int, dict[str, int]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """Counts of a window."""
+
+    counts: Counts
+    # Length of the window: since its first slot began, or since counting did. 0 if nothing
+    # was ever counted.
+    seconds: float
+
+
+def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: str) -> Counter[str]:
+    """Return the sums of the counters of a component's tasks; empty if it has none."""
+    total: Counter[str] = Counter()
+    for of_task in counts.get(component, {}).values():
+        total.update(of_task)
+    return total
+
+
+def slot_of(window: Window, now: float) -> int:
+    """The number of the slot that ``now`` lies in."""
+    return int(now // window.slot_s)
+
+
+def slots_of(window: Window, now: float) -> range:
+    """The numbers of all slots of a window that ends now."""
+    last = slot_of(window, now)
+    return range(last - SLOTS, last + 1)
+
+
+def seconds_of(window: Window, now: float, since: float | None) -> float:
+    """Return the length of a window now, if counting began at ``since``."""
+    if since is None:
+        return 0.0
+    began = (
+        since
+        if window is Window.ALL_TIME
+        else max(since, slots_of(window, now).start * window.slot_s)
+    )
+    return max(0.0, now - began)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +125,49 @@ def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorRe
 def clipped(error: ErrorReport) -> ErrorReport:
     """Return the report with a message of at most REASON_LENGTH characters."""
     return replace(error, message=error.message[:REASON_LENGTH])
+
+
+# Kinds per topology; beyond this the kind that has not come for the longest is forgotten.
+TRACES_KEPT = 100
+
+
+_RAISED = "raised:"
+
+
+_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceReport:
+    """One error of one task. Component, kind and place say which of all errors it is."""
+
+    # Aware, UTC.
+    at: datetime
+    component: str
+    task: int
+    # Class of the exception: ``KeyError``.
+    kind: str
+    # Line of the user's code: ``helpers.py:12``; empty if it went through none.
+    place: str
+    # One line, at most 500 characters.
+    reason: str
+    # The traceback, in several lines; empty from a process that has reported it before.
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownError:
+    """One kind of error of one component: its first report, and its count."""
+
+    first: TraceReport
+    # Aware, UTC.
+    last: datetime
+    # Errors of this kind of all tasks.
+    count: int
+
+
+# Identity of a kind of error: component, kind, place.
+Name = tuple[str, str, str]
 
 
 class Metrics(Protocol):
@@ -115,3 +235,121 @@ class Metrics(Protocol):
     def clear(self) -> None:
         """Forget everything that was counted for this topology."""
         ...
+
+
+def bucket_of(latency_ms: float) -> str:
+    """The counter that counts a latency; below 1 µs counts as 1 µs."""
+    bounded_ms = min(max(latency_ms, _SHORTEST_MS), _LONGEST_MS)
+    return f"{LATENCY_BUCKET}{math.floor(math.log(bounded_ms) / _GROWTH)}"
+
+
+def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, int]]:
+    """Return pairs (bound in ms, number of latencies below it), exact.
+
+    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is
+    infinite: all of them.
+    """
+    buckets = {
+        int(name.removeprefix(LATENCY_BUCKET)): count
+        for name, count in counts.items()
+        if name.startswith(LATENCY_BUCKET)
+    }
+    bounds = range(0, math.ceil(math.log(1e5) / _GROWTH) + every, every)
+    found = [
+        (math.exp(bound * _GROWTH), sum(n for at, n in buckets.items() if at < bound))
+        for bound in bounds
+    ]
+    return [*found, (math.inf, sum(buckets.values()))]
+
+
+def percentile(counts: Mapping[str, int], q: float) -> float | None:
+    """Latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed.
+
+    Within 5 %; None if none were counted.
+
+    Counters with other names are ignored.
+    """
+    buckets = sorted(
+        (int(name.removeprefix(LATENCY_BUCKET)), count)
+        for name, count in counts.items()
+        if name.startswith(LATENCY_BUCKET)
+    )
+    rank = q * sum(count for _, count in buckets)
+    seen = 0
+    for bucket, count in buckets:
+        seen += count
+        if count and seen >= rank:
+            # The geometric middle of the bucket: 4.9 % from either end.
+            return math.exp((bucket + 0.5) * _GROWTH)
+    return None
+
+
+def name_of(report: TraceReport) -> Name:
+    """Return the identity of the kind of error of a report."""
+    return report.component, report.kind, report.place
+
+
+def trace_counter(kind: str, place: str) -> str:
+    """Return the counter that counts such errors of a task, among the task's other counters."""
+    return f"{_RAISED}{json.dumps([kind[:_NAME_LENGTH], place[:_NAME_LENGTH]])}"
+
+
+def known_errors(
+    reports: Iterable[tuple[TraceReport, datetime]], totals: Counts
+) -> Sequence[KnownError]:
+    """Join first reports, each with when it came last, and counters; the newest first.
+
+    A process tells its counters and its tracebacks one after the other: the count is one at least.
+    """
+    found = [
+        KnownError(first=first, last=last, count=max(1, _count(first, totals)))
+        for first, last in reports
+    ]
+    return sorted(found, key=lambda known: known.last, reverse=True)
+
+
+def _count(report: TraceReport, totals: Counts) -> int:
+    counter = trace_counter(report.kind, report.place)
+    tasks: Mapping[int, Mapping[str, int]] = totals.get(report.component, {})
+    return sum(counts.get(counter, 0) for counts in tasks.values())
+
+
+def pack_name(name: Name) -> str:
+    """Pack an identity for a store."""
+    return json.dumps(name)
+
+
+def pack_trace(report: TraceReport) -> str:
+    """Pack a report for a store; "" without a traceback, for it adds nothing to the first one."""
+    if not report.text:
+        return ""
+    return json.dumps(
+        [
+            report.at.isoformat(),
+            report.component,
+            report.task,
+            report.kind,
+            report.place,
+            report.reason[:REASON_LENGTH],
+            report.text,
+        ]
+    )
+
+
+def unpack_trace(packed: bytes) -> TraceReport:
+    """Undo ``pack_trace``."""
+    at, component, task, kind, place, reason, text = json.loads(packed)
+    return TraceReport(
+        at=datetime.fromisoformat(at),
+        component=component,
+        task=task,
+        kind=kind,
+        place=place,
+        reason=reason,
+        text=text,
+    )
+
+
+def moment(seconds: float) -> datetime:
+    """Return the time this many seconds after the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)

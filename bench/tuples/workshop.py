@@ -10,8 +10,8 @@ from typing import cast
 
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds, Sender
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import NO_KEY, KeyOrigin, Keys, Said, as_keys, mix, mix_array
-from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, encode_parts
-from tiercel.acker.inbox.records import Parcel, parcels_of
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Parcel, Route, Rows, encode_parts, parcels_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, as_identity

@@ -17,8 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import NO_KEY, Keys, as_keys, child_keys
-from tiercel.acker.inbox.chunk import Rows
-from tiercel.acker.inbox.rules import is_line
+from tiercel.acker.inbox.chunk import Rows, is_line
 from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Schema

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tiercel.acker.inbox.records import Claims
+from tiercel.acker.inbox.contract import Claims
 from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk, Lineage
-from tiercel.acker.inbox.records import Claims
+from tiercel.acker.inbox.contract import Claims
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple, tuples_of

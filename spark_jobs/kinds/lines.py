@@ -19,7 +19,7 @@ from typing import Any
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.limits.contract import Grant, RateLimits
+from tiercel.acker.limits import Grant, RateLimits
 from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of

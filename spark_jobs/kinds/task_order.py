@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.records import Entry
+from tiercel.acker.inbox.contract import Entry
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.tuples import Tuple

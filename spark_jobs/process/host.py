@@ -13,8 +13,7 @@ from functools import partial
 
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.inbox.contract import Inbox
-from tiercel.acker.inbox.records import Covered, Sender, StaleAttemptError
+from tiercel.acker.inbox.contract import Covered, Inbox, Sender, StaleAttemptError
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.logs.relay import speak_as

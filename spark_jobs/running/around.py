@@ -10,7 +10,7 @@ from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.limits.contract import RateLimits
+from tiercel.acker.limits import RateLimits
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.kinds.calls.call import Caller

@@ -24,7 +24,7 @@ from typing import TypeVar
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.inbox.records import Claims, Covered, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError

@@ -17,10 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, decode
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import Covered, Entry, Rest
-from tiercel.acker.inbox.rules import belongs_to
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, belongs_to, decode
+from tiercel.acker.inbox.contract import Covered, Entry, Inboxes, Rest
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
 from tiercel.spark_jobs.emitting.fold import row_seeds, select

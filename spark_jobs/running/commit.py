@@ -29,16 +29,8 @@ from typing import Any
 import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all, perform_in_turn
-from tiercel.acker.inbox.contract import Inbox, Inboxes
-from tiercel.acker.inbox.records import (
-    Appended,
-    Covered,
-    Parcel,
-    Sender,
-    StaleAttemptError,
-    next_parcels,
-    parcels_left,
-)
+from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
+from tiercel.acker.inbox.contract import Covered, Inbox, Inboxes, Sender, StaleAttemptError
 from tiercel.acker.ledger import Applied, Ledger, Reply, Token, conflict_of, total
 from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates

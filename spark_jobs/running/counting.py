@@ -37,9 +37,10 @@ from functools import cache, partial
 
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.ledger import Reply
-from tiercel.acker.metrics.contract import ErrorReport, Metrics
-from tiercel.acker.metrics.traces import (
+from tiercel.acker.metrics.contract import (
     TRACES_KEPT,
+    ErrorReport,
+    Metrics,
     Name,
     TraceReport,
     name_of,

@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 
 from tiercel.acker.ids import mix, mix_array
-from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, encode_parts
-from tiercel.acker.inbox.records import PARCEL_BYTES, Parcel, parcels_of
+from tiercel.acker.inbox.chunk import (
+    PARCEL_BYTES,
+    Chunk,
+    Lineage,
+    Parcel,
+    Route,
+    encode_parts,
+    parcels_of,
+)
 from tiercel.acker.ledger import Failure, Ids, Updates
 from tiercel.spark_jobs.emitting.fold import (
     Departure,

@@ -10,13 +10,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import StaleAttemptError
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.acker.limits.contract import LimitSpec, Rate
-from tiercel.acker.limits.redis_limits import open_limits
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.limits import LimitSpec, Rate, open_limits
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.logs.relay import WorkerLogs

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Field

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from tiercel.acker.inbox.rules import line_of, task_of
+from tiercel.acker.inbox.chunk import line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema

@@ -20,8 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.ids import hash_values, hashed_values, mix, mix_array
-from tiercel.acker.inbox.chunk import Rows
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import Rows, line_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.values.python_values import TEXTS, python_values

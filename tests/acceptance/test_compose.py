@@ -25,7 +25,7 @@ from tests.support.stack_image import build_image, prometheus_image
 from tests.support.stacks import CREDENTIALS, Stack, readable_folder
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 

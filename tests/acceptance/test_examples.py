@@ -28,7 +28,7 @@ from tests.support.rpc import RpcClient
 from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Publisher, WorkQueue, declare_queue
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.examples import payments
 from tiercel.examples.webhooks import PORT
 from tiercel.queues.message.writing import OutgoingMessage, write_properties

@@ -22,7 +22,8 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds
-from tiercel.acker.inbox.records import Appended, Sender
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.job import LongTasks

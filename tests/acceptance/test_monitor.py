@@ -25,8 +25,8 @@ from tests.support.monitors import chromium, give_token, monitor, number, rows
 from tests.support.terminal import tiercel_run
 from tests.support.waiting import wait_until
 from tiercel import Bolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
-from tiercel.acker.inbox.redis_streams import RedisInboxes
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.inbox.redis import RedisInboxes
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.compose.install import find_system_program, install_missing

@@ -11,9 +11,8 @@ from playwright.sync_api import expect
 from tests.support.broker import unique
 from tests.support.monitors import chromium, give_token, monitor
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import TraceReport, trace_counter
+from tiercel.acker.metrics.contract import ErrorReport, TraceReport, trace_counter
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ from tests.support.postgres import libpq
 from tests.support.running import running
 from tests.support.waiting import wait_until
 from tiercel import Publisher
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.examples import orders
 from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.spark_jobs.spark.run import ledger_spec_of

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.runs import Desk
 from tests.support.waiting import wait_until
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 

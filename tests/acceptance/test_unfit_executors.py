@@ -18,7 +18,7 @@ from tests.support.runs import SHOUT, Desk
 from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
 from tiercel import Publisher
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisPresences
 

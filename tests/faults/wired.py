@@ -21,10 +21,10 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
-from tiercel.acker.inbox.records import InboxFigures
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError

@@ -14,7 +14,7 @@ from tests.support.broker import Desk, ready, unique
 from tests.support.certificates import HOST, Certificate, make_ca, make_certificate
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError, RedisUnavailableError
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.queues.broker.declare import WorkQueue, declare_queue

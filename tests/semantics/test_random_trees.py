@@ -21,8 +21,8 @@ import pytest
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder
-from tiercel.acker.inbox.records import Bounds
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.contract import Bounds
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import RedisLedger

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.acker.ids import RootIds
+from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds, Sender
 from tiercel.acker.ledger import LedgerSpec, Outcomes
-from tiercel.acker.limits.memory import MemoryLimits
+from tiercel.acker.limits import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tiercel.acker.inbox.records import Claims, Covered, Parcel, Sender
+from tiercel.acker.inbox.chunk import Parcel
+from tiercel.acker.inbox.contract import Claims, Covered, Sender
 
 NOW = timedelta(0)
 SOON = timedelta(seconds=30)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.windows import Counted
+from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings

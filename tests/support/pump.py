@@ -16,10 +16,9 @@ import pytest
 
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
-from tiercel.acker.inbox.chunk import Chunk, decode
-from tiercel.acker.inbox.contract import Inboxes
+from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
+from tiercel.acker.inbox.contract import NO_CLAIMS, Bounds, Claims, Inboxes, Sender
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
-from tiercel.acker.inbox.records import NO_CLAIMS, Appended, Bounds, Claims, Parcel, Sender
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics

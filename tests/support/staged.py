@@ -13,11 +13,9 @@ from datetime import UTC, datetime, timedelta
 from tests.support.inboxes import parcel
 from tests.support.inboxes import put as append
 from tiercel import Bolt, QueueSpout, TopologyBuilder
-from tiercel.acker.inbox.redis_streams import RedisInboxes
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.histogram import bucket_of
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import TraceReport, trace_counter
+from tiercel.acker.inbox.redis import RedisInboxes
+from tiercel.acker.metrics.contract import ErrorReport, TraceReport, bucket_of, trace_counter
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.running.counting import edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts

@@ -27,7 +27,6 @@ TWINS = (
     "acker/ledger",
     "acker/memory",
     "acker/inbox/memory",
-    "acker/inbox/rules",
     "workers/testing/",
 )
 CHANNEL = ("queues/consuming/", "queues/retry")

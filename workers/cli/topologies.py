@@ -22,9 +22,8 @@ from rich.console import Console
 from rich.live import Live
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import redact

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated

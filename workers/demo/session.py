@@ -20,9 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tiercel.acker.metrics.histogram import percentile
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.metrics.contract import percentile, total_of
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.queues.broker.declare import declare_queue

@@ -19,9 +19,8 @@ from typing import TypeVar
 
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import StaleAttemptError
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.redis.clients import check_eviction, connect_topology
 from tiercel.acker.redis_ledger import open_ledger

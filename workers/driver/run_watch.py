@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.contract import Inboxes, InboxFigures
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.state.store import AGED_EVERY_S

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from tiercel.acker.errors import AckerError
-from tiercel.acker.metrics.contract import Metrics
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.metrics.contract import Metrics, total_of
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError

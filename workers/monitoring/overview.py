@@ -11,10 +11,14 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.histogram import cumulative, percentile
-from tiercel.acker.metrics.traces import KnownError
-from tiercel.acker.metrics.windows import Counts, total_of
+from tiercel.acker.metrics.contract import (
+    Counts,
+    ErrorReport,
+    KnownError,
+    cumulative,
+    percentile,
+    total_of,
+)
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts

@@ -8,12 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tiercel.acker.inbox.records import InboxFigures
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.traces import KnownError
-from tiercel.acker.metrics.windows import Counted, Counts, total_of
+from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked

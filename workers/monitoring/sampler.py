@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import Window
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact

@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import KnownError
-from tiercel.acker.metrics.windows import Counts, Window
+from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, is_full
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger

@@ -12,16 +12,15 @@ from typing import Any, Protocol
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import (
+from tiercel.acker.inbox.chunk import (
     PARCEL_BYTES,
     Appended,
     Parcel,
-    Sender,
+    is_line,
     next_parcels,
     parcels_left,
 )
-from tiercel.acker.inbox.rules import is_line
+from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ids import RootIds
-from tiercel.acker.inbox.redis_streams import open_inboxes
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
-from tiercel.acker.metrics.histogram import bucket_of
+from tiercel.acker.metrics.contract import bucket_of
 from tiercel.queues.nouns import counted
 from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.workers.spout.admission import Admission

@@ -17,12 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all
-from tiercel.acker.inbox.chunk import Chunk, Lineage, decode, encode
-from tiercel.acker.inbox.contract import Inbox, Inboxes
-from tiercel.acker.inbox.records import NO_CALLS, Appended, Entry, InboxFigures, Parcel, Sender
+from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
+from tiercel.acker.inbox.contract import NO_CALLS, Entry, Inbox, Inboxes, InboxFigures, Sender
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.metrics.contract import Metrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector, TopologyContext
 from tiercel.spark_jobs.bolts.streams import SYSTEM_TASK, is_system

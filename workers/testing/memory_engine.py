@@ -16,10 +16,10 @@ from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.limits.memory import MemoryLimits
+from tiercel.acker.limits import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.contract import KnownError
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.acker.metrics.traces import KnownError
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.kinds.calls.call import UnderWay
 from tiercel.spark_jobs.kinds.calls.coroutines import prepare_loop

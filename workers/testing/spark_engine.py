@@ -21,12 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import StaleAttemptError
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.layout import topology_prefix
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis_ledger import open_ledger

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tiercel.acker.inbox.records import PARCEL_BYTES
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
 # Each is asked about whenever a call has ended.

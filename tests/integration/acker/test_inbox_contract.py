@@ -26,17 +26,10 @@ from tests.support.inboxes import (
     put,
     take,
 )
-from tiercel.acker.inbox.contract import LARGEST
+from tiercel.acker.inbox.chunk import LARGEST, Appended, Parcel
+from tiercel.acker.inbox.contract import Bounds, Covered, Sender, StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import (
-    Appended,
-    Bounds,
-    Covered,
-    Parcel,
-    Sender,
-    StaleAttemptError,
-)
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=1000, senders=8)

@@ -30,8 +30,9 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.records import Appended, Bounds, StaleAttemptError
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.contract import Bounds, StaleAttemptError
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.pool import Pool
 from tiercel.acker.redis.scripts import RedisServers

@@ -25,10 +25,10 @@ from tests.support.inboxes import (
     take,
 )
 from tests.support.waiting import wait_until
+from tiercel.acker.inbox.chunk import Appended, belongs_to, is_line, line_of, tasks_of
+from tiercel.acker.inbox.contract import Bounds, Rest, StaleAttemptError, name_of
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Appended, Bounds, Rest, StaleAttemptError
-from tiercel.acker.inbox.redis_streams import RedisInboxes
-from tiercel.acker.inbox.rules import belongs_to, is_line, line_of, name_of, tasks_of
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=1000)

@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 )
 
 from tests.support.inboxes import FOUR, ONE, TWO, parcel, take
+from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.contract import Bounds, Covered, Entry, Rest, Sender, StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds, Covered, Entry, Rest, Sender, StaleAttemptError
-from tiercel.acker.inbox.redis_streams import RedisInboxes
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=8, bytes=60)

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tiercel import RedisUnavailableError
-from tiercel.acker.metrics.contract import ErrorReport
+from tiercel.acker.metrics.contract import Counted, ErrorReport, Window
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import Counted, Window
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)

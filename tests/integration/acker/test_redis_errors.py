@@ -26,12 +26,12 @@ from tests.support.saying import SayingRedis
 from tests.support.waiting import wait_until
 from tiercel import AckerError, RedisRefusedError, RedisUnavailableError
 from tiercel.acker.effects import perform_all, perform_in_turn
-from tiercel.acker.inbox.records import Parcel, Sender
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.chunk import Parcel
+from tiercel.acker.inbox.contract import Sender
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec, Token, Updates
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import ErrorReport, Window
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, connect_topology
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_feed import FeedServer, Noted, ShardFeed

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tiercel.acker.metrics.contract import TRACES_KEPT, TraceReport, trace_counter
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import TRACES_KEPT, TraceReport, trace_counter
+from tiercel.acker.metrics.redis import RedisMetrics
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 

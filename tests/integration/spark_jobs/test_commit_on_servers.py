@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.support.inboxes import FIRST, ONE, RUN, TWO, covering, opened, parcel, put, take
-from tiercel.acker.inbox.records import Sender, StaleAttemptError
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.contract import Sender, StaleAttemptError
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.ledger import Updates
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.running.commit import Committer

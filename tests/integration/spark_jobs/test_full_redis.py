@@ -14,8 +14,8 @@ from tests.support.pump import RUN, Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, StatefulBolt, TopologyBuilder
 from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.records import Appended
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

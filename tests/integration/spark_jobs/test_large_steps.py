@@ -13,8 +13,9 @@ from redis.connection import AbstractConnection
 from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, TopologyBuilder
 from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.records import PARCEL_BYTES, Appended, Sender
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.chunk import PARCEL_BYTES, Appended
+from tiercel.acker.inbox.contract import Sender
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

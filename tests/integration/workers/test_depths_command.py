@@ -24,9 +24,9 @@ from tiercel import (
     WorkQueue,
     declare_queue,
 )
-from tiercel.acker.inbox.redis_streams import RedisInboxes
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import Window
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth

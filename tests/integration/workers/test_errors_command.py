@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tiercel import QueueSpout, TopologyBuilder
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import TraceReport, trace_counter
+from tiercel.acker.metrics.contract import ErrorReport, TraceReport, trace_counter
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.workers.control.registry import Registry
 
 ROOT = Path(__file__).parents[3]

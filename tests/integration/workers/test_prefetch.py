@@ -18,7 +18,7 @@ from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Publisher, QueueSpout, TopologyBuilder
 from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.inbox.records import Claims
+from tiercel.acker.inbox.contract import Claims
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.queues.broker.declare import WorkQueue, declare_queue

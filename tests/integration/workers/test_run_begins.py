@@ -14,7 +14,8 @@ from tests.support.ledgers import ROOT, A, token, updates
 from tests.support.pump import Source
 from tests.support.states import begin, break_off, commit_turn
 from tiercel import BasicBolt, Config, RedisRefusedError, StatefulBolt, TopologyBuilder
-from tiercel.acker.inbox.records import Appended, StaleAttemptError
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.ledger import Applied
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

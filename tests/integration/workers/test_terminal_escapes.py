@@ -16,7 +16,7 @@ from tests.support.terminal import at_a_terminal
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
 from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues.publishing.dead_letters import show
 from tiercel.workers.control.registry import Registry
 

@@ -19,10 +19,9 @@ from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.acker.effects import perform_in_turn
-from tiercel.acker.inbox.redis_streams import RedisInboxes
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.inbox.redis import RedisInboxes
+from tiercel.acker.metrics.contract import ErrorReport, Window
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.state.redis_store import RedisStateStore

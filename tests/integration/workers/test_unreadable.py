@@ -17,9 +17,9 @@ from tests.support.chunks import chunk
 from tests.support.inboxes import covering, opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, TopologyBuilder
+from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Appended
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger

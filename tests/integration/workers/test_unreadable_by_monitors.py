@@ -13,9 +13,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from tiercel.acker.layout import topology_prefix
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import ErrorReport, Window
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.examples.word_count import topology as word_count
 from tiercel.workers.control.contract import State

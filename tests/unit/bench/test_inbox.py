@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from bench import inbox, steps
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 

@@ -10,8 +10,9 @@ from bench import rig
 from bench.probe import ProcessSample
 from bench.rig import BenchError, Running
 from bench.topologies.words import basic
+from tiercel.acker.inbox.chunk import Parcel
+from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Parcel, Sender
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings

@@ -1,7 +1,7 @@
 """The Python of docs/limits.md runs, on simulated time."""
 
 from tests.support.pages import page, run_tests_of
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 
 
 def test_the_tests_of_the_page_pass(tmp_path):

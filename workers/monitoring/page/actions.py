@@ -12,8 +12,8 @@ from typing import TypeVar
 from nicegui import run, ui
 
 from tiercel.acker.errors import AckerError
-from tiercel.acker.metrics.redis_counters import RedisMetrics
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing import dead_letters

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from nicegui import run, ui
 
-from tiercel.acker.metrics.traces import KnownError
+from tiercel.acker.metrics.contract import KnownError
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.dead_letters import DeadLetter

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from nicegui import run, ui
 
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import Window
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.health import Grade, Health, health_of

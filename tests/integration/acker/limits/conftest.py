@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from tiercel.acker import limits
 from tiercel.acker.layout import shard_prefix
-from tiercel.acker.limits import redis_limits
-from tiercel.acker.limits.contract import LimitSpec, Rate, RateLimits
-from tiercel.acker.limits.memory import MemoryLimits
-from tiercel.acker.limits.redis_limits import RedisLimits
+from tiercel.acker.limits import (
+    LimitSpec,
+    MemoryLimits,
+    Rate,
+    RateLimits,
+    RedisLimits,
+)
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import script_source
 
@@ -105,7 +109,7 @@ def place(
     """
     if request.param == "memory":
         return MemoryPlace()
-    monkeypatch.setattr(redis_limits, "script_source", _without_a_clock)
+    monkeypatch.setattr(limits, "script_source", _without_a_clock)
     make = request.getfixturevalue("in_redis")
     if "cluster" in request.param:
         return make(3, request.getfixturevalue("clustered_redis").url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.acker.limits.contract import Grant, Rate
+from tiercel.acker.limits import Grant, Rate
 
 PER_SECOND = Rate(permits=1)
 PER_MINUTE = Rate(permits=1, seconds=60)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tiercel import RedisUnavailableError
-from tiercel.acker.limits.contract import Grant, LimitSpec, Rate
-from tiercel.acker.limits.redis_limits import RedisLimits, open_limits
+from tiercel.acker.limits import Grant, LimitSpec, Rate, RedisLimits, open_limits
 from tiercel.acker.redis.pool import Pool
 
 PER_MINUTE = Rate(permits=1, seconds=60)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after, killed_in
 from tiercel import RedisUnavailableError, StatefulBolt, Topology, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
+from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInbox
-from tiercel.acker.inbox.records import StaleAttemptError
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
 from tiercel.spark_jobs.kinds.choice import attempt_at

@@ -16,8 +16,9 @@ from tests.support.proxy import Proxy
 from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, StatefulBolt, TopologyBuilder
 from tiercel.acker.effects import perform_all
-from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
-from tiercel.acker.inbox.redis_streams import open_inboxes
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.contract import Sender, StaleAttemptError
+from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

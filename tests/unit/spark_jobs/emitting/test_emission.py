@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from tests.support.pump import Source
 from tiercel import BasicBolt, Config, OutputLimitError, TopologyBuilder
 from tiercel.acker.ids import edge, seed
-from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.inbox.records import PARCEL_BYTES
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import PARCEL_BYTES, decode, line_of
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, Topology, TopologyBuilder
-from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.acker.inbox.records import Bounds, Parcel, Sender, StaleAttemptError
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Parcel, Route, decode, encode
+from tiercel.acker.inbox.contract import Bounds, Sender, StaleAttemptError
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.step import Step

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiercel.acker.errors import BadChunkError
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
-from tiercel.acker.inbox.records import Entry
+from tiercel.acker.inbox.contract import Entry
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.running.backlog import Backlog, Share, part_of, rows_in, rows_left

@@ -9,7 +9,7 @@ import pytest
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.windows import Window
+from tiercel.acker.metrics.contract import Window
 from tiercel.spark_jobs.running.counting import ACKER, ACKER_TASK, edge_counter, edge_of
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring.overview import overview_of

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds
 from tiercel.spark_jobs.topology.graph import cycle_of, has_cycle
 from tiercel.testing import FeederSpout, LocalCluster, LocalClusterError
 from tiercel.workers.testing import memory_engine

@@ -24,8 +24,9 @@ from tiercel import (
     StatefulBolt,
     TopologyBuilder,
 )
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import PARCEL_BYTES, Bounds
 from tiercel.spark_jobs.errors import OutputLimitError
 from tiercel.workers.testing.engine import SimulatedClock
 

@@ -16,7 +16,7 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, Topology, TopologyBuilder
 from tiercel.acker.ledger import Failure
-from tiercel.acker.limits.contract import Grant
+from tiercel.acker.limits import Grant
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.book import REASON, MemoryCaseBook

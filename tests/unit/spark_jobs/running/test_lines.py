@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.chunks import chunk
 from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.limits.contract import Grant, Rate
-from tiercel.acker.limits.memory import MemoryLimits
+from tiercel.acker.limits import Grant, MemoryLimits, Rate
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
 from tiercel.spark_jobs.bolts.verdicts import RetryLater

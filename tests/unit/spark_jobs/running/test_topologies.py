@@ -12,7 +12,7 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after
 from tests.support.reasons import unplaced
 from tiercel import ArrowBolt, BasicBolt, Bolt, Config, Topology, TopologyBuilder
-from tiercel.acker.inbox.records import StaleAttemptError
+from tiercel.acker.inbox.contract import StaleAttemptError
 
 
 class Split(BasicBolt):

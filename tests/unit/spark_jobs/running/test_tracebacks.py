@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.metrics.contract import TRACES_KEPT
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.acker.metrics.traces import TRACES_KEPT
 from tiercel.spark_jobs.running.counting import Tracebacks
 
 

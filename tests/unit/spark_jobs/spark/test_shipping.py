@@ -86,7 +86,7 @@ def test_it_is_importable_from_another_working_directory_with_its_data(users_fol
     pack_code("users_topology", tmp_path / "code.zip")
     script = """
 import users_topology, beside, helpers, importlib.resources
-import tiercel.spark_jobs.spark.run, tiercel.acker.inbox.redis_streams
+import tiercel.spark_jobs.spark.run, tiercel.acker.inbox.redis
 assert "code.zip" in tiercel.spark_jobs.spark.run.__file__, tiercel.spark_jobs.spark.run.__file__
 words = importlib.resources.files("helpers").joinpath("words.txt").read_text()
 print(users_topology.VALUE, beside.VALUE, helpers.VALUE, words)

@@ -17,7 +17,7 @@ import pytest
 
 from tiercel import TopologyContext
 from tiercel.acker.ids import mix, seed
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError
 from tiercel.spark_jobs.topology.grouping import (

@@ -17,7 +17,7 @@ from tiercel import (
     TopologyBuilder,
     TopologyError,
 )
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.spark_jobs.topology.bolt_settings import BoltLimit, limit_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import Topology

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tiercel.acker.limits.contract import Rate
+from tiercel.acker.limits import Rate
 from tiercel.spark_jobs.errors import ConfigValueError
 from tiercel.spark_jobs.topology.config import parse_rate
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
+from tiercel.acker.inbox.chunk import Appended, Parcel
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Appended, Bounds, Parcel
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.emitting.emission import SpoutEmitter

@@ -13,8 +13,9 @@ from tests.support.chunks import chunk
 from tests.support.inboxes import commit, covering, opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.inbox.chunk import Appended
+from tiercel.acker.inbox.contract import Sender, StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Appended, Sender, StaleAttemptError
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.suspects.book import Case, MemoryCaseBook, Suspect

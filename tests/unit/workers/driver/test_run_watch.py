@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.workers.driver.run_watch import (
     START_S,
     SURE_LOOKS,

@@ -14,8 +14,8 @@ from tests.support.inboxes import parcel, put
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Appended
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError

@@ -10,9 +10,9 @@ import yaml
 from prometheus_client import generate_latest
 
 from tiercel import QueueDepth
-from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.windows import Counted
+from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import registry_of
 from tiercel.workers.monitoring.overview import overview_of

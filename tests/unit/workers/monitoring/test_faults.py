@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.traces import KnownError, TraceReport
+from tiercel.acker.metrics.contract import ErrorReport, KnownError, TraceReport
 from tiercel.workers.monitoring.overview import grouped, known_for
 from tiercel.workers.monitoring.tables import heading_of
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
-from tiercel.acker.inbox.records import InboxFigures
-from tiercel.acker.metrics.windows import Counted
+from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.metrics.contract import Counted
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence

@@ -5,12 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tiercel.acker.inbox.records import InboxFigures
-from tiercel.acker.inbox.rules import line_of
+from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.histogram import bucket_of
-from tiercel.acker.metrics.windows import Counted
+from tiercel.acker.metrics.contract import Counted, ErrorReport, bucket_of
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence

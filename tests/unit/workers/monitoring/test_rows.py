@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from tests.support.overviews import bolt_counts, edge, overview
-from tiercel.acker.inbox.records import InboxFigures
-from tiercel.acker.metrics.histogram import bucket_of
+from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.metrics.contract import bucket_of
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.presence import Presence
 

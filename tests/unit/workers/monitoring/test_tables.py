@@ -20,8 +20,7 @@ from tiercel import (
     TopologyBuilder,
 )
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import ErrorReport
-from tiercel.acker.metrics.windows import Counted
+from tiercel.acker.metrics.contract import Counted, ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY

@@ -14,10 +14,9 @@ import pytest
 from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Spout, TopologyBuilder
-from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.chunk import belongs_to, decode, task_of
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds
-from tiercel.acker.inbox.rules import belongs_to, task_of
 from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.suspects.book import MemoryCaseBook

@@ -15,8 +15,8 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
 from tiercel.acker.effects import LocalEffect
 from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.inbox.records import Bounds
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State

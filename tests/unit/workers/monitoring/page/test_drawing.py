@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from tests.support.overviews import bolt_counts, edge, overview
-from tiercel.acker.inbox.records import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.monitoring.page.drawing import (
     CHARTS,

@@ -1,6 +1,6 @@
 """The counts of the tasks of a component, together."""
 
-from tiercel.acker.metrics.windows import total_of
+from tiercel.acker.metrics.contract import total_of
 
 COUNTS = {"split": {1: {"acked": 2, "failed": 1}, 2: {"acked": 3}}, "count": {3: {"acked": 7}}}
 

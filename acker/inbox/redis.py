@@ -32,36 +32,36 @@ from urllib.parse import quote
 from zlib import crc32
 
 from tiercel.acker.effects import Effect, perform_all
-from tiercel.acker.inbox.contract import Inboxes
-from tiercel.acker.inbox.records import (
+from tiercel.acker.inbox.chunk import (
+    Appended,
+    Parcel,
+    check_append,
+    is_line,
+    part_of_line,
+    returned_to,
+    task_of,
+    tasks_of,
+)
+from tiercel.acker.inbox.contract import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
     NO_CALLS,
     NO_CLAIMS,
-    Appended,
     Bounds,
     Claims,
     Covered,
     Entry,
+    Inboxes,
     InboxFigures,
     Opened,
-    Parcel,
     Rest,
     Sender,
-    joined_figures,
-)
-from tiercel.acker.inbox.rules import (
-    DRAINED_BYTES,
-    DRAINED_TUPLES,
-    check_append,
     drawn_sender,
     is_drawn,
-    is_line,
+    joined_figures,
     name_of,
-    part_of_line,
-    returned_to,
     stale,
     superseded,
-    task_of,
-    tasks_of,
     unfinished,
     unsealed,
 )

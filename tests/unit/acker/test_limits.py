@@ -13,14 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.acker.limits.contract import (
+from tiercel.acker.limits import (
     DEPTH_MS,
     GRACE_MS,
     LONGEST_WAIT_MS,
+    Ask,
+    Bucket,
     LimitSpec,
+    MemoryLimits,
     Rate,
+    decide,
 )
-from tiercel.acker.limits.memory import Ask, Bucket, MemoryLimits, decide
 
 HUNDRED = Rate(permits=100)
 HOUR_S = 3600.0

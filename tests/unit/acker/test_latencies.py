@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.acker.metrics.histogram import bucket_of, cumulative, percentile
+from tiercel.acker.metrics.contract import bucket_of, cumulative, percentile
 
 LATENCIES = st.floats(1e-3, 1e9)
 

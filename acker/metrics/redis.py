@@ -19,29 +19,25 @@ from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
     ERRORS_WINDOW,
-    ErrorReport,
-    by_task,
-    newest_first,
-)
-from tiercel.acker.metrics.traces import (
+    SLIDING,
     TRACES_KEPT,
+    Counted,
+    Counts,
+    ErrorReport,
     KnownError,
     TraceReport,
+    Window,
+    by_task,
     known_errors,
     moment,
     name_of,
+    newest_first,
     pack_name,
     pack_trace,
-    unpack_trace,
-)
-from tiercel.acker.metrics.windows import (
-    SLIDING,
-    Counted,
-    Counts,
-    Window,
     seconds_of,
     slot_of,
     slots_of,
+    unpack_trace,
 )
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
