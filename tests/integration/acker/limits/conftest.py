@@ -92,7 +92,7 @@ def in_redis(redis_url: str) -> Iterator[Callable[..., RedisPlace]]:
         yield lambda shards=1, url=redis_url: RedisPlace(url, shards, closing)
 
 
-def _without_a_clock(*names: str, package: str) -> str:
+def _without_a_clock(*names: str, package: str = "tiercel.acker") -> str:
     text = script_source(*names, package=package)
     assert _CLOCK in text
     return text.replace(_CLOCK, _STANDS_STILL)
