@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ if not TYPE_CHECKING:
     @cache
     def _places() -> dict[str, str]:
         """Return the module of each public name, as the imports above tell type checkers."""
-        source = __spec__.loader.get_data(__file__).decode()
+        source = files(__name__).joinpath("__init__.py").read_text("utf-8")
         found = re.findall(r"from (tiercel\.\S+) import (?:\(([^)]*)\)|(.*))", source)
         return {
             name: module
