@@ -16,6 +16,9 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 # the file before it.
 TEST = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")
 
+# `acker/ledger.py`: a file of the package.
+CODE = re.compile(r"`((?:acker|compose|frames|queues|spark_jobs|workers)/[\w/]+\.(?:py|lua))`")
+
 
 def _anchor(heading: str) -> str:
     """Return the anchor that GitHub gives a heading."""
@@ -63,3 +66,9 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "README.md").read_text()))
     assert {page.name for page in folder.glob("*.md")} - {"README.md"} == listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_file_of_the_package_that_a_page_names_is_there(page: Path) -> None:
+    named = set(CODE.findall(page.read_text()))
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
