@@ -102,7 +102,7 @@ def test_an_exchange_that_is_there_is_used_as_it_is_and_a_misfit_is_said(amqp_ur
     with caplog.at_level(logging.WARNING):
         declared(amqp_url, name, (name, "order.*"))
     assert published(amqp_url, name, "order.*", "order.new") == [b"order.*"]
-    [record] = [each for each in caplog.records if each.name.endswith("bindings")]
+    [record] = [each for each in caplog.records if each.name.endswith("declare")]
     assert record.getMessage() == (
         f"queue {name} is bound to exchange {name}, which is there already: a direct exchange "
         "knows no patterns, and takes the key as it is"
