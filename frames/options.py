@@ -134,7 +134,9 @@ class SinkOptions:
         mandatory = given.flag("mandatory", default=True)
         unroutable_queue = given.get("unroutableQueue")
         if unroutable_queue is not None and not mandatory:
-            raise OptionError("with mandatory=false RabbitMQ does not say what it could not route")
+            raise OptionError(
+                "with mandatory=false RabbitMQ does not report messages that it cannot route"
+            )
         return cls(
             address=given.address(),
             url=given.required("url"),

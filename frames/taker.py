@@ -300,7 +300,8 @@ class Taker:
 def _count(name: str, count: int) -> None:
     if name == "stale":
         log.warning(
-            "%d messages of a committed batch come again: their connection was lost before the ack",
+            "%d messages of a committed batch are delivered again: their connection was lost "
+            "before the ack",
             count,
             extra={"event": "acks_too_late"},
         )

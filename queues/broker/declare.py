@@ -80,8 +80,8 @@ class Binding:
             raise ValueError(f"a binding has names of at most {_NAME_BYTES} bytes: {given!r:.80}")
         if not exchange:
             raise ValueError(
-                "a binding names an exchange; by the default exchange each queue gets what is "
-                "published under its name"
+                "a binding names an exchange; through the default exchange each queue gets the "
+                "messages published under its name"
             )
         _check_headers(headers)
         return cls(exchange=exchange, routing_key=routing_key, headers=dict(headers), type=texts[2])
@@ -424,9 +424,9 @@ def _judged(
         )
     if not declared.limit.returns_are_free:
         return (
-            f"RabbitMQ dead-letters what comes back more than {limit} times, for lost connections "
-            "too; to end that, delete it when it is empty and let tiercel declare it with "
-            f"{LIMIT}={BROKER_LIMIT}"
+            f"RabbitMQ dead-letters messages that come back more than {limit} times, for lost "
+            "connections too; to end that, delete it when it is empty and let tiercel declare it "
+            f"with {LIMIT}={BROKER_LIMIT}"
         )
     if found.get(TYPE) != "quorum":
         return f"it is a {found.get(TYPE)} queue, where deliveries are counted per worker"

@@ -318,7 +318,7 @@ class Outlet:
             self._confirmed = method.delivery_tag
         self._link.healthy()
         if self._stale and not self._unconfirmed:
-            self.reconnect(BrokerUnavailableError(f"{self._address} refuses what is published"))
+            self.reconnect(BrokerUnavailableError(f"{self._address} refuses published messages"))
         self._pump()
 
     def _judge(self, place: str, *, taken: bool) -> None:

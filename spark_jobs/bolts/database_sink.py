@@ -178,7 +178,7 @@ class DatabaseSink(Bolt):
         )
         if old and self.once:
             collector.report_error(
-                f"{old} messages that are older than what is remembered (once_retention = "
+                f"{old} messages older than the remembered keys (once_retention = "
                 f"{self.once_retention}) were written: they may have been written before"
             )
 

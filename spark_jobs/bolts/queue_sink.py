@@ -121,7 +121,7 @@ def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
         raise TopologyError("QueueSink publishes to a queue or to an exchange, not to both")
     if queue is not None and routing_key != "":
         raise TopologyError(
-            "QueueSink takes a routing key for an exchange; that of a queue is its name"
+            "QueueSink takes a routing key for an exchange only; a queue's routing key is its name"
         )
     for setting, what, least, most in (
         (queue, _QUEUE, 1, _QUEUE_BYTES),

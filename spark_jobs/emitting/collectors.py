@@ -48,7 +48,7 @@ class Recorder:
         self._record.report(reason_given(error))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a collector cannot travel: name the attribute that has it in transient")
+        raise TypeError("a collector cannot travel: name its attribute in transient")
 
 
 class BasicRecorder(Recorder, BasicCollector):

@@ -93,7 +93,7 @@ class TaskOrder:
             self._kept = kept
         except ValueError as error:
             log.warning(
-                "%s[%d]: %s; what failed before comes again out of order",
+                "%s[%d]: %s; tuples that failed before are delivered out of order",
                 self.component, self._task, error, extra={"event": "order_unreadable"},
             )  # fmt: skip
         return self._copy or None
@@ -166,7 +166,7 @@ class TaskOrder:
         self.held.difference_update(key for key in given_up if key not in self._awaited)
         for key in given_up:
             log.warning(
-                "%s[%d]: a tuple that failed has not come again; the other tuples of its key (%s) "
+                "%s[%d]: a failed tuple was not delivered again; the other tuples of its key (%s) "
                 "go on without it",
                 self.component, self._task, key.hex()[:8], extra={"event": "order_given_up"},
             )  # fmt: skip

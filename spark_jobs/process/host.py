@@ -124,7 +124,7 @@ def pass_over(around: Around, sender: Sender) -> bool:
         return False
     log.warning(
         "the inbox of task %d has lost its last steps, as when its server fails over to a replica "
-        "that lagged: the task goes on behind them, and what they did may be done twice",
+        "that lagged: the task goes on behind them, and their work may be done twice",
         sender.task,
         extra={"event": "steps_lost"},
     )

@@ -322,8 +322,8 @@ def arrival(
         chunk = decode(payload)
     except BadChunkError as error:
         log.warning(
-            "task %d passes over %d bytes: %s; whatever was in them times out and is delivered "
-            "again", task, len(payload),
+            "task %d passes over %d bytes: %s; messages in them time out and are delivered again",
+            task, len(payload),
             error, extra={"event": "chunk_unreadable"},
         )  # fmt: skip
         return None, []

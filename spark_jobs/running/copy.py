@@ -483,7 +483,7 @@ class WorkingCopy:
             return verified(self._key, self._purpose, snapshot)
         except BadSignatureError as error:
             log.warning(
-                "%s; the bolt begins anew, and what it held times out",
+                "%s; the bolt begins anew, and the tuples that it held time out",
                 error,
                 extra={"event": "snapshot_unreadable"},
             )
@@ -507,8 +507,8 @@ class WorkingCopy:
         if len(packed.content) > _LARGE:
             record.report(
                 f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each "
-                "step in which they change: name in transient those that need not outlive the "
-                "process, or use a StatefulBolt"
+                "step in which they change: name attributes that need not outlive the process in "
+                "transient, or use a StatefulBolt"
             )
         for name, why in packed.stuck.items():
             record.report(
@@ -520,8 +520,8 @@ class WorkingCopy:
 
     def _lose(self, record: Record, why: str) -> None:
         reason = (
-            f"cannot keep its attributes: {why}; name in transient those that need not outlive "
-            "the process"
+            f"cannot keep its attributes: {why}; name attributes that need not outlive the process "
+            "in transient"
         )
         log.warning(
             "%s[%d]: %s", self.component, self._task, reason, extra={"event": "snapshot_failed"}

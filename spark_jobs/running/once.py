@@ -443,7 +443,7 @@ class OnceStep:
         elif said_by(tup.lanes).since < self._oldest:
             if not self._counts[ONCE_UNSURE]:
                 self._record.report(
-                    "a message that is older than what is remembered (once_retention = "
+                    "a message older than the remembered keys (once_retention = "
                     f"{self._retention_s} s) was processed: it may have been processed before"
                 )
             self._counts[ONCE_UNSURE] += 1

@@ -137,8 +137,8 @@ def check_travel(topology: Topology) -> None:
             "",
         )
         raise TopologyError(
-            f"{named} cannot travel to Spark{attribute}: {reason_of(error)}; make what cannot be "
-            "pickled in prepare, not in __init__"
+            f"{named} cannot travel to Spark{attribute}: {reason_of(error)}; make objects that "
+            "cannot be pickled in prepare, not in __init__"
         )
 
 

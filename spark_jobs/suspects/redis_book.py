@@ -98,8 +98,8 @@ def _suspects(cases: Mapping[bytes, bytes], field: str) -> tuple[Suspect, ...]:
         return decode_suspects(cases.get(field.encode(), b"[]"))
     except ValueError as error:
         log.warning(
-            "passing over the suspects %r in Redis: %s; whatever kills a process has to do so "
-            "once more", field, error,
+            "passing over the suspects %r in Redis: %s; a message that kills a process has to do "
+            "so once more", field, error,
             extra={"event": "suspects_unreadable"},
         )  # fmt: skip
         return ()

@@ -62,8 +62,8 @@ def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: s
             field = schema.fields[schema.position(name)]
             if field.arrow == TEXTS:
                 raise TopologyError(
-                    f"bolt {id_!r}: {setting} names {name!r}, which is a map; emit what it is to "
-                    "go by as a field of its own"
+                    f"bolt {id_!r}: {setting} names {name!r}, which is a map; emit the key as "
+                    "a field of its own"
                 )
             first, source = kinds.setdefault(name, (field, subscription))
             if _kind(first) != _kind(field):

@@ -239,8 +239,8 @@ class Fields(Grouping):
                 )
             if schema.fields[schema.position(field)].arrow == TEXTS:
                 raise TopologyError(
-                    f"field {field!r} is a map, by which nothing can be grouped; emit what you "
-                    "group by as a field of its own"
+                    f"field {field!r} is a map, by which nothing can be grouped; emit the key "
+                    "as a field of its own"
                 )
 
     def chooser(self, stream: Stream) -> Choose:

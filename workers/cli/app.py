@@ -58,9 +58,9 @@ COMMANDS = {
         "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
         "activate": "Let the spouts of a deactivated topology emit again.",
-        "deactivate": "Stop the spouts of a topology from emitting; what is in flight goes on.",
+        "deactivate": "Stop the spouts of a topology from emitting; messages in flight go on.",
         "rebalance": "Spread the bolt tasks of a topology over the executors that Spark has now.",
-        "kill": "End all processes of a topology, once what is in flight is done.",
+        "kill": "End all processes of a topology, once messages in flight are done.",
     },
 }
 

@@ -101,7 +101,7 @@ def say_when(stopped: threading.Event) -> None:
     def wait() -> None:
         stopped.wait()
         log.info(
-            "stopping: what is in flight is given back; Ctrl-C again ends it at once",
+            "stopping: messages in flight are given back; Ctrl-C again ends it at once",
             extra={"event": "stopping"},
         )
 

@@ -239,7 +239,7 @@ def activate(topology: Name, *, redis: Redis = None) -> None:
 
 @commands.command()
 def deactivate(topology: Name, *, redis: Redis = None) -> None:
-    """Stop the spouts of a topology from emitting; what is in flight goes on."""
+    """Stop the spouts of a topology from emitting; messages in flight go on."""
     settings = found_settings(topology=topology, redis=redis)
     _steering(topology, settings, threading.Event()).turn(State.DEACTIVATED)
     log_action("deactivate", topology, "ordered", this_user())
@@ -285,13 +285,13 @@ def kill(
         float | None,
         typer.Option(
             min=0,
-            help="seconds to wait, at most, for what is in flight; by default the message timeout"
+            help="seconds to wait, at most, for messages in flight; by default the message timeout"
             " plus the execute_timeout_secs of bolts that may take longer",
         ),
     ] = None,
     redis: Redis = None,
 ) -> None:
-    """End all processes of a topology, once what is in flight is done.
+    """End all processes of a topology, once messages in flight are done.
 
     Deactivates it, waits, and gives the rest back to the broker.
     """

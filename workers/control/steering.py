@@ -152,7 +152,7 @@ class Steering:
             self._say(f"{self._name} does not run now; it will start with {_wanted(change)}")
             return True
         self._say(
-            f"{self._name}: a new run begins; what is in flight is finished, or else emitted again"
+            f"{self._name}: a new run begins; messages in flight are finished, or emitted again"
         )
         deadline = time.monotonic() + _BEGIN_S
         began: Holder | None = None

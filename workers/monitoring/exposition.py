@@ -100,7 +100,7 @@ _ONCE: dict[_Figure, Callable[[OnceRow], float]] = {
     ): lambda row: row.no_identity,
     ("tiercel_once_repeated", "Tuples that were applied before"): lambda row: row.repeated,
     ("tiercel_once_unkeyed", "Tuples without a key"): lambda row: row.unkeyed,
-    ("tiercel_once_unsure", "Tuples older than what is remembered"): lambda row: row.unsure,
+    ("tiercel_once_unsure", "Tuples older than the remembered keys"): lambda row: row.unsure,
 }
 _ONCE_NOW: dict[_Figure, Callable[[OnceRow], float]] = {
     ("tiercel_once_marks", "Tuples that are remembered"): lambda row: row.remembered,

@@ -322,7 +322,7 @@ class Outbox:
             )
             if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
                 log.info(
-                    "the run has changed: what was sent is emitted again",
+                    "the run has changed: sent tuples are emitted again",
                     extra={"event": "run_changed"},
                 )
                 self._look_at = now

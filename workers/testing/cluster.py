@@ -171,7 +171,8 @@ class LocalCluster:
                 return
         raise LocalClusterError(
             f"the topology still moves after {max_rounds} rounds: a spout that never runs "
-            "dry, or one that replays what always fails; use step() to run one round at a time"
+            "dry, or one that replays messages that always fail; use step() to run one round at a "
+            "time"
         )
 
     def step(self) -> bool:

@@ -165,7 +165,7 @@ def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(
             assert isinstance(refused, PublishRefusedError)
             assert taken is None
             return sum(
-                "refuses what is published" in record.getMessage() for record in caplog.records
+                "refuses published messages" in record.getMessage() for record in caplog.records
             )
 
         wait_until(lambda: again() == 2, timeout=60)

@@ -176,7 +176,7 @@ def test_rebalance_waits_until_a_new_run_has_begun(tiercel, name, workers, redis
         driver.join()
     assert code == 0
     assert said.splitlines() == [
-        f"{name}: a new run begins; what is in flight is finished, or else emitted again",
+        f"{name}: a new run begins; messages in flight are finished, or emitted again",
         f"{name} has begun a new run",
     ]
 

@@ -31,7 +31,7 @@ _ORDERS = {State.ACTIVE: "activate", State.DEACTIVATED: "deactivate"}
 _EFFECTS = {
     State.ACTIVE: "Activate {}: its spouts take messages again.",
     State.DEACTIVATED: (
-        "Deactivate {}: its spouts take no more messages; what is in flight goes on."
+        "Deactivate {}: its spouts take no more messages; messages in flight go on."
     ),
 }
 

@@ -185,7 +185,7 @@ class Gate:
         # Another site's page must not show ours in a frame, nor request it as a picture a thousand
         # times.
         if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
-            return PlainTextResponse("this is a page to be opened by itself", 403)
+            return PlainTextResponse("open this page by itself, not in a frame", 403)
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:

@@ -37,7 +37,7 @@ def test_a_binding_says_exchange_and_key_or_headers_and_type(given, binding):
         (("e", {"weight": 1.5}), "whole numbers, true or false: not 'weight' = 1.5"),
         (("e", {"weight": 1 << 70}), "not 'weight' = 1180591620717411303424"),
         (("e", {5: "x"}), "not 5 = 'x'"),
-        (("", "k"), "by the default exchange each queue gets"),
+        (("", "k"), "through the default exchange each queue gets"),
         (("e", "k" * 256), "names of at most 255 bytes"),
     ],
 )

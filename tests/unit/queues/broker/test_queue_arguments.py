@@ -123,7 +123,7 @@ def test_a_queue_of_an_older_tiercel_is_still_ours_and_its_limit_is_named(
     with caplog.at_level(logging.WARNING):
         declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q", retry=POLICY))
     assert declared == Declared(ours=True, delays_retries=delays, limit=BrokerLimit(returns=20))
-    assert "dead-letters what comes back more than 20 times" in caplog.text
+    assert "dead-letters messages that come back more than 20 times" in caplog.text
 
 
 def test_a_queue_with_other_waits_is_used_without_a_word(caplog):

@@ -206,7 +206,7 @@ def test_a_message_older_than_what_is_remembered_is_counted_and_told() -> None:
     assert counts(pump) == {"a": 2, "b": 1}
     assert counted(pump)[ONCE_UNSURE] == 2
     [error] = pump.metrics.errors()
-    assert "older than what is remembered" in error.message
+    assert "older than the remembered keys" in error.message
     # One that is remembered is no matter of doubt, however old it is.
     send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
     assert counts(pump) == {"a": 2, "b": 1}

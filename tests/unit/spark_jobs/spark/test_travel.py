@@ -65,7 +65,8 @@ def test_a_bolt_with_a_lock_is_named_with_the_attribute_in_one_line():
         check_travel(topology(Locked()))
     assert str(refused.value) == (
         "bolt 'enrich' cannot travel to Spark, because of its attribute 'lock': TypeError: cannot "
-        "pickle '_thread.lock' object; make what cannot be pickled in prepare, not in __init__"
+        "pickle '_thread.lock' object; make objects that cannot be "
+        "pickled in prepare, not in __init__"
     )
 
 
