@@ -109,8 +109,7 @@ class Consumer:
         return self._intake.waiting
 
     def error(self) -> QueuesError | None:
-        """Return the refusal that ended this consumer and needs an operator, or None.
-        """
+        """Return the refusal that ended this consumer and needs an operator, or None."""
         return self._error
 
     def ack(self, epoch: int, *tags: int) -> None:
@@ -224,8 +223,7 @@ class Consumer:
             )
 
     def _doubt_delays(self) -> None:
-        """Log that a policy which this worker cannot see may delete postponed messages.
-        """
+        """Log that a policy which this worker cannot see may delete postponed messages."""
         name = self._settings.queue.name
         log.info(
             "messages of %s that a bolt wants later wait in RabbitMQ's queues %s.delay.*; a policy "

@@ -92,8 +92,7 @@ class AckBook:
         return True
 
     def close(self, tag: int) -> bool:
-        """Note that a tag was settled on the wire otherwise; return False if it is not open.
-        """
+        """Note that a tag was settled on the wire otherwise; return False if it is not open."""
         if tag not in self._open:
             return False
         self._open.remove(tag)
