@@ -126,7 +126,10 @@ class LetterBox(OpenQueue):
             self._connection.sleep(_AGAIN_S)
 
     def leave(self, tag: int, properties: Any, body: bytes) -> None:
-        """Leave a letter in the queue."""
+        """Leave a letter in the queue.
+
+        It is given back at the end, or replaced now if it was returned often.
+        """
         if _returns(properties) < RETURNS:
             self.hold()
             return
@@ -322,8 +325,7 @@ def _as_new(properties: Any, user: str) -> Any:
 
 
 def _since(headers: Headers) -> Headers:
-    """Add the time of RabbitMQ's own dead-lettering as the time from which it may have had effects.
-    """
+    """Note the time of RabbitMQ's own dead-lettering: from then on there may have been effects."""
     died = None if SINCE_HEADER in headers else _died(headers)
     return Headers() if died is None else Headers.of({SINCE_HEADER: str(int(died.timestamp()))})
 

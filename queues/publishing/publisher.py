@@ -289,7 +289,10 @@ def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | 
 
 
 class Unconfirmed:
-    """Messages of one ``publish`` in flight, until the broker has them."""
+    """Messages of one ``publish`` in flight, until the broker has them.
+
+    Each is known by its position in the batch.
+    """
 
     def __init__(self) -> None:
         # Reason why a message will never be accepted.
@@ -324,8 +327,7 @@ class Unconfirmed:
         return done
 
     def wait(self, count: int, size: int, timeout_s: float) -> bool:
-        """Wait until at most this much is in flight; return False after a problem or ``timeout_s``.
-        """
+        """Wait until at most this much is in flight; False after a problem or ``timeout_s``."""
         with self._changed:
             self._wanted = (count, size)
             self._changed.wait_for(
