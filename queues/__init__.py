@@ -10,7 +10,7 @@ values        from the body of a message to the values of a tuple, and back; typ
 nouns         articles and plurals in texts: an int, 1 message
 publishing    messages into a queue; dead letters
 peek          a look at the first messages of a queue, which stay there
-broker        connecting to RabbitMQ, declaring queues and asking about them
+broker        connecting to RabbitMQ, declaring queues and reading their state
 limits        the bounds on what a spout task holds
 errors        errors that all modules here raise
 """

@@ -332,7 +332,10 @@ class BrokerConsumer:
         return unsettled >= self._before_prefetch or now - self._stirred_s >= _QUIET_S
 
     def withholds_acks(self, now: float) -> bool:
-        """Return True while acks are withheld, since each lets the broker send another message."""
+        """Return True while acks are withheld, since each lets the broker send another message.
+
+        This happens once per change, and briefly.
+        """
         since = self._change_since
         grows = self.prefetch > self._before_prefetch
         return grows and self._is_busy and since is not None and now - since < _WITHHOLD_S

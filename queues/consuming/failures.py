@@ -35,8 +35,9 @@ class FailureBook:
     def __init__(
         self, tasks: int = 1, delivery_limit: int = DELIVERY_LIMIT, most: int = _MOST
     ) -> None:
-        """``tasks`` is the number of tasks that read the queue: each sees a share of the
-        redeliveries.
+        """``tasks`` is the number of readers of the queue: each sees a share of the redeliveries.
+
+        After ``delivery_limit`` failures the next one is a message's last.
         """
         self._tasks = tasks
         self._most = most
