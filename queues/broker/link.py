@@ -150,7 +150,7 @@ class Link:
                 pass
         except (
             Exception
-        ) as error:  # our own bug; the owner must not wait for a thread that is gone
+        ) as error:  # our own bug; the owner must not wait for a thread that has died
             log.exception("the thread %s ends", self._name, extra={"event": "link_broken"})
             self._user.failed(
                 BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
