@@ -1,12 +1,12 @@
 """RabbitMQ in PySpark: queues as data frames, without topologies, and without Redis.
 
-register  makes the format "rabbitmq" known to a session; the format, and its listener
+register  registers the format "rabbitmq" in a session; the format, and its listener
 options   the options that users write in ``option(…)``
 columns   messages as columns, and their rows on the way to a task
-readers   as Spark calls them: for a stream, and for the messages that are there now
+readers   readers called by Spark: for a stream, and for the messages that wait now
 session   a reader at work: takes, plans batches, settles
 taker     the consumers of one reader
-post      words to the reader of a query: a batch is committed, a message failed
-writers   rows into an exchange or a queue, confirmed, as Spark calls them
-errors    the errors of all these
+post      notices to the reader of a query: a batch is committed, a message failed
+writers   writers called by Spark: rows into an exchange or a queue, confirmed
+errors    the errors of these modules
 """

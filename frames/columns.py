@@ -1,11 +1,11 @@
 """Messages as columns, and their rows on the way to a task.
 
-Spark does not tell a data source in Python which columns a query needs. The schema that a user
-gives does: only its columns are made, and travel.
+Spark does not tell a Python data source which columns a query needs. The user's schema does: only
+its columns are built and sent.
 
-Rows travel in Arrow's stream format inside of Spark's input partition, by the driver's JVM, which
-hands them out with the tasks. A task that is repeated, and a batch that is read twice, see the same
-messages, and executors need no way to the reader.
+Rows travel in Arrow's stream format inside Spark's input partitions, through the driver's JVM,
+which sends them with the tasks. A repeated task, or a batch that is read twice, gets the same
+messages, and executors need no connection to the reader.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tiercel.queues.nouns import with_article
 from tiercel.queues.values.formats import Decoder, decoder_for
 from tiercel.queues.values.schema import Field, Schema
 
-# Spark refuses tasks of more than 128 MiB, and is quicker with much smaller ones.
+# Spark refuses tasks of more than 128 MiB, and is faster with much smaller tasks.
 _SLICE_BYTES = 4 * 1024 * 1024
 BODY = "body"
-# The column that names a message, for ``fail_messages``.
+# The column with the name of a message, for ``fail_messages``.
 DELIVERY = "delivery"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One consumer of one reader, from which messages came."""
+    """One consumer of one reader, as the source of messages."""
 
     reader: str
     place: int
@@ -47,7 +47,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Columned:
-    """Messages as rows, and messages that do not fit."""
+    """Messages as rows, and messages that do not fit the columns."""
 
     rows: pa.RecordBatch
     deliveries: list[Delivery]
@@ -64,7 +64,7 @@ def available(options: SourceOptions) -> Schema:
         fields = Schema.parse(options.fields or f"{BODY} binary").fields
         if options.fields is not None:
             decoder_for(Schema(fields), options.body_format)
-        # To Spark's SQL names that differ in their case are one.
+        # Spark SQL ignores the case of names.
         taken = {field.name.lower() for field in fields}
         offered = {name: PROPERTIES[name].type for name in PROPERTIES} | {DELIVERY: "string"}
         added = [f"{name} {type_}" for name, type_ in offered.items() if name not in taken]
@@ -87,10 +87,10 @@ def struct(schema: Schema) -> StructType:
 
 
 class MessageColumns:
-    """Makes rows of messages: the columns that are asked for, in this order."""
+    """Converts messages to rows of the requested columns, in this order."""
 
     def __init__(self, options: SourceOptions, asked: StructType) -> None:
-        """Raises OptionError if ``asked`` has an unknown column."""
+        """Raise OptionError if ``asked`` has an unknown column."""
         there = available(options)
         self._schema = Schema(tuple(_choose(there, field) for field in asked.fields))
         fields = Schema.parse(options.fields) if options.fields is not None else None
@@ -102,7 +102,7 @@ class MessageColumns:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns for Arrow."""
+        """The columns as an Arrow schema."""
         return self._schema.arrow
 
     def of(self, source: Source, deliveries: list[Delivery]) -> Columned:
@@ -149,7 +149,7 @@ class MessageColumns:
 
 
 def delivery_name(source: Source, delivery: Delivery) -> str:
-    """Return the text that names a message, so that it can be failed."""
+    """Return the name of a message, by which it can be failed."""
     return f"{source.reader}.{source.place}.{delivery.epoch}.{delivery.tag}"
 
 
@@ -167,7 +167,7 @@ def _column(name: str, source: Source, deliveries: list[Delivery]) -> list[Any]:
 
 
 def _read_or_none(name: str, delivery: Delivery, queue: str) -> Any:
-    """Return null for a property without a true value: by default all properties are read, and a
+    """Read a property, or return None if it is invalid: by default all properties are read, and a
     bad one that the query may not need must not cost the message.
     """
     try:
@@ -208,7 +208,7 @@ class Slice(InputPartition):
 
 
 def cut(rows: pa.RecordBatch, pieces: int) -> list[bytes]:
-    """Return the rows in about this many pieces, or in more where these would be large."""
+    """Return the rows in about this many pieces, or in more if the pieces would be large."""
     if not rows.num_rows:
         return []
     pieces = max(pieces, math.ceil(rows.nbytes / _SLICE_BYTES))
@@ -221,8 +221,8 @@ def cut(rows: pa.RecordBatch, pieces: int) -> list[bytes]:
 
 
 def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Return the rows in pieces that are not much too large: large bodies may lie side by side
-    among many small ones.
+    """Yield the rows in pieces that are not much too large: large bodies may be adjacent among many
+    small ones.
     """
     if rows.num_rows == 1 or rows.nbytes <= 2 * _SLICE_BYTES:
         yield rows
@@ -233,7 +233,7 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(piece: Slice) -> Iterator[pa.RecordBatch]:
-    """Return the rows, in a task."""
+    """Return the rows of a slice, in a task."""
     with pa.ipc.open_stream(pa.py_buffer(piece.value)) as reader:
         yield from reader
 

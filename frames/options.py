@@ -1,4 +1,4 @@
-"""Options of the source and of the sink, read strictly: an unknown one is an error, since a typo
+"""Options of the source and of the sink, read strictly: an unknown option is an error, since a typo
 would otherwise silently give the default.
 """
 
@@ -16,10 +16,10 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import DELIVERY_LIMIT
 from tiercel.queues.values.formats import Format
 
-# A batch is in memory several times on its way: in the reader, in the driver's JVM, in the tasks.
+# A batch is in memory several times: in the reader, in the driver's JVM, in the tasks.
 _BATCH_BYTES = 64 * 1024 * 1024
 _BATCH_MESSAGES = 30_000
-# AMQP has 16 bits for it.
+# AMQP's field has 16 bits.
 _LARGEST_PREFETCH = 65_535
 _MOST_PARTITIONS = 1_000
 
@@ -35,7 +35,7 @@ _SOURCE = (
     "deliveryLimit",
 )
 _SINK = ("url", "queue", "exchange", "routingKey", "mandatory", "unroutableQueue")
-# Options of any stream's writer: Spark hands them on to the sink.
+# Options of every stream writer, which Spark passes on to the sink.
 _SPARKS = ("checkpointlocation", "queryname")
 
 
@@ -44,25 +44,25 @@ class SourceOptions:
     """Settings of a reader."""
 
     address: Address
-    # With the password.
+    # Includes the password.
     url: str = field(repr=False)
     queues: tuple[str, ...]
-    # Typed columns in place of the body, in Spark's DDL.
+    # Typed columns instead of the body, in Spark's DDL.
     fields: str | None
     body_format: Format | None
-    # Takes the body of a message that does not fit the fields.
+    # Column for the body of a message that does not fit the fields.
     corrupt_column: str | None
     max_messages: int
     max_bytes: int
-    # True if the user set one of these two bounds.
+    # True if the user set one of the two bounds above.
     is_bounded: bool
-    # Spark partitions per batch, at least, where there are as many messages.
+    # Spark partitions per batch, at least, if there are as many messages.
     partitions: int
     delivery_limit: int
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Raises OptionError."""
+        """Parse the options; raises OptionError."""
         given = _Given(options, _SOURCE, "read")
         fields = given.get("fields")
         if fields is not None and not fields.strip():
@@ -95,34 +95,34 @@ class SourceOptions:
 
     @property
     def prefetch(self) -> int:
-        """Bound on the messages that a consumer holds: those of a batch, and of the next, which
-        come while the batch is processed.
+        """Bound on the messages that a consumer holds: those of one batch, and of the next, which
+        arrive while the first is processed.
         """
         return min(_LARGEST_PREFETCH, 2 * self.max_messages)
 
     @property
     def bytes_held(self) -> int:
-        """Bound on the bytes that a consumer holds, more or less."""
+        """Approximate bound on the bytes that a consumer holds."""
         return max(2 * self.max_bytes, MAX_BODY_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """Settings of a writer. None: a column of the row gives the value."""
+    """Settings of a writer. None: the value is in a column of the row."""
 
     address: Address
-    # With the password.
+    # Includes the password.
     url: str = field(repr=False)
     exchange: str | None
     routing_key: str | None
     # False: RabbitMQ drops messages that it cannot route.
     mandatory: bool
-    # Takes messages that could not be routed; None: such a row fails the batch.
+    # Queue for messages that could not be routed; None: such a row fails the batch.
     unroutable_queue: str | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Raises OptionError."""
+        """Parse the options; raises OptionError."""
         given = _Given(options, _SINK, "write")
         queue = given.get("queue")
         exchange = given.get("exchange")
@@ -197,7 +197,7 @@ class _Given:
 
 
 def _queues(text: str) -> tuple[str, ...]:
-    """Read one name, several with commas between, or a JSON array for names with commas."""
+    """Read one name, several separated by commas, or a JSON array for names with commas."""
     names: object = [name.strip() for name in text.split(",")]
     if text.lstrip().startswith("["):
         try:
@@ -214,5 +214,5 @@ def _queues(text: str) -> tuple[str, ...]:
 
 
 def _is_name(name: object) -> bool:
-    # ``.dead`` is added for its dead-letter queue.
+    # The name of the dead-letter queue adds ``.dead``.
     return isinstance(name, str) and 1 <= len(name.encode()) <= 250

@@ -1,9 +1,9 @@
-"""Words to the reader of a query, from other processes of the driver's host: a batch is committed,
-a message failed.
+"""Notices to the reader of a query from other processes on the driver's host: a batch is committed,
+or a message failed.
 
-A word and its answer are each one line of JSON over a Unix socket. The socket lies in a folder that
-only this user can enter. Reader, driver and listener run on one host; from elsewhere, as from a
-client of Spark Connect, no reader is found.
+A notice and its answer are each one line of JSON over a Unix socket, in a folder that only this
+user can enter. Reader, driver and listener run on one host; from elsewhere, such as a client of
+Spark Connect, no reader is found.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ _TIMEOUT_S = 10.0
 _YOUNG_S = 60.0
 _LONGEST_LINE = 64 * 1024 * 1024
 _FOLDER = "tiercel-readers-"
-# The path of a socket may have 107 bytes, also in a folder with a random suffix.
+# The path of a socket may have 107 bytes, including the random suffix of a folder.
 _LONGEST_FOLDER = 107 - len("-01234567/0123456789abcdef.sock")
 _READER = re.compile(r"[0-9a-f]{16}")
-# Messages per word.
+# Messages per notice.
 _AT_ONCE = 10_000
 _REASON_CHARACTERS = 500
-# A name as ``delivery_name`` writes it; a look has no reader.
+# A name written by ``delivery_name`` in a stream; a batch query has no reader.
 _NAME = re.compile(r"([0-9a-f]{16})\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 Word = Mapping[str, Any]
 
 
 def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) -> int:
-    """Fail the messages of these rows instead of acking them, when their batch is committed.
+    """Fail the messages of these rows, instead of acking them when their batch is committed.
 
     Call it in ``foreachBatch``, with rows that still have the column ``delivery``; ``reason`` is a
     text, or a column of the rows. A failed message is delivered again after a back-off, and goes to
     its dead-letter queue with the reason when it has failed more often than ``deliveryLimit``; with
     ``again=False`` it goes there at once. Returns the number of failed messages; a message that was
-    given back meanwhile, because a connection was lost, is not counted: it comes again anyway.
+    given back meanwhile, because a connection was lost, is not counted: it is delivered again
+    anyway.
 
     Raises ReaderGoneError if the query has ended, and FramesError without that column, before any
     message has failed.
     """
-    from pyspark.sql import functions  # noqa: PLC0415 - no session is needed to import this module
+    from pyspark.sql import functions  # noqa: PLC0415 - importing this module needs no session
 
     if DELIVERY not in rows.columns:
         raise FramesError(
@@ -71,7 +72,7 @@ def fail_messages(rows: DataFrame, reason: str | Column, *, again: bool = True) 
 
 
 def _by_reader(rows: Iterable[tuple[Any, Any]]) -> dict[str, list[list[Any]]]:
-    """Return the failures to tell each reader; raises FramesError.
+    """Group the failures by reader; raises FramesError.
 
     A message with several rows, as after ``explode``, is one failure, with the first reason.
     """
@@ -104,7 +105,7 @@ def _tell(reader: str, failures: list[list[Any]], *, again: bool) -> int:
 
 
 class Post:
-    """Takes words to a reader, in threads of its own, and answers them."""
+    """Receives notices for a reader, on separate threads, and answers them."""
 
     def __init__(self, reader: str, on_word: Callable[[Word], Word]) -> None:
         self._on_word = on_word
@@ -121,7 +122,7 @@ class Post:
         threading.Thread(target=self._run, name="tiercel post", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more words. Idempotent."""
+        """Receive no more notices. Idempotent."""
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -141,7 +142,7 @@ class Post:
             try:
                 _send(caller, self._on_word(_receive(caller)))
             except EOFError:
-                pass  # another reader checked if this one lives
+                pass  # another reader checked if this one is alive
             except (OSError, ValueError, TypeError, KeyError) as error:
                 log.warning(
                     "a word to a reader could not be heard: %r", error, extra={"event": "bad_word"}
@@ -149,7 +150,7 @@ class Post:
 
 
 def tell(reader: str, word: Word) -> Word | None:
-    """Send a word to a reader and return its answer; None if there is no such reader here."""
+    """Send a notice to a reader and return the answer; None if there is no such reader here."""
     if not _READER.fullmatch(reader):
         return None
     places = (folder / f"{reader}.sock" for folder in _folders())
@@ -183,7 +184,7 @@ def _sweep(folder: Path) -> None:
     """Remove the sockets of readers that were killed."""
     for path in folder.glob("*.sock"):
         with suppress(OSError):
-            # A young socket may have been made a moment ago, and not listen yet.
+            # A new socket may not listen yet.
             if time.time() - path.stat().st_mtime > _YOUNG_S and not _listens(path):
                 path.unlink()
 
@@ -199,10 +200,10 @@ def _listens(path: Path) -> bool:
 
 
 def _folder() -> Path:
-    """Return the folder for the socket of a new reader, made if it is missing.
+    """Return the folder for the socket of a new reader, created if it is missing.
 
-    Its name is known, so another user may have taken it where the temporary folder is shared:
-    then the folder gets a random suffix, and ``tell`` finds it too.
+    Its name is predictable, so another user may have taken it in a shared temporary folder: then it
+    gets a random suffix, and ``tell`` still finds it.
     """
     folder = Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:

@@ -1,8 +1,8 @@
-"""Queues as Spark reads them: as a stream, and for a batch the messages that are there now.
+"""Queues as Spark reads them: as a stream, or in a batch of the messages that wait now.
 
-Spark makes readers of a stream in three places: one that works, in a process of its own beside the
-driver; one to plan the query, which ends at once; and copies of that in the tasks. So a reader
-begins to work when it is first asked for an offset.
+Spark creates readers of a stream in three places: the working one, in a separate process next to
+the driver; one to plan the query, which ends at once; and copies of that one in the tasks. So a
+reader starts working when Spark first requests an offset.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ else:
     except ImportError:
 
         class SupportsTriggerAvailableNow:
-            """Not there before PySpark 4.2, where Spark makes one batch of such a query."""
+            """Missing before PySpark 4.2, which runs such a query as one batch."""
 
 
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a query's messages.
+    """Reads the messages of a query.
 
-    A message stays in its queue, opened, until the batch that read it is committed: its results
-    are in the sink, and the checkpoint says so. Then it is acked. When the query ends otherwise, or
-    its driver dies, the broker has it again.
+    A message stays in its queue, opened, until the batch that read it is committed: its results are
+    in the sink, and the batch is in the checkpoint. Then it is acked. If the query ends before, or
+    its driver dies, the broker requeues the message.
 
-    Spark calls ``commit`` for a batch when it begins the next one, which while idle is never. It
-    asks for the latest offset at each trigger, though, after it has noted the last batch in its
-    checkpoint: being asked is the news of the commit. Between triggers that are far apart the
-    listener in ``register`` reports it.
+    Spark calls ``commit`` for a batch only when the next one begins, which may be never on an idle
+    queue. But it requests the latest offset at each trigger, after the last batch is in the
+    checkpoint, so that request implies the commit. If triggers are far apart, the listener in
+    ``register`` reports the commit earlier.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = MessageColumns(options, schema)
         self._session: ReadingSession | None = None
-        # The last offset that Spark was given, or gave.
+        # The last offset that was returned to Spark, or given by it.
         self._last = BEGINNING
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as all of these
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, like the next ones
         return BEGINNING.json()
 
     def latestOffset(  # noqa: N802 - without arguments before PySpark 4.2
@@ -81,7 +81,7 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last.json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - not there before 4.2
+        from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - missing before 4.2
             ReadMaxRows,
         )
 
@@ -95,14 +95,14 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         first, last = ReadOffset.parse(start) or BEGINNING, ReadOffset.parse(end) or BEGINNING
         if self._session is None or last.reader != self._session.id:
-            # After a restart: Spark says how far the checkpoint reaches, or plans its last batch
-            # once more.
+            # After a restart: Spark passes the end of the checkpoint, or plans its last batch once
+            # more.
             self._last = last
             return []
         return [Slice(rows) for rows in self._session.plan(first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Slice)  # noqa: S101 - Spark gives back what ``partitions`` gave
+        assert isinstance(partition, Slice)  # noqa: S101 - Spark returns the results of ``partitions``
         return rows_of(partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_sparks_runner() -> bool:
-    """Tell whether this is the process that Spark keeps for a reader, and its main thread."""
+    """Return True in the process that Spark keeps for a reader, on its main thread."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return (
         getattr(spec, "name", "") == _RUNNER
@@ -132,27 +132,28 @@ def _is_sparks_runner() -> bool:
 
 
 def _end_on_sigterm(stop: Callable[[], None]) -> None:
-    """End the process in good order: Spark sends SIGTERM, mostly twice, and does not wait."""
-    # The second signal may come while the handler is at work on the first: an Event would wait for
-    # its own lock for ever. A SimpleQueue may be put into from there.
+    """Shut the process down cleanly: Spark sends SIGTERM, mostly twice, and does not wait."""
+    # The second signal may arrive while the handler runs for the first: an Event would deadlock on
+    # its own lock. ``SimpleQueue.put`` is safe in a signal handler.
     signals: SimpleQueue[int] = SimpleQueue()
 
     def end() -> None:
         signals.get()
         stop()
-        # Spark has closed the socket, to which its runner would write a traceback.
+        # Skip the runner's exit: it would write a traceback to the socket, which Spark has closed.
         os._exit(0)
 
-    # In a thread: the main thread may be holding locks.
+    # On another thread: the main thread may be holding locks.
     threading.Thread(target=end, name="tiercel end", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))
 
 
 class QueueLook(DataSourceReader):
-    """Looks at the messages that are ready, without taking them.
+    """Reads the ready messages, without removing them.
 
-    They are delivered, and given back when all are here: no other consumer gets them meanwhile,
-    and nothing is lost if the process dies. Where RabbitMQ limits returns each look counts as one.
+    They are delivered, and given back when all have arrived: no other consumer gets them meanwhile,
+    and nothing is lost if the process dies. If RabbitMQ limits returns, each look counts as a
+    return.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -160,7 +161,7 @@ class QueueLook(DataSourceReader):
         self._columns = MessageColumns(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises QueuesError, and FramesError if there is more than may be held."""
+        """Read the messages; raises QueuesError, and FramesError if they exceed the bounds."""
         with connected(self._options.address, "tiercel data frame") as connection:
             return [
                 Slice(rows)
@@ -169,7 +170,7 @@ class QueueLook(DataSourceReader):
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark asks for a partition of its own where there is none.
+        # Spark passes a partition of its own if there is none.
         return rows_of(partition) if isinstance(partition, Slice) else iter(())
 
     def _look(self, connection: Any, queue: str) -> list[bytes]:

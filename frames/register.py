@@ -1,5 +1,5 @@
-"""The format "rabbitmq": made known to a session, as Spark asks for it, and its listener, which
-tells readers that their batches are committed.
+"""The format "rabbitmq", its registration in a session, and its listener, which tells readers that
+their batches are committed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _listened_to: WeakSet[SparkSession] = WeakSet()
-# The warning of Spark Connect for an event that comes while Python is ending.
+# The warning of Spark Connect for an event that arrives while Python shuts down.
 _TOO_LATE = "StreamingQueryListenerBus .* cannot schedule new futures after"
 
 
 def register_rabbitmq(spark: SparkSession) -> None:
-    """Make ``format("rabbitmq")`` known to this session, for reading and writing. Idempotent.
+    """Register ``format("rabbitmq")`` in this session, for reading and writing. Idempotent.
 
-    It also adds a listener for streaming queries, by which messages are acked at once when the
-    triggers of a query are far apart, or when it is stopped. A listener of Spark Connect is in the
-    client: on another host than the server's it finds no reader, and such messages are acked at the
+    This also adds a listener for streaming queries, so that messages are acked at once even if the
+    triggers of a query are far apart, or it is stopped. A listener of Spark Connect runs in the
+    client: on another host than the server it finds no reader, and such messages are acked at the
     next trigger.
     """
     spark.dataSource.register(RabbitMQDataSource)
@@ -52,14 +52,13 @@ def register_rabbitmq(spark: SparkSession) -> None:
 
 
 def _listen(spark: SparkSession) -> None:
-    """Add the listener so that the user's program still ends by itself."""
+    """Add the listener without keeping the user's program from exiting."""
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         spark.streams.addListener(CommitListener())
         return
-    # Spark Connect starts a thread for its listeners, and at its end Python waits for all threads
-    # but daemons: for this one for ever, unless the session is stopped. A thread is a daemon if the
-    # one that starts it is. Events that reach a daemon at the end cannot be handled, and need not
-    # be.
+    # Spark Connect starts a thread for its listeners. At exit Python waits for all threads except
+    # daemons, and for this one forever, unless the session is stopped. A thread is a daemon if its
+    # parent is. Events that reach a daemon at exit cannot be handled, and need not be.
     warnings.filterwarnings("ignore", message=_TOO_LATE)
     listener = CommitListener()
     adding = threading.Thread(target=spark.streams.addListener, args=[listener], daemon=True)
@@ -69,10 +68,10 @@ def _listen(spark: SparkSession) -> None:
 
 @atexit.register
 def _forget_listeners() -> None:
-    """Keep sessions of Spark Connect from waiting for that thread.
+    """Keep sessions of Spark Connect from waiting for the listeners' thread.
 
-    They remove their listeners when they are collected, at the latest while Python ends. Daemons
-    stand still then, and so would the session when it joins one.
+    Sessions remove their listeners when they are garbage-collected, at the latest when Python
+    exits. Daemons are frozen by then, and joining one would hang the session.
     """
     for spark in _listened_to:
         vars(spark).pop("_sqm", None)
@@ -106,9 +105,9 @@ class RabbitMQDataSource(DataSource):
 class CommitListener(StreamingQueryListener):
     """Listens to all queries of a session, and tells readers that their batches are committed.
 
-    Spark's event of a batch's progress comes after the batch was noted in the checkpoint. A reader
-    learns of the commit at the next trigger too; with minutes between triggers this is sooner, and
-    when a query is stopped it is the only way.
+    Spark sends the progress event of a batch after the batch is in the checkpoint. A reader also
+    learns of the commit at the next trigger; with minutes between triggers the event is earlier,
+    and when a query is stopped it is the only way.
     """
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class CommitListener(StreamingQueryListener):
         self._readers: dict[str, set[str]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as all of these
-        """Do nothing: its readers are not known yet."""
+        """Do nothing: the query's readers are not known yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
@@ -127,7 +126,7 @@ class CommitListener(StreamingQueryListener):
                 tell(offset.reader, {"committed": offset.messages})
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: Spark asks readers for their latest offset then."""
+        """Do nothing: Spark requests the latest offset from idle readers itself."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         for reader in self._readers.pop(str(event.runId), ()):
@@ -137,8 +136,8 @@ class CommitListener(StreamingQueryListener):
 def _offset(text: str | None) -> ReadOffset | None:
     """Return the offset of a source if it is one of ours, else None.
 
-    It is JSON, except in a client of Spark Connect of PySpark 4.1: there it is Python's notation of
-    a dictionary.
+    The text is JSON, except in a Spark Connect client of PySpark 4.1, where it is the repr of a
+    dictionary.
     """
     for read in (json.loads, ast.literal_eval):
         try:

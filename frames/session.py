@@ -1,5 +1,5 @@
-"""A reader at work, in the one process that Spark keeps for it from the start of a query to its
-end: it takes messages, plans batches of them, and settles them once their batch is committed.
+"""A working reader, in the one process that Spark keeps for it during a query: it takes messages,
+plans batches of them, and settles them once their batch is committed.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tiercel.queues.consuming.intake import Delivery
 log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=5)
-# The listener's word of a commit takes at most this long when a query is stopped just after it.
+# Longest wait for the listener's notice of a commit when a query is stopped just after it.
 _LAST_WORD_S = 3.0
-# A queue that has messages gives them without such pauses.
+# A queue with messages delivers them without pauses this long.
 _PAUSE_S = 0.1
-# Another consumer may have taken the rest: ask the broker.
+# Wait before asking the broker whether another consumer has taken the rest.
 _LOOK_S = 0.5
-# All messages of a queue may go to another consumer: the single active one, or one of a higher
-# priority. If a query reads several queues the others would wait too.
+# Longest wait for the first messages: all of a queue may go to another consumer (the single active
+# one, or one of a higher priority), while the other queues of the query would wait too.
 _FIRST_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOffset:
-    """The offset of a query, as Spark keeps it in its checkpoint: the number of messages that it
-    has read, and the reader that read the last of them.
+    """The offset of a query, as in Spark's checkpoint: the number of messages read, and the reader
+    that read the last of them.
 
-    RabbitMQ has no positions. Only a living reader knows the messages of its offsets; for any later
-    reader the messages up to there are settled, or back in their queue.
+    RabbitMQ has no positions. Only a live reader knows the messages of its offsets; for any later
+    reader the messages up to an offset are settled, or back in their queue.
     """
 
     reader: str
@@ -48,7 +48,7 @@ class ReadOffset:
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any] | None) -> ReadOffset | None:
-        """Read an offset; None if it is not of this source."""
+        """Parse an offset; return None if it belongs to another source."""
         reader, messages = (offset or {}).get("reader"), (offset or {}).get("messages")
         if isinstance(reader, str) and isinstance(messages, int):
             return cls(reader, messages)
@@ -63,10 +63,10 @@ BEGINNING = ReadOffset("", 0)
 
 
 class ReadingSession:
-    """One query's reader. Spark's calls come one at a time; the listener's come between them."""
+    """The reader of one query. Spark makes one call at a time; the listener calls in between."""
 
     def __init__(self, options: SourceOptions, columns: MessageColumns) -> None:
-        """Raises QueuesError if it cannot work, and an operator must act."""
+        """Raise QueuesError if the reader cannot work and an operator must act."""
         self.id = secrets.token_hex(8)
         self._options = options
         self._columns = columns
@@ -75,11 +75,11 @@ class ReadingSession:
         self._is_first = True
         self._stopping = threading.Lock()
         self._stopped = False
-        # The query is known to have ended.
+        # True once the query is known to have ended.
         self._ended = False
-        # Messages that were read, by readers before this one and by this one.
+        # Number of messages read by this reader and the readers before it.
         self._messages = 0
-        # Messages that are still to be read; None: without an end.
+        # Number of messages still to be read; None: unlimited.
         self._left: int | None = None
         self._taker = Taker(options)
         self._taker.start()
@@ -88,7 +88,7 @@ class ReadingSession:
     # -- Spark's calls -----------------------------------------------------------------------------
 
     def resume(self, offset: ReadOffset) -> None:
-        """Go on where another reader ended, or where the query began."""
+        """Continue where another reader ended, or where the query began."""
         if offset.reader != self.id:
             self._messages = max(self._messages, offset.messages)
 
@@ -102,7 +102,7 @@ class ReadingSession:
         self._settle(self._batches.planned)
 
     def take(self, start: ReadOffset, most: int | None) -> ReadOffset:
-        """Take the messages that are here now, ``most`` at most; the same offset if there are none.
+        """Take at most ``most`` of the ready messages; return ``start`` if there are none.
 
         Raises QueuesError when an operator must act.
         """
@@ -112,7 +112,7 @@ class ReadingSession:
         if self._left is not None:
             taken = self._wait_for(min(bound, self._left))
         elif self._is_first:
-            # The consumers have just begun. The next trigger may be an hour away.
+            # The consumers have just started, and the next trigger may be an hour away.
             taken = self._wait_for(min(bound, self._taker.ready_at_start), _FIRST_S)
         elif rested:
             taken = self._wait_for(bound, _FIRST_S)
@@ -136,14 +136,14 @@ class ReadingSession:
 
     def plan(self, start: ReadOffset, end: ReadOffset) -> list[bytes]:
         """Return the rows between two offsets; none for offsets of an earlier reader: its messages
-        come again, in a batch of their own.
+        are delivered again, in a later batch.
         """
         if end.reader != self.id:
             return []
         return self._batches.plan(start.messages if start.reader == self.id else -1, end.messages)
 
     def stop(self) -> None:
-        """Settle the committed messages, give back all others.
+        """Settle the committed messages, and give back all others.
 
         Idempotent: a second call, on another thread, returns when the first one is done.
         """
@@ -199,8 +199,8 @@ class ReadingSession:
         self._batches.add(self._messages, taken, pieces)
 
     def _wait_for(self, most: int, patience_s: float = math.inf) -> list[list[Delivery]]:
-        """Wait for and take this many messages; fewer if there are no more. Waits for
-        ``patience_s`` for a broker that is away, or for messages that do not come.
+        """Wait for this many messages and take them; fewer if there are no more. Waits at most
+        ``patience_s`` if the broker is away, or messages do not arrive.
         """
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
@@ -220,7 +220,7 @@ class ReadingSession:
             elif time.monotonic() - began > patience_s:
                 break
             elif time.monotonic() - moved > _LOOK_S:
-                # Of an empty queue the last messages may have been under way to here.
+                # The last messages of an empty queue may have been in flight to this reader.
                 if was_empty:
                     break
                 was_empty = self._taker.is_empty()
@@ -243,7 +243,7 @@ def _warn_of_waiting(queues: Iterable[str]) -> None:
 
 
 def _counts(delivery: Delivery) -> bool:
-    """Return True if this message is still to be read: messages of a lost connection come again,
-    after the first epoch.
+    """Return True if this message counts as a new one: after the first epoch, messages of a lost
+    connection are delivered again.
     """
     return delivery.epoch == 1 or not delivery.redelivered

@@ -23,19 +23,20 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 log = logging.getLogger(__name__)
 
 _NAME = "tiercel data frame"
-# Taken at once from one queue before the next has its turn.
+# Messages taken at once from one queue before the next queue has its turn.
 _TURN = 256
-# A broker that restarts is waited for; a wrong address is told within this.
+# Long enough for a restart of the broker, and short enough to report a wrong address.
 _PATIENCE = timedelta(seconds=15)
-# If it is not asked for this long it holds only messages that were taken. Messages that wait here
-# for a trigger of tomorrow would meet RabbitMQ's consumer timeout, of twice this, again and again,
-# each time with all that was taken; a queue that limits returns has them dead in the end.
+# If nothing is taken for this long, all messages not yet taken are given back. Messages waiting
+# here for tomorrow's trigger would repeatedly run into RabbitMQ's consumer timeout, twice this
+# time, together with all taken messages; a queue that limits returns would finally dead-letter
+# them.
 _REST_S = 900.0
 _REST_LOOK_S = 5.0
 
 
 class MessageKey(NamedTuple):
-    """One message that was taken."""
+    """Key of a taken message."""
 
     place: int
     epoch: int
@@ -43,10 +44,10 @@ class MessageKey(NamedTuple):
 
 
 class MessageFailure(NamedTuple):
-    """The reason for which a message failed."""
+    """The reason why a message failed."""
 
     reason: str
-    # False: it goes to the dead-letter queue at once.
+    # False: the message goes to the dead-letter queue at once.
     again: bool
 
 
@@ -75,7 +76,7 @@ class _Batch:
 
 
 class Batches:
-    """Batches by the number of messages up to which they reach. Thread-safe.
+    """Batches by the number of messages read up to their end. Thread-safe.
 
     A batch is *taken*, then *planned* (its rows are handed to Spark, as often as Spark asks for
     them), then *committed*: only then may its messages be settled, and only once.
@@ -87,7 +88,7 @@ class Batches:
         self._planned = 0
 
     def add(self, up_to: int, taken: Sequence[Taken], slices: list[bytes]) -> None:
-        """``up_to`` is above that of all batches before."""
+        """Add a batch; ``up_to`` is above that of all earlier batches."""
         with self._lock:
             self._batches.append(_Batch(up_to, slices, Settlement(taken)))
 
@@ -104,7 +105,7 @@ class Batches:
 
     @property
     def planned(self) -> int:
-        """Up to here Spark has the rows."""
+        """The end of the last batch whose rows Spark has."""
         return self._planned
 
     @property
@@ -114,25 +115,25 @@ class Batches:
             return bool(self._batches) and self._batches[0].up_to <= self._planned
 
     def commit(self, up_to: int) -> list[Settlement]:
-        """Return the messages to settle now: those of planned batches that end there.
+        """Return the messages to settle now: those of planned batches up to ``up_to``.
 
         A second call for the same batches returns nothing.
         """
         settlements = []
         with self._lock:
             if any(batch.up_to == up_to for batch in self._batches):
-                # Spark plans no batch if its optimizer knows that no row is needed, as with
-                # ``where("false")``, and commits it like any other. To go on holding them would
-                # stop the query in silence when they fill the prefetch.
+                # Spark does not plan a batch if its optimizer knows that no row is needed, as with
+                # ``where("false")``, but commits it like any other. Holding its messages any longer
+                # would silently stop the query when they fill the prefetch.
                 self._planned = max(self._planned, up_to)
             while self._batches and self._batches[0].up_to <= min(up_to, self._planned):
                 settlements.append(self._batches.popleft().settlement)
         return settlements
 
     def fail(self, failures: Iterable[tuple[MessageKey, MessageFailure]]) -> int:
-        """Note that messages failed, until their batch is committed; returns their number.
+        """Record failed messages until their batch is committed; return their number.
 
-        Messages of batches that are committed already, or of a lost channel, do not count.
+        Messages of committed batches, or of a lost channel, do not count.
         """
         count = 0
         with self._lock:
@@ -150,16 +151,16 @@ class Batches:
 
 
 class Taker:
-    """Opens messages of some queues, and settles them when told to."""
+    """Opens messages of some queues, and settles them on request."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.queues = options.queues
         self._options = options
         self._arrived = threading.Event()
         self._consumers: list[Consumer] = []
-        # Number of messages that waited in the queues before the first was taken from here.
+        # Number of messages that waited in the queues before this reader took any.
         self.ready_at_start = 0
-        # Average size of the last messages, so that a turn is not much too large.
+        # Average size of the last messages, which keeps a turn from being much too large.
         self._mean = float(MAX_BODY_BYTES)
         self._resting = threading.Lock()
         self._rests = False
@@ -167,10 +168,10 @@ class Taker:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to consume.
+        """Start consuming.
 
-        Raises QueuesError if that cannot work: RabbitMQ does not answer, the login is refused, or a
-        queue is missing.
+        Raises QueuesError if that is impossible: RabbitMQ does not answer, the login is refused, or
+        a queue is missing.
         """
         with connected(self._options.address, _NAME, _PATIENCE) as connection:
             for queue in self.queues:
@@ -183,7 +184,9 @@ class Taker:
         threading.Thread(target=self._rest_now_and_then, name="tiercel rest", daemon=True).start()
 
     def wake(self) -> bool:
-        """Take messages again after a rest; True if there was one: then they are yet to come."""
+        """Take messages again after a rest; return True if there was a rest: then none has arrived
+        yet.
+        """
         with self._resting:
             self._asked_s = time.monotonic()
             rested = self._rests and not self._ended.is_set()
@@ -200,7 +203,8 @@ class Taker:
                 raise refusal
 
     def is_empty(self) -> bool:
-        """Tell whether no message waits in the queues, as the broker says; False if it is away.
+        """Return True if no message waits in the queues, by the broker's count; False if it is
+        away.
 
         Raises QueuesError when an operator must act.
         """
@@ -210,13 +214,13 @@ class Taker:
             return False
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a message may have come."""
+        """Wait until a message may have arrived."""
         self._arrived.wait(timeout_s)
         self._arrived.clear()
 
     def take(self, most: int, most_bytes: int) -> list[list[Delivery]]:
-        """Take the next messages of each queue, as far as they are here; of hardly more bytes
-        than ``most_bytes``.
+        """Take the next messages of each queue that have arrived, of hardly more bytes than
+        ``most_bytes``.
         """
         self.wake()
         taken: list[list[Delivery]] = [[] for _ in self._consumers]
@@ -258,7 +262,7 @@ class Taker:
                 consumer.dead_letter(key.epoch, key.tag, failure.reason)
 
     def stop(self, grace: timedelta) -> None:
-        """Send the acks that are due, give back everything else, close."""
+        """Send the acks that are due, give back everything else, and close."""
         with self._resting:
             self._ended.set()
         for consumer in self._consumers:

@@ -1,4 +1,4 @@
-"""The format "rabbitmq" as Spark writes with it: rows become messages, each confirmed."""
+"""The sink of the format "rabbitmq": rows become messages, each confirmed."""
 
 from __future__ import annotations
 
@@ -47,28 +47,26 @@ _MESSAGE_ID = "message_id"
 _HEADERS = "headers"
 _TARGET = (_EXCHANGE, _ROUTING_KEY)
 _TEXT = (StringType, VarcharType, CharType, NullType)
-# Types of columns, and in words; other properties are checked row by row. A routing key that is a
-# number breaks the connection, again and again; what comes back with one of bytes is not found
-# among what was sent, and counts as taken. Headers as Kafka's sink has them, an array of keys and
-# values, would become one header that is named by the first field.
+# Types of columns, and their names in errors; other properties are checked row by row. A numeric
+# routing key would break the connection each time; a returned message with a key of bytes would not
+# match any sent message, and count as accepted. Headers in the form of Kafka's sink, an array of
+# keys and values, would become one header named by the first field.
 _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     BODY: ((*_TEXT, BinaryType), "a string or binary"),
     _EXCHANGE: (_TEXT, "a string"),
     _ROUTING_KEY: (_TEXT, "a string"),
     _HEADERS: ((MapType, StructType, NullType), "a map, such as map_from_entries makes of pairs"),
 }
-# Columns of the source that tell how a message arrived: the sink passes over them, so that a query
-# may write what it read.
+# Columns of the source about the arrival of a message: the sink ignores them, so that a query may
+# write the rows it read.
 _OF_ARRIVAL = ({*PROPERTIES} - {*WRITTEN} - {*_TARGET}) | {DELIVERY}
 
 
 class RowsToMessages:
-    """Makes messages of rows: a column ``body``, and columns named as properties."""
+    """Converts rows to messages: a column ``body``, and columns named after properties."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Raises OptionError for a column that a message does not have, and if it is not said
-        where messages go.
-        """
+        """Raise OptionError for an unknown column, and if messages have no destination."""
         names = schema.fieldNames()
         if BODY not in names:
             raise OptionError(f"rabbitmq writes a column {BODY!r}, a string or binary; add one")
@@ -94,8 +92,8 @@ class RowsToMessages:
     def messages(
         self, batches: Iterable[pa.RecordBatch], identity: Callable[[int], str]
     ) -> Iterator[OutgoingMessage]:
-        """Return a message per row, in order; ``identity`` gives the place of a row that has no id,
-        from which its id is made.
+        """Yield one message per row, in order; ``identity`` returns the position of a row without
+        an id, from which its id is made.
 
         Raises RowError.
         """
@@ -125,8 +123,8 @@ class RowsToMessages:
             )
         content = plain_body(body)
         if values.get(_MESSAGE_ID) is None:
-            # After a shuffle a task that is repeated may have its rows in another order. A row that
-            # is at the place of another one then must not pass for its repetition.
+            # After a shuffle a repeated task may have its rows in another order. A row at the
+            # position of another row must not look like its repetition.
             rest = repr((exchange, routing_key, values)).encode(errors="replace")
             values[_MESSAGE_ID] = f"{name}-{zlib.crc32(rest, zlib.crc32(content)):08x}"
         try:
@@ -160,13 +158,13 @@ def _check_types(schema: StructType, options: SinkOptions) -> None:
 
 log = logging.getLogger(__name__)
 
-# A broker that restarts is waited for: on one machine Spark does not repeat a task that failed.
+# Long enough for a restart of the broker: on one machine Spark does not repeat a failed task.
 _PATIENCE = timedelta(seconds=60)
-# As docs/decisions/threads-take-turns.md has it: while this thread makes messages of rows, the one
-# that sends them would wait ten times as long for each of its turns.
+# See docs/decisions/threads-take-turns.md: while this thread converts rows, the sending thread
+# would wait ten times as long for each of its turns.
 _TURN_S = 0.0005
 _AT_ONCE = 1_000
-# Spark's names for the properties that a task has of its stream.
+# Spark's names for the local properties of a stream's tasks.
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -175,7 +173,7 @@ class RabbitMQWriter(DataSourceArrowWriter):
     """Publishes the rows of a data frame, each confirmed by the broker before its task ends.
 
     A task that fails has published some of its rows, and publishes them again when it is repeated:
-    each is published at least once, and with the same ``message_id`` if it is at the same place.
+    each is published at least once, with the same ``message_id`` if it is at the same position.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -183,7 +181,7 @@ class RabbitMQWriter(DataSourceArrowWriter):
         _refuse(overwrite=overwrite)
         self._options = options
         self._rows = RowsToMessages(options, schema)
-        # Of this write; its tasks share it.
+        # Name of this write, shared by its tasks.
         self._name = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -194,10 +192,11 @@ class RabbitMQWriter(DataSourceArrowWriter):
 
 
 class RabbitMQStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the rows of each micro-batch, each confirmed before the batch counts.
+    """Publishes the rows of each micro-batch, each confirmed before the batch is committed.
 
-    A batch that is repeated after a crash publishes its rows again. Their ``message_id`` says the
-    query, the batch, the partition and the row, with a checksum of it, so that a consumer can tell.
+    A batch that is repeated after a crash publishes its rows again. Their ``message_id`` contains
+    the query, the batch, the partition and the row's position and checksum, so that a consumer can
+    recognise them.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -227,15 +226,15 @@ def _refuse(*, overwrite: bool) -> None:
 
 
 def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:
-    """Publish messages; returns their number when the broker has confirmed all of them.
+    """Publish messages; return their number when the broker has confirmed all of them.
 
-    Messages that could not be routed go to the unroutable queue, with the reason, if there is
-    one; else it is an error. Raises the errors of ``Publisher.publish``.
+    Messages that could not be routed go to the unroutable queue, with the reason, if there is one;
+    otherwise they are an error. Raises the errors of ``Publisher.publish``.
     """
     rest = iter(messages)
     first = next(rest, None)
     if first is None:
-        # A stream with an aggregate has two hundred partitions, most of them empty: no connection
+        # A stream with an aggregate has two hundred partitions, most of them empty: do not connect
         # for those.
         return 0
     rows = chain([first], rest)
@@ -249,14 +248,14 @@ def _send_or_put_aside(publisher: Publisher, rows: Iterator[OutgoingMessage], as
     count = put_aside = 0
     reason = None
     refused: list[tuple[OutgoingMessage, QueuesError]] = []
-    # Some at a time: refused messages are in memory until all of these are confirmed.
+    # In portions: refused messages stay in memory until the whole portion is confirmed.
     while sent := publisher.publish_all(
         islice(rows, _AT_ONCE), on_refused=lambda *each: refused.append(each)
     ):
         count += sent
         if refused and reason is None:
             reason = refused[0][1]
-        # Without a way out of this one: it is an error if that queue is missing too.
+        # Without ``on_refused`` here: it is an error if the unroutable queue is missing too.
         put_aside += publisher.publish_all(
             _aside(aside, message, error) for message, error in refused
         )
@@ -274,7 +273,7 @@ def _send_or_put_aside(publisher: Publisher, rows: Iterator[OutgoingMessage], as
 
 @contextmanager
 def _short_turns() -> Iterator[None]:
-    """Have threads take short turns, and leave the process to Spark as it was."""
+    """Give threads short turns, and restore the interval of Spark's process afterwards."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _TURN_S))
     try:

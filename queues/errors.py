@@ -5,9 +5,9 @@ QueuesError
 ├── AddressError             an AMQP URL that cannot be read
 ├── BadBodyError             a message whose body does not decode or does not fit the schema: a
                              permanent failure
-├── BadPropertyError         a property of a message that has no true value, or cannot be written
+├── BadPropertyError         a property of a message that is invalid, or cannot be written
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
-├── BrokerRefusedError       RabbitMQ answered "no" (login, vhost, permission, arguments):
+├── BrokerRefusedError       RabbitMQ refused (login, vhost, permission, arguments):
                              a person must act
 │   ├── QueueMissingError    there is no such queue
 │   ├── ExchangeMissingError there is no such exchange
@@ -35,7 +35,7 @@ class BadBodyError(QueuesError, ValueError):
 
 
 class BadPropertyError(QueuesError, ValueError):
-    """A property of a message has no true value, or cannot be written; trying again cannot help."""
+    """A property of a message has an invalid value, or cannot be written; retrying cannot help."""
 
 
 class BrokerUnavailableError(QueuesError):
@@ -55,7 +55,7 @@ class ExchangeMissingError(BrokerRefusedError):
 
 
 class PublishRefusedError(BrokerRefusedError):
-    """The broker did not take a message; ``index`` is its place (from 0) in what was published."""
+    """The broker did not take a message; ``index`` is its position in the batch."""
 
     def __init__(self, message: str, index: int = 0) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class PublishRefusedError(BrokerRefusedError):
 
 
 class NackedError(PublishRefusedError):
-    """The broker nacked a message: its queue is full, or lacks a leader; offer it again."""
+    """The broker nacked a message: its queue is full or has no leader; publish it again."""
 
 
 class ServerTooOldError(BrokerRefusedError):
@@ -71,4 +71,4 @@ class ServerTooOldError(BrokerRefusedError):
 
 
 class MessageTooLargeError(QueuesError):
-    """A message is larger than 16 MiB, the most that tiercel carries."""
+    """A message is larger than 16 MiB, the limit of tiercel."""

@@ -1,4 +1,4 @@
-"""The habits of a spout with messages that come again, as far as bolts go by them."""
+"""The way a spout emits messages again, as far as bolts depend on it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tiercel.queues.spout import Spout, overrides_last
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Habits:
-    """The part of a spout's ways that bolts count on."""
+    """The properties of a spout that bolts depend on."""
 
-    # It has a message again at the time that a bolt asks for.
+    # It emits a message again at the time that a bolt asks for.
     retries_later: bool
-    # It emits messages that it is given back again by itself.
+    # It emits released messages again by itself.
     takes_back: bool
-    # Longest time after which it emits a failed message again; 0 if it does not say.
+    # Longest time after which it emits a failed message again; 0 if unknown.
     back_off_s: float
 
 
 class AbsentSpout(Spout):
-    """In the place of a spout where bolts run: it stays in its worker, and may hold anything."""
+    """Stand-in for a spout in the processes of bolts: the spout itself may not be picklable."""
 
     def __init__(self, habits: Habits) -> None:
         self.habits = habits
 
 
 def habits_of(spout: Spout) -> Habits:
-    """Return the habits of a spout, also of one that is absent."""
+    """Return the habits of a spout, or of the stand-in for it."""
     if isinstance(spout, AbsentSpout):
         return spout.habits
     kind = type(spout)

@@ -1,4 +1,4 @@
-"""Nouns in messages to people, where the noun or its number is only known then."""
+"""Articles and plurals for nouns in messages to people."""
 
 
 def with_article(noun: str) -> str:

@@ -1,10 +1,10 @@
-"""A look at the first messages of a queue, which stay where they are.
+"""A look at the first messages of a queue, without removing them.
 
 Looking means consuming without acking: for a moment the messages are delivered here, so that no
-consumer has them and messages behind may overtake them. Afterwards they are in front again, marked
-as delivered before; and a quorum queue counts the look, before RabbitMQ 4.3. tiercel blames no
-message for that, but a queue with a delivery limit of its own dead-letters or deletes messages that
-were looked at too often: such a queue is looked at only where the caller says so.
+other consumer gets them and later messages may overtake them. Afterwards they are in front again,
+marked as redelivered. Before RabbitMQ 4.3 a quorum queue counts the look as a delivery. tiercel
+blames no message for that, but a queue with a delivery limit of its own dead-letters or deletes
+messages that were looked at too often: such a queue is looked at only if the caller insists.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tiercel.queues.message.properties import header_texts, near_text
 from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import delivered_before
 
-# From here on what is given back by basic.nack is in front, and was not delivered as far as limits
-# are concerned.
+# From this version on messages returned by basic.nack go to the front of the queue, and the
+# delivery does not count towards limits.
 FREE_NACK_SINCE = (4, 3)
 _RETURNED_S = 2.0
-# Waiting messages come without such a pause, also on a busy machine.
+# Waiting messages arrive without a pause this long, even on a busy machine.
 _QUIET_S = 3.0
 # A prefetch has 16 bits.
 _LONGEST_STRETCH = 1 << 15
@@ -36,13 +36,13 @@ _STRETCH_BYTES = 64 << 20
 
 
 class OpenQueue:
-    """A queue that is there. Not thread-safe."""
+    """An existing queue. Not thread-safe."""
 
     def __init__(self, connection: Any, name: str, *, nack_counts: bool) -> None:
         """``connection`` is a ``BlockingConnection``."""
         self.channel = connection.channel()
         self.name = name
-        # Messages left of those that waited when the first was got.
+        # Number of messages that waited when the first was fetched.
         self.count = 0
         self._connection = connection
         self._nack_counts = nack_counts
@@ -50,9 +50,8 @@ class OpenQueue:
         self._stretches = 0
 
     def shown(self, most: int, most_bytes: int) -> Iterator[tuple[Any, Any, bytes]]:
-        """Get the messages that waited at the first, and keep all of them until ``give_back``.
-
-        Yields none once the messages before it have this many bytes.
+        """Get the messages that waited at the start, and keep all of them until ``give_back``.
+        Stops yielding after ``most_bytes``.
         """
         size = 0
         for came in self.stretches(most, most_bytes, _LONGEST_STRETCH):
@@ -64,16 +63,16 @@ class OpenQueue:
     def stretches(
         self, most: int, most_bytes: float = math.inf, longest: int = _LONGEST_STRETCH
     ) -> Iterator[list[tuple[Any, Any, bytes]]]:
-        """Get the messages that waited at the first, and keep all of them until ``give_back``.
+        """Get the messages that waited at the start, and keep all of them until ``give_back``.
 
-        As ``got``, but many at a time, of about this many bytes. Each stretch is twice as long as
-        the one before where the bounds allow that, and comes by a consumer that ends when it is
-        full: pika rejects what arrives at a consumer that ends earlier, and a rejected message
-        counts as a delivery and goes behind the others. Where the end of a channel gives them
-        back, it does so consumer by consumer, in the order of their names, or of their beginning
-        from RabbitMQ 4.0 on. To a quorum queue each ``basic.get`` is a consumer too, named by its
-        number, so that the tenth would be in front of the second; and from 4.0 on all of them come
-        behind those that consumers had.
+        As ``got``, but in stretches, of about ``most_bytes`` in all. Each stretch is twice as long
+        as the one before if the bounds allow it, and has a consumer that is cancelled when the
+        stretch is full: pika rejects messages that arrive at a consumer cancelled earlier, and a
+        rejected message counts as delivered and goes behind the others. When a channel ends, its
+        messages return consumer by consumer, in the order of the consumers' names, or from RabbitMQ
+        4.0 on of their subscriptions. To a quorum queue each ``basic.get`` is a consumer too, named
+        by its number, so the tenth message would go in front of the second; and from 4.0 on these
+        messages go behind those of real consumers.
         """
         first = self._first(most)
         number = len(first)
@@ -92,18 +91,18 @@ class OpenQueue:
                 return  # other consumers have the rest
 
     def _first(self, most: int) -> list[tuple[Any, Any, bytes]]:
-        """Return the first message, if there is one, and count the waiting ones."""
+        """Return the first message, if there is one, and count the waiting messages."""
         self.count = self._ready(self.channel)
         came = self._stretch(1) if min(most, self.count) else []
         if not came:
-            # The queue is empty, its leader silent, or its messages are for another consumer.
+            # The queue is empty, its leader is silent, or another consumer gets its messages.
             self.count = 0
             came = list(self.got(min(most, 1)))
             self._holds = self._holds or bool(came)
         return came
 
     def _stretch(self, wanted: int) -> list[tuple[Any, Any, bytes]]:
-        """Return the next messages, this many or fewer if no more come."""
+        """Return the next messages: ``wanted``, or fewer if no more arrive."""
         came: list[tuple[Any, Any, bytes]] = []
         self._stretches += 1
         self.channel.basic_qos(prefetch_count=wanted)
@@ -123,11 +122,11 @@ class OpenQueue:
         return came
 
     def got(self, most: int | None) -> Iterator[tuple[Any, Any, bytes]]:
-        """Get the messages that waited at the first, one by one, to hold or to settle each.
+        """Get the messages that waited at the start, one by one; the caller holds or settles each.
 
-        They come as (method, properties, body) of pika. The first one tells the number that wait if
-        that is not known. A passive declare does not always: RabbitMQ answers 0 for a quorum queue
-        whose leader is silent for 250 ms.
+        Yields pika's (method, properties, body). The first message carries the number of waiting
+        messages, which a passive declare may not give: RabbitMQ answers 0 for a quorum queue whose
+        leader is silent for 250 ms.
         """
         number = 0
         while most is None or number < most:
@@ -141,17 +140,17 @@ class OpenQueue:
             yield method, properties, body
 
     def hold(self) -> None:
-        """Keep the message that was got last until ``give_back``."""
+        """Keep the last message of ``got`` until ``give_back``."""
         self._holds = True
 
     def give_back(self, gone: int) -> None:
-        """Give back the messages that are held; ``gone`` of those that were got are not.
+        """Give back the held messages; ``gone`` of the fetched messages have been settled.
 
-        From RabbitMQ 4.3 on by ``basic.nack``: it does not count, and leaves them in front of
-        those that were not got. Before, it counts and puts them behind, and the next look
-        would show other messages; the end of the channel counts too, but puts them in front.
-        They are there a moment later, so this waits for them; not for long, for another
-        process may take them at once.
+        From RabbitMQ 4.3 on this is done by ``basic.nack``, which does not count and puts them in
+        front of the messages not fetched. Before, it counts and puts them behind, so the next look
+        would show other messages; closing the channel counts too, but puts them in front. They are
+        back a moment later, so wait for them, but not for long: another process may take them at
+        once.
         """
         if not self._holds:
             return
@@ -174,26 +173,26 @@ def _size(message: tuple[Any, Any, bytes]) -> int:
     return len(body) + int(properties.size)
 
 
-# Of a body that is looked at, at most.
+# Most bytes of a body that are kept.
 BODY_BYTES = 64 * 1024
-# Of a body in a table.
+# Bytes of a body in a table.
 _BYTES = 200
-# Bound on the bytes of all bodies of a look: the messages behind are not shown.
+# Bound on the bytes of all bodies of a look: later messages are not shown.
 _MOST_BYTES = 64 << 20
 _PROPERTIES = (*TEXTS, "priority", "expiration", "timestamp")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedMessage:
-    """A message that waits in a queue."""
+    """A message waiting in a queue."""
 
-    # From 1, the first that will be delivered.
+    # From 1: the next message to be delivered.
     position: int
-    # Number of times it came back to the queue before, as RabbitMQ counts; None: it does not.
+    # Number of times it was returned to the queue, as RabbitMQ counts; None: it does not count.
     came_back: int | None
     exchange: str
     routing_key: str
-    # Properties that it has, without the headers.
+    # Properties that are set, without the headers.
     properties: Mapping[str, str | int]
     headers: Mapping[str, str | None]
     # Bytes of its body.
@@ -209,24 +208,24 @@ class QueuedMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peeked:
-    """The messages that a look has found, and its cost."""
+    """The messages that a look found, and its cost."""
 
     messages: tuple[QueuedMessage, ...]
     # Messages that waited when it began.
     waiting: int
-    # Number of consumers of the queue; messages that they hold are not among these.
+    # Number of consumers of the queue; messages that they hold are not shown.
     consumers: int
-    # Seconds for which these messages were away.
+    # Seconds for which these messages were missing from the queue.
     away_s: float
-    # RabbitMQ counts it as a delivery of each.
+    # RabbitMQ counts the look as a delivery of each message.
     counted: bool
 
 
 def peek(amqp_url: str, queue: str, limit: int = 10, *, anyway: bool = False) -> Peeked:
     """Look at the first ``limit`` messages of a queue, in their order.
 
-    Raises QueueMissingError, AddressError, BrokerUnavailableError, BrokerRefusedError; the last one
-    also where looking may end a message, unless ``anyway``.
+    Raises QueueMissingError, AddressError, BrokerUnavailableError, or BrokerRefusedError, also if
+    the look may make RabbitMQ delete or dead-letter a message, unless ``anyway``.
     """
     address = Address.parse(amqp_url)
     with connected(address, "tiercel peek") as connection:

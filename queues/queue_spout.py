@@ -40,7 +40,7 @@ def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str
 
 
 def refusal_of(error: Exception) -> str:
-    """Return why a message is dead-lettered that could not be decoded, or not be emitted."""
+    """Return the reason for dead-lettering a message that could not be decoded or emitted."""
     if isinstance(error, (BadBodyError, BadPropertyError)):
         return str(error)
     if isinstance(error, ValueError):
@@ -48,7 +48,7 @@ def refusal_of(error: Exception) -> str:
     return f"could not be emitted: {type(error).__name__}: {error}"
 
 
-# The counter of messages that have no identity, where one was asked for.
+# The counter of messages without an identity, in a spout that has ``identity`` set.
 NO_IDENTITY = "no_identity"
 
 
@@ -68,43 +68,43 @@ _Decoded = tuple[MessageId, list[Any], Identity | None]
 
 
 class QueueSpout(Spout):
-    """Emits one tuple per message, acknowledges the message when its tuple's tree is complete, else
-    has it delivered again.
+    """Emits one tuple per message, acks the message when its tuple's tree is complete, else has it
+    delivered again.
 
     A message stays in the queue, opened, until it is acked. It is delivered at least once, and
-    emitted again after a failure, a timeout, or when a worker or a connection died. A message that
-    fails after ``delivery_limit`` failures of its own goes to the dead-letter queue
+    emitted again after a failure, a timeout, or the loss of a worker or a connection. A message
+    that fails once more after ``delivery_limit`` failures of its own goes to the dead-letter queue
     ``<queue>.dead`` with the last reason; so does, at once, a message whose body does not fit
-    ``fields`` or the model or is above 16 MiB, a message that a grouping raises on, and a message
-    that a bolt rejects (``raise Reject``).
+    ``fields`` or the model or is above 16 MiB, a message for which a grouping raises an error, and
+    a message that a bolt rejects (``raise Reject``).
 
     The tuple has the ``fields`` of the body, and behind them a column for each of the named
     ``properties``: message_id, correlation_id, reply_to, content_type, content_encoding, type,
     app_id, user_id, exchange, routing_key and queue (string), headers (map<string,string>),
-    priority and delivery_count (int), timestamp (timestamp), redelivered (boolean). A mapping
-    gives the columns other names: ``{"type": "kind"}``. A property that is not there is null.
+    priority and delivery_count (int), timestamp (timestamp), redelivered (boolean). A mapping gives
+    the columns other names: ``{"type": "kind"}``. A missing property is null.
 
-    A message that a bolt wants later (``RetryLater``) leaves the queue: a copy lies in a delay
-    queue, ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies after
-    the copy and before its ack leaves both: such a message comes twice.
+    A message that a bolt postpones (``RetryLater``) leaves the queue: a copy lies in a delay queue,
+    ``<queue>.delay.<milliseconds>``, until RabbitMQ moves it back. A worker that dies between the
+    copy and the ack leaves both: such a message is delivered twice.
 
-    A message that is released (its driver was restarted, Redis lost the ledger) is emitted again
-    at once, without the broker, and counts as no failure. Messages go back to the broker when the
+    A message that is released (its driver was restarted, Redis lost the ledger) is emitted again at
+    once, without the broker, and counts as no failure. Messages go back to the broker when the
     spout is closed or deactivated, when nothing can be emitted, when they have waited for five
-    minutes, and, where a return is free, when they are released for the third time.
+    minutes, and, if a return is not counted, when they are released for the third time.
 
-    By its ``identity`` (id, header or body, and the publisher's user) a message is the same at each
-    delivery: the tuples of its tree have the same keys then (``tup.key``), by which effects take
+    The ``identity`` (id, header or body, and the publisher's user) of a message is the same at each
+    delivery, and so are the keys of the tuples of its tree (``tup.key``), by which effects take
     place once. A message without such an identity is processed without keys, and counted
     (``no_identity``).
 
-    A task holds ``prefetch`` messages at most, and besides them failed messages that wait for their
-    back-off, which keep no others waiting. The queue is declared as a durable quorum queue unless
-    ``declare`` is off; one that exists is used as it is. Each of ``bindings`` binds it to an
-    exchange: ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers
-    exchange, or ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic
-    exchange in the first case; a third item names another type: ``("events", "order", "direct")``.
-    A binding stays until it is unbound by hand.
+    A task holds ``prefetch`` messages at most, plus failed messages waiting for their back-off,
+    which keep no others waiting. The queue is declared as a durable quorum queue unless ``declare``
+    is off; an existing queue is used as it is. Each of ``bindings`` binds it to an exchange:
+    ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers exchange, or
+    ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic exchange in
+    the first case; a third item names another type: ``("events", "order", "direct")``. A binding
+    stays until it is unbound by hand.
     """
 
     # Made by ``open``.
@@ -112,7 +112,7 @@ class QueueSpout(Spout):
     _context: SpoutContext | None = None
     _consumer: Consumer | None = None
     _decode: Decoder | None = None
-    # Both None: no property is named, and no identity.
+    # None if no property is named, or no identity.
     _read: Callable[[Delivery], list[Any]] | None = None
     _identify: Callable[[Delivery], Identity | None] | None = None
     # The last argument of ``expect``; -1: not called yet.
@@ -133,9 +133,9 @@ class QueueSpout(Spout):
         retry: RetryPolicy | None = None,
         declare: bool = True,
     ) -> None:
-        """``fields`` are the columns, in Spark's DDL; by default one, ``body string``. In their
-        place ``model`` is a dataclass or a pydantic model, which validates each body. ``format`` is
-        text, json or bytes; by default the one that suits the fields. ``identity``: "message_id",
+        """``fields`` are the columns, in Spark's DDL, by default ``body string``. ``model``
+        replaces them with a dataclass or a pydantic model, which validates each body. ``format`` is
+        text, json or bytes; the default depends on the fields. ``identity``: "message_id",
         "header:NAME" or "body", or ["user_id", one of these]. Raises SchemaError or ValueError.
         """
         self._queue = WorkQueue(
@@ -163,13 +163,13 @@ class QueueSpout(Spout):
         return self._queue
 
     def decoder(self) -> Decoder:
-        """Return the decoder from a body to the values of a tuple; it raises only BadBodyError."""
+        """Return the decoder from bodies to values of tuples; it raises only BadBodyError."""
         if self._model is not None:
             return model_decoder(self._model)
         return decoder_for(Schema.parse(self.body_fields), self._format)
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Begins to connect to ``config["amqp_url"]``; returns at once. Raises AddressError."""
+        """Begin to connect to ``config["amqp_url"]`` and return at once. Raises AddressError."""
         self._context = context
         self._task = context.task_id
         self._expected = -1
@@ -201,13 +201,13 @@ class QueueSpout(Spout):
             self._started.expect(tuples)
 
     def next_tuple(self, collector: SpoutCollector) -> None:
-        """Emits the next message that can be decoded."""
+        """Emit the next message that can be decoded."""
         while found := self._decoded(collector, 1):
             if self._emit(collector, found[0]):
                 return
 
     def next_tuples(self, collector: SpoutCollector, limit: int) -> None:
-        """Emits the next messages that can be decoded."""
+        """Emit the next messages that can be decoded."""
         found = self._decoded(collector, limit)
         if not found:
             return
@@ -217,13 +217,13 @@ class QueueSpout(Spout):
                 collector.emit_all(rows, msg_ids)
             else:
                 collector.emit_all(rows, msg_ids, identities=identities)
-        except Exception:  # noqa: BLE001 - one by one the message to blame is found
+        except Exception:  # noqa: BLE001 - emitting one by one finds the message to blame
             for one in found:
                 self._emit(collector, one)
 
     def check(self) -> None:
-        """Raises BrokerRefusedError when an operator must act: a refused login, a queue that does
-        not exist and may not be declared.
+        """Raise BrokerRefusedError when an operator must act: the login was refused, or the queue
+        does not exist and may not be declared.
         """
         if self._consumer is not None and (refusal := self._consumer.error()) is not None:
             raise refusal
@@ -299,7 +299,7 @@ class QueueSpout(Spout):
         return decoded
 
     def _emit(self, collector: SpoutCollector, one: _Decoded) -> bool:
-        """False if the values do not fit: then the message is refused."""
+        """Emit one message; return False if its values do not fit and it is refused."""
         msg_id, values, identity = one
         try:
             if identity is None:

@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-# On a message that comes out of a delay queue: how often it had failed before it went there. To
-# RabbitMQ it is a new one.
+# Number of earlier failures, on a message out of a delay queue: to RabbitMQ it is a new message.
 FAILURES_HEADER = "x-tiercel-failures"
 
-# Failures after which one more takes a message to the dead-letter queue.
+# Number of failures after which the next one sends a message to the dead-letter queue.
 DELIVERY_LIMIT = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Back-off of a failed message before it is delivered again: ``first``, then twice as long each
-    time up to ``longest``.
+    """Back-off of a failed message before it is delivered again: ``first``, then doubling up to
+    ``longest``.
 
     With the defaults and 20 redeliveries a message is tried for two and a half minutes. Keep
-    ``longest`` well under the broker's consumer timeout (30 minutes by default): a message that
-    waits is unacknowledged. Brokers that delay retries themselves (RabbitMQ 4.3) get ``first`` and
-    ``longest``; their waits grow by ``first`` each time.
+    ``longest`` well under the broker's consumer timeout (30 minutes by default): a waiting message
+    is unacked. Brokers that delay retries themselves (RabbitMQ 4.3) get ``first`` and ``longest``,
+    and their waits grow by ``first`` each time.
     """
 
     first: timedelta = timedelta(milliseconds=200)
@@ -32,39 +31,39 @@ class RetryPolicy:
 
 DEFAULT_RETRY = RetryPolicy()
 
-# Back to the queue at once.
+# Requeue at once.
 NO_WAIT = RetryPolicy(first=timedelta(0), longest=timedelta(0))
 
 
-# A broker's limit that no message comes near.
+# A broker's limit that no message reaches.
 _FREE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerLimit:
-    """RabbitMQ's own limit on the times that a message comes back to a queue, for any reason."""
+    """RabbitMQ's own limit on how often a message is returned to a queue, for any reason."""
 
-    # A message that comes back more often is dead-lettered; None: there is no limit.
+    # A message that is returned more often is dead-lettered; None: there is no limit.
     returns: int | None = None
-    # A message that comes back more often is deleted: the queue has no dead-letter exchange.
+    # Such a message is deleted instead: the queue has no dead-letter exchange.
     deletes: bool = False
 
     @property
     def returns_are_free(self) -> bool:
-        """Giving a message back does it no harm."""
+        """True if returning a message never brings it near the limit."""
         return self.returns is None or self.returns >= _FREE
 
     def is_last_failure(self, delivery_count: int | None) -> bool:
-        """Rejecting a message would be its end, without the reason.
+        """True if RabbitMQ would end the message at this rejection, without keeping the reason.
 
-        Or leave it one lost connection away from being lost.
+        Also true if the next lost connection would be its end.
         """
         if self.returns is None or delivery_count is None:
             return False
         return delivery_count >= self.returns - self.deletes
 
     def is_last_delivery(self, delivery_count: int | None) -> bool:
-        """RabbitMQ deletes the message when it comes back."""
+        """True if RabbitMQ deletes the message when it is returned."""
         return (
             self.deletes
             and self.returns is not None
@@ -75,24 +74,24 @@ class BrokerLimit:
 
 @dataclass(frozen=True, slots=True)
 class RequeueAfter:
-    """Reject it with requeue after this many seconds."""
+    """Reject the message with requeue after this many seconds."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No further delivery."""
+    """Dead-letter the message."""
 
 
 def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
-    """Return the number of times that a message came back before this delivery, as the broker
-    counts; None if it does not.
+    """Return how often a message was returned before this delivery, by the broker's count; None if
+    the broker does not count.
 
-    A sender may have written the same headers: a copy made elsewhere often brings those of its
-    former queue along. RabbitMQ 4 overwrites them only where it has a count, which is never so at
-    the first delivery. From 4.3 on it also counts the times that it handed a message out, which
-    bounds a count of the sender's.
+    The sender may have set the same headers: a copy made elsewhere often carries those of its
+    former queue. RabbitMQ 4 overwrites them only if it has a count, which it never has at the first
+    delivery. From 4.3 on it also counts how often it delivered a message, which bounds the sender's
+    count.
     """
     if not redelivered:
         return 0
@@ -101,21 +100,21 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
     )
     if isinstance(handed_out, int):
         return min(count, handed_out) if isinstance(count, int) else 0
-    # a classic queue passes on any value of the sender
+    # a classic queue passes on any value that the sender set
     return count if isinstance(count, int) else None
 
 
 def failed_before(headers: Mapping[str, Any] | None) -> int:
-    """Return the number of failures of a message when it was copied to a delay queue.
+    """Return how often a message had failed when it was copied to a delay queue.
 
-    A sender may have written this header too, and harms nothing but the message.
+    A sender that sets this header harms only its own message.
     """
     count = (headers or {}).get(FAILURES_HEADER)
     return max(0, count) if isinstance(count, int) else 0
 
 
 def next_action(failures: int, policy: RetryPolicy, delivery_limit: int) -> RequeueAfter | GiveUp:
-    """Decide about a message that failed, and had failed ``failures`` times before."""
+    """Decide about a failed message that had failed ``failures`` times before."""
     if failures >= delivery_limit:
         return GiveUp()
     # 2.0 ** 64 times any wait is above any bound, and larger exponents would overflow.

@@ -2,8 +2,8 @@
 
 One instance runs in one spout worker process (one process per task), and all its methods are called
 on one thread, in this order: ``open``, then ``activate`` and ``deactivate`` in turn, with
-``next_tuple`` between these two only, then ``close``. ``ack``, ``fail``, ``reject``,
-``retry_later`` and ``release`` come at any time before ``close``.
+``next_tuple`` only between these two, then ``close``. ``ack``, ``fail``, ``reject``,
+``retry_later`` and ``release`` may be called at any time before ``close``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ MsgId = Hashable
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """Context of a spout's or a bolt's task: itself and its neighbours.
+    """Context of a task of a spout or bolt: the task and its neighbours.
 
     * ``topology``, ``component``: their names.
     * ``task_id``: the number of the task, unique in the topology.
     * ``task_index``: its number within the component, from 0 to ``parallelism`` - 1.
     * ``parallelism``: the number of tasks of the component.
-    * ``streams``: each stream of the component, to the names of its fields.
-    * ``targets``: each stream of the component, to the components that subscribe to it.
-    * ``tasks``: every component of the topology, to the ids of its tasks, ascending. While a spout
-      runs, ``tiercel rebalance`` may change those of bolts: look them up when you emit.
+    * ``streams``: each stream of the component, mapped to the names of its fields.
+    * ``targets``: each stream of the component, mapped to its subscribers.
+    * ``tasks``: every component of the topology, mapped to the ids of its tasks, ascending.
+      ``tiercel rebalance`` may change the tasks of bolts while a spout runs: look them up when you
+      emit.
     """
 
     topology: str
@@ -59,12 +60,12 @@ class TaskContext:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoutContext(TaskContext):
-    """Context that a spout task is given.
+    """Context of a spout task.
 
-    * ``wake()``: call it when ``next_tuple`` has something to emit, and an idle worker need not
+    * ``wake()``: call it when ``next_tuple`` has something to emit, so that an idle worker need not
       poll. Thread-safe.
     * ``count(name, n)``: adds ``n`` to a named counter of this task. Thread-safe.
-    * ``held``: time for which a message may be held, where a bolt may take longer than the message
+    * ``held``: time for which a message may be held if a bolt may take longer than the message
       timeout (``execute_timeout_secs``); None: no bolt may.
     """
 
@@ -74,7 +75,7 @@ class SpoutContext(TaskContext):
 
 
 class SpoutCollector(Protocol):
-    """Handed to ``next_tuple``, the same object each time.
+    """Argument of ``next_tuple``, the same object each time.
 
     A spout may keep it, and emit from ``ack``, ``fail`` and ``release`` too; never from another
     thread. Tuples that it emits while its worker ends, after ``deactivate``, are dropped.
@@ -87,8 +88,8 @@ class SpoutCollector(Protocol):
         stream: str = "default",
         identity: Identified | None = None,
     ) -> list[int]:
-        """Emit one tuple; returns the ids of the tasks that it names, without those of a shuffle:
-        there the next task that is free takes it.
+        """Emit one tuple and return the ids of the tasks it is sent to, except those of a shuffle:
+        there the next free task takes it.
 
         With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``reject``,
         ``retry_later`` or ``release`` is called with that id exactly once for this emit. Without
@@ -96,9 +97,9 @@ class SpoutCollector(Protocol):
         raise ValueError, and nothing is emitted.
 
         With an ``identity`` the tuples of the tree have keys (``tup.key``), by which effects take
-        place once. It identifies the message, not this emission: give the same one when the
-        message comes again, and never that of another message. To emit two tuples with one
-        identity, use two streams.
+        place once. It identifies the message, not this emission: pass the same one when the message
+        is emitted again, and never that of another message. To emit two tuples with one identity,
+        use two streams.
         """
         ...
 
@@ -127,7 +128,7 @@ class SpoutCollector(Protocol):
         """Emit one tuple to one task, on a stream in ``direct_streams``; else as ``emit``.
 
         ``context.component_tasks`` has the ids. On another stream, or for a task that does not
-        receive this one, it raises DirectStreamError, and nothing is emitted; so does ``emit`` on a
+        receive this stream, it raises DirectStreamError and emits nothing; so does ``emit`` on a
         direct stream.
         """
         ...
@@ -144,18 +145,18 @@ class Spout:
     = {"name": "ddl"}`` several; ``direct_streams = {"name"}`` are streams on which only
     ``emit_direct`` emits. Guarantee: a tuple emitted with a message id is acked when its whole tree
     was processed, else failed or released. Tuples still pending when the process dies are never
-    reported: the source itself must offer it again (a broker does).
+    reported: the source must deliver their messages again (a broker does).
     """
 
     output_fields: str = ""
     output_streams: Mapping[str, str] = MappingProxyType({})
     direct_streams: AbstractSet[str] = frozenset()
-    # Fields of the default stream whose values differ when a message comes again: a bolt that is
-    # ``ordered_by`` knows the message by the others.
+    # Fields of the default stream whose values change when a message is delivered again: an
+    # ``ordered_by`` bolt identifies the message by the other fields.
     changing_fields: AbstractSet[str] = frozenset()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Called once in the worker process, first: connect here, not in ``__init__``."""
+        """Connect here, not in ``__init__``: called once, first, in the worker process."""
 
     def activate(self) -> None:
         """Begin to take messages.
@@ -172,57 +173,58 @@ class Spout:
         raise NotImplementedError
 
     def next_tuples(self, collector: SpoutCollector, limit: int) -> None:  # noqa: ARG002 - for those who override it
-        """Emit up to ``limit`` tuples, or return at once if there is none: for sources that
-        have many at a time.
+        """Emit up to ``limit`` tuples, or return at once if there is none: for sources with many at
+        a time.
 
-        Called in place of ``next_tuple``, which it calls unless it is overridden.
+        Called instead of ``next_tuple``; the default calls ``next_tuple``.
         """
         self.next_tuple(collector)
 
     def expect(self, tuples: int) -> None:
         """Hold no more than a small multiple of this many messages from now on.
 
-        Called first after ``open``, and when the bound on tuples in flight changes. Messages that
-        are held already are emitted in their turn. 0: nothing can be emitted for now, so give back
-        to the source the messages that were not emitted. A spout that holds nothing need not
-        override it.
+        Called first after ``open``, and when the bound on tuples in flight changes. Messages
+        already held are emitted in their turn. 0: nothing can be emitted for now, so return
+        messages that were not emitted to the source. A spout that holds nothing need not override
+        it.
         """
 
     def check(self) -> None:
-        """Called about once per second, also while nothing may be emitted: raise if the source
-        cannot work until an operator changes something.
+        """Raise if the source cannot work until an operator changes something. Called about once
+        per second, also while nothing may be emitted.
         """
 
     def in_back_off(self) -> int:
         """Return the number of failed messages that are held here until their back-off is over.
 
-        For operators: asked about once per second, at any time from ``open`` to ``close``.
+        Shown to operators: called about once per second, at any time between ``open`` and
+        ``close``.
         """
         return 0
 
     def ack(self, msg_id: MsgId) -> None:
-        """The tree of this message was fully processed."""
+        """Handle a message whose tree was fully processed."""
 
     def ack_all(self, msg_ids: Sequence[MsgId]) -> None:
-        """The trees of these messages were: calls ``ack`` for each, unless it is overridden."""
+        """Handle messages whose trees were fully processed; by default ``ack`` for each."""
         for msg_id in msg_ids:
             self.ack(msg_id)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
-        """The tree of this message failed or timed out. An override may leave out ``reason``."""
+        """Handle a message whose tree failed or timed out. An override may omit ``reason``."""
 
     def reject(self, msg_id: MsgId, reason: str) -> None:
-        """A bolt said that this message can never be processed (``raise Reject``): do not emit it
-        again. By default a ``fail``.
+        """Handle a message that can never be processed, as a bolt said (``raise Reject``): do not
+        emit it again. The default calls ``fail``.
         """
         self._fail_for(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
-        """The tree of this message failed, and a bolt asked for the message again after this many
-        seconds, and not before (``raise RetryLater``).
+        """Emit a failed message again after this many seconds, and not before, as a bolt asked
+        (``raise RetryLater``).
 
-        Without ``blame`` the message did nothing wrong: this failure counts towards no limit. By
-        default a ``fail``: such a spout emits it again when it sees fit.
+        Without ``blame`` the message did nothing wrong: this failure counts towards no limit. The
+        default calls ``fail``, after which the spout emits it again when it sees fit.
         """
         self._fail_for(msg_id, reason)
 
@@ -233,34 +235,34 @@ class Spout:
             self.fail(msg_id)
 
     def release(self, msg_id: MsgId) -> None:
-        """The message must be emitted again but did nothing wrong (driver restarted, ledger lost).
+        """Emit a message again that did nothing wrong (driver restarted, ledger lost).
 
-        By default a ``fail``. A spout that holds the message emits it again by itself, at its next
-        turn. Count it towards no limit: it happens as often as a driver is started.
+        The default calls ``fail``. A spout that holds the message emits it again by itself, at its
+        next turn. Do not count this towards any limit: it happens at every restart of the driver.
         """
         self.fail(msg_id)
 
     def deactivate(self) -> None:
         """Stop taking messages, and give back messages that were not emitted.
 
-        ``next_tuple`` is not called until ``activate``, if ever; acks and fails still come. Called
-        before ``close`` too, unless it was called last.
+        ``next_tuple`` is not called until the next ``activate``; acks and fails still are. Also
+        called before ``close``, unless the spout is already deactivated.
         """
 
     def close(self, grace: timedelta) -> None:
-        """Called last, after the grace time for pending tuples: settle messages that were acked or
-        failed, give the rest back.
+        """Settle messages that were acked or failed, and return the rest. Called last, after the
+        grace time for pending tuples.
 
         Must return within ``grace``. Not called when the process is killed.
         """
 
 
 def overrides_last(spout: Spout, method: str, other: str) -> bool:
-    """Return True if a spout's class overrides ``method`` later than, or together with, the
-    ``other`` one that does the same.
+    """Return True if a spout's class overrides ``method`` in the same class as its alternative
+    ``other``, or in a more derived class.
 
-    A class derived from a spout that emits many tuples at a time, which overrides ``next_tuple``,
-    wants its method to be called.
+    If a class overrides ``next_tuple`` and its base overrides ``next_tuples``, its author expects
+    ``next_tuple`` to be called.
     """
     return next(
         method in vars(kind)

@@ -13,8 +13,8 @@ from tiercel.queues.errors import AddressError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _OPTIONS = ("heartbeat", "cafile")
-# A dead connection is noticed within twice this. The I/O thread answers them whatever the other
-# threads do. RabbitMQ's manual recommends 5 to 20 seconds.
+# A dead connection is noticed within twice this time. The I/O thread answers heartbeats whatever
+# the other threads do. RabbitMQ's manual recommends 5 to 20 seconds.
 _HEARTBEAT_S = 10
 _CONNECT_TIMEOUT_S = 10.0
 _AFTER_PLACE = re.compile(r"[/?#]")
@@ -38,7 +38,7 @@ class Address:
         """Read
         ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?heartbeat=seconds&cafile=path]``.
 
-        Without a vhost it is ``/``, without a user ``guest``. Raises AddressError.
+        The default vhost is ``/``, the default user ``guest``. Raises AddressError.
         """
         scheme, separator, rest = url.partition("://")
         if not separator or scheme.lower() not in _PORTS:
@@ -46,7 +46,7 @@ class Address:
             raise AddressError(
                 f"the AMQP URL begins with {shown!r}, not with amqp:// or amqps://; {_EXAMPLE}"
             )
-        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
+        # Each host is parsed separately: from Python 3.14 on, urlsplit refuses a list of hosts with
         # one in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
@@ -116,7 +116,7 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         host = None
         port = None
     if not host or port == 0:
-        # Not shown: it may be a user and a password whose host was forgotten.
+        # The text is not shown: it may be a user and a password without the host.
         raise AddressError(f"the AMQP URL needs host:port with a port from 1 to 65535; {_EXAMPLE}")
     return host, port or default_port
 

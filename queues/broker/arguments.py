@@ -1,8 +1,8 @@
 """The arguments of an existing queue.
 
-AMQP has no call that returns them. A declaration with other arguments is refused, though, and the
-refusal names one argument that differs and its value: so they are learnt one by one, by declaring
-again with each named one. Settings of policies are not among them.
+AMQP has no call that returns them. But a declaration with other arguments is refused, and the
+refusal names one argument that differs and its value. So they are learnt one by one, by declaring
+again with each named argument. Settings of policies are not included.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PRECONDITION_FAILED = 406
 
 TYPE = "x-queue-type"
 LIMIT = "x-delivery-limit"
-# Properties of a queue that are no arguments, by the names that a refusal calls them.
+# Properties of a queue that are not arguments, by their names in a refusal.
 DURABLE = "durable"
 AUTO_DELETE = "auto_delete"
 
-# No queue has this delivery limit or this priority, so that a declaration with it is refused where
-# there is a queue.
+# No queue has this delivery limit or this priority, so a declaration with it is refused if the
+# queue exists.
 _PROBES: Mapping[str, tuple[str, int]] = {
     "quorum": (LIMIT, 1_999_999_999),
     "classic": ("x-max-priority", -1),
@@ -36,11 +36,11 @@ _REFUSAL = re.compile(
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
-    """Return the arguments of a queue, which must exist; None where RabbitMQ does not tell them.
+    """Return the arguments of an existing queue; None if RabbitMQ does not reveal them.
 
-    ``durable`` and ``auto_delete`` are among them. RabbitMQ does not tell it to a user without the
-    permission to configure, nor where the queue's name is too long for the refusal's 255 bytes.
-    Some arguments of a stream are not read. ``connection`` is a ``BlockingConnection``.
+    ``durable`` and ``auto_delete`` are among them. RabbitMQ does not reveal them to a user without
+    the configure permission, or if the queue's name is too long for the refusal's 255 bytes. Some
+    arguments of a stream are not read. ``connection`` is a ``BlockingConnection``.
     """
     properties = {DURABLE: True, AUTO_DELETE: False}
     probe, impossible = _PROBES["quorum"]
@@ -50,7 +50,7 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
         if refusal is None and known.get(probe) != impossible:
             break
         if refusal is None:
-            # The queue was deleted a moment ago, and this declaration has made one.
+            # The queue was deleted a moment ago, and this declaration has created one.
             connection.channel().queue_delete(name)
             return None
         if (said := _REFUSAL.search(refusal)) is None:
@@ -79,7 +79,9 @@ def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
 def _refusal(
     connection: Any, name: str, properties: Mapping[str, bool], known: Mapping[str, Any]
 ) -> str | None:
-    """Declare it; None if these are its arguments, an empty text if refused for other reasons."""
+    """Declare the queue and return the refusal: None if the arguments match, empty if it has other
+    reasons.
+    """
     try:
         connection.channel().queue_declare(name, arguments=_given(known), **properties)
     except ChannelClosedByBroker as error:

@@ -1,4 +1,4 @@
-"""Connecting to RabbitMQ for a moment, and saying in one clear line why it did not work."""
+"""Short connections to RabbitMQ, with one clear line about each failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tiercel.queues.errors import (
     QueuesError,
 )
 
-# Raised by pika for values that it cannot encode; the last three for a name or key that is no text.
+# Raised by pika for values that it cannot encode; the last three for a name or key that is not
+# text.
 UNENCODABLE = (
     amqp.AMQPError,
     ValueError,
@@ -45,8 +46,8 @@ _BLOCKED_TIMEOUT_S = 30
 _ACCESS_REFUSED = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 530
-# Reply codes that say nothing against us: no consumer just now, shutting down, channel
-# error, internal error.
+# Reply codes that are not our fault: no consumer just now, shutting down, channel error, internal
+# error.
 _TRANSIENT = (313, 320, 504, 541)
 
 _LOGIN = (
@@ -106,16 +107,15 @@ _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
 def backoff_s(attempt: int) -> float:
     """Return the seconds to wait after attempt number ``attempt`` to connect: 0.1, 0.2, 0.4 … 2,
-    and up to 0.1 by chance, so that many clients do not come at one time.
+    plus up to 0.1 at random, so that many clients do not connect at one time.
     """
-    # A broker that starts takes longer than 2 s, and a client that waits for it shall not wait
-    # much longer than it takes.
+    # A broker takes longer than 2 s to start, and a waiting client should connect soon after that.
     return min(2.0, 0.1 * 2.0 ** min(attempt - 1, 10)) + random.uniform(0, 0.1)
 
 
 @contextmanager
 def connected(address: Address, name: str, patience: timedelta = timedelta(0)) -> Iterator[Any]:
-    """A pika ``BlockingConnection``, closed at the end.
+    """Yield a pika ``BlockingConnection``, closed at the end.
 
     Translates everything that pika raises inside.
 
@@ -164,8 +164,8 @@ def translate(error: BaseException, address: Address) -> QueuesError:
     if isinstance(cause, amqp.ConnectionClosed | amqp.ChannelClosed):
         return _closed(cause.reply_code, cause.reply_text, address)
     if isinstance(cause, amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError):
-        # Guesses of pika's, by the moment at which the connection broke. RabbitMQ says so when it
-        # refuses; what it said is in the text. Without that, the connection just broke.
+        # pika guesses these errors from the moment at which the connection broke. If RabbitMQ
+        # refused, its reply is in the text; without a reply, the connection just broke.
         said = _SAID.search(str(cause))
         if said is not None:
             return _closed(int(said[1]), said[2], address)
@@ -203,7 +203,7 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the innermost error: each layer of pika wraps errors in another way."""
+    """Return the innermost error: each layer of pika wraps errors in its own way."""
     while True:
         if isinstance(error, AMQPConnectionWorkflowFailed):
             inner = error.exceptions[-1]

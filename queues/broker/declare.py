@@ -1,10 +1,10 @@
-"""Declaring the queues: a quorum queue for the work, its dead-letter queue, and its bindings.
+"""Declaring queues: a quorum queue for the work, its dead-letter queue, and its bindings.
 
 The arguments are explained at https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison
 messages, delayed retry).
 
-A queue is bound to exchanges, which are made where they are missing; an exchange that exists is
-used as it is (https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges).
+Missing exchanges of bindings are declared; an existing exchange is used as it is
+(https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges).
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _TYPE = re.compile(r"inequivalent arg 'type' for exchange .* but current is '?([
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """A queue's wish for the messages of one exchange."""
+    """A binding of a queue to one exchange."""
 
     exchange: str
     routing_key: str = ""
     # Headers that a message must have, for a headers exchange.
     headers: Mapping[str, Any] = field(default_factory=dict)
-    # Of the exchange, if it is made.
+    # Type of the exchange, if it must be declared.
     type: str = "topic"
 
     @classmethod
     def of(cls, given: Sequence[Any]) -> Binding:
         """Take (exchange, routing key or headers, type); raises ValueError.
 
-        The type is headers where headers are given, fanout without a routing key, else topic, which
-        is direct too where the key is no pattern.
+        The default type is headers if headers are given, fanout without a routing key, else topic,
+        which acts as direct if the key is not a pattern.
         """
         if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= 3:
             raise ValueError(f"{given!r:.80} is no binding: {_FORM}")
@@ -87,7 +87,7 @@ class Binding:
         return cls(exchange=exchange, routing_key=routing_key, headers=dict(headers), type=texts[2])
 
     def misfit(self, type_: str) -> str:
-        """Return how an exchange of this type would misunderstand it; empty if it does not."""
+        """Return how an exchange of this type would misunderstand it; empty if it fits."""
         if type_ == "headers" and not self.headers:
             return "a headers exchange ignores routing keys, and sends all its messages"
         if type_ != "headers" and self.headers:
@@ -98,9 +98,9 @@ class Binding:
 
 
 def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Binding]) -> None:
-    """Bind a queue that is there; idempotent. ``connection`` is a ``BlockingConnection``.
+    """Bind an existing queue; idempotent. ``connection`` is a ``BlockingConnection``.
 
-    Raises ExchangeMissingError for an exchange that is missing and may not be made,
+    Raises ExchangeMissingError for a missing exchange that may not be declared, and
     BrokerRefusedError.
     """
     for binding in bindings:
@@ -123,7 +123,7 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
 
 
 def _declare_exchange(connection: Any, address: Address, binding: Binding) -> str | None:
-    """Make sure that the exchange is there; returns its type, None if that is not told."""
+    """Make sure that the exchange exists; return its type, or None if it is unknown."""
     try:
         connection.channel().exchange_declare(binding.exchange, binding.type, durable=True)
     except ChannelClosedByBroker as error:
@@ -133,7 +133,7 @@ def _declare_exchange(connection: Any, address: Address, binding: Binding) -> st
             return said[1]
         if error.reply_code not in (PRECONDITION_FAILED, _ACCESS_REFUSED):
             raise translate(error, address) from error
-        # It has other properties, or may not be made by this user: then it must be there.
+        # It has other properties, or this user may not declare it: then it must exist.
         try:
             _look_at_exchange(connection, address, binding.exchange)
         except ExchangeMissingError:
@@ -146,7 +146,7 @@ def _declare_exchange(connection: Any, address: Address, binding: Binding) -> st
 
 
 def find_exchange(amqp_url: str, exchange: str, patience: timedelta = timedelta(0)) -> None:
-    """Look for an exchange over a connection of its own.
+    """Check over a separate connection that an exchange exists.
 
     Raises ExchangeMissingError, AddressError, BrokerUnavailableError, BrokerRefusedError.
     """
@@ -177,45 +177,45 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
 ARGUMENT = "x-consumer-timeout"
 
 _USUAL = timedelta(minutes=30)
-# A message that is done in this time is done well before the usual timeout.
+# A message processed within this time is settled well before the usual timeout.
 _SHORT = timedelta(minutes=24)
-# Much more than is asked for, so that the same argument suits most topologies: a queue's cannot be
-# changed. tiercel watches its bolts itself.
+# Much longer than needed, so that one value suits most topologies: a queue's arguments cannot be
+# changed. tiercel itself watches for bolts that hang.
 _DAY = timedelta(days=1)
 _BY_QUEUE_SINCE = (3, 12)
 _BY_CONSUMER_SINCE = (4, 3)
 log = logging.getLogger(__name__)
 
-# The first with at-least-once dead-lettering.
+# The first version with at-least-once dead-lettering.
 OLDEST_SERVER = (3, 10)
 _DEAD = ".dead"
 _RESOURCE_LOCKED = 405
-# From here on a quorum queue has a delivery limit unless it is given -1; before, it has none
-# and -1 is refused.
+# From this version on a quorum queue has a delivery limit unless it is set to -1; before, it has
+# none and -1 is refused.
 _LIMITED_SINCE = (4, 0)
 _LIMIT_SINCE_THEN = 20
 _DELAYED_RETRY_SINCE = (4, 3)
 
-# The delivery limit that work queues are declared with: none, in practice.
+# The delivery limit with which work queues are declared: none, in practice.
 #
-# RabbitMQ's count rises with each connection and each worker that dies around a message. tiercel
-# counts a message's own failures, and dead-letters it for these alone
-# (``queues.consuming.failures``). A number, for without a limit a quorum queue puts a message that
-# comes back behind everything that waits.
+# RabbitMQ's count rises with each connection and worker that dies while a message is open. tiercel
+# counts the failures of the message itself, and dead-letters it only for these
+# (``queues.consuming.failures``). There must be a number: without a limit a quorum queue puts a
+# returned message behind all waiting ones.
 BROKER_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkQueue:
-    """A queue that a topology reads, and how its failures are treated.
+    """A queue that a topology reads, and the handling of failures.
 
     * ``name``: the name of the queue.
     * ``delivery_limit``: a message that has failed this often and fails once more is dead-lettered.
     * ``retry``: the waits before a failed message is delivered again.
-    * ``declare``: False: the queue must exist; if it is missing, that is an error.
-    * ``held``: time for which a message may be held, where a bolt may take longer than the message
+    * ``declare``: if False, the queue must exist: a missing queue is an error.
+    * ``held``: time for which a message may be held if a bolt may take longer than the message
       timeout; None: no bolt may.
-    * ``bindings``: the exchanges that the queue gets messages from, beside the default one.
+    * ``bindings``: the exchanges from which the queue gets messages, besides the default one.
     """
 
     name: str
@@ -227,17 +227,17 @@ class WorkQueue:
 
     @property
     def dead(self) -> str:
-        """The name of its dead-letter queue."""
+        """The name of the dead-letter queue."""
         return dead_letter_queue(self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerTimeout:
-    """Decision about one queue, some of whose messages are held long."""
+    """Decision about the consumer timeout of a queue whose messages may be held long."""
 
     # Arguments of ``basic.consume``.
     arguments: Mapping[str, int] = field(default_factory=dict)
-    # One line about a timeout that is too short, and what to do; empty: it is long enough.
+    # One line about a timeout that is too short, with advice; empty: it is long enough.
     warning: str = ""
 
 
@@ -245,9 +245,9 @@ class ConsumerTimeout:
 class Declared:
     """State of the queue on the broker."""
 
-    # It dead-letters into the dead-letter queue of this queue. False: it is used as it is.
+    # True if it dead-letters into our dead-letter queue. False: it is used as it is.
     ours: bool
-    # The broker holds rejected messages back by itself.
+    # True if the broker delays rejected messages itself.
     delays_retries: bool
     limit: BrokerLimit
     consumer_timeout: ConsumerTimeout = field(default_factory=ConsumerTimeout)
@@ -266,10 +266,10 @@ def work_queue(name: str) -> str:
 
 
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
-    """Declare a work queue and its dead-letter queue over a connection of its own; idempotent.
+    """Declare a work queue and its dead-letter queue over a separate connection; idempotent.
 
-    ``patience`` is how long to try to connect. This is for programs that publish: a queue that
-    exists with other arguments is used as it is, and no warning is logged.
+    ``patience`` is how long to try to connect. This is for publishers: an existing queue with other
+    arguments is used as it is, without a warning.
 
     Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses.
     """
@@ -285,13 +285,13 @@ def declare_work_queue(
 ) -> Declared:
     """Make sure that the queue exists, and is bound; ``connection`` is a ``BlockingConnection``.
 
-    For readers: a queue that exists is never changed, and the effects of its arguments on
-    deliveries are logged; as a warning, unless ``queue.declare`` is off, as its owner chose them.
-    Where AMQP does not return them, the HTTP API at ``management_url`` is asked.
+    This is for readers: an existing queue is never changed, and the effects of its arguments on
+    deliveries are logged, as a warning unless ``queue.declare`` is off, since then its owner chose
+    them. Arguments that AMQP does not reveal are read from the HTTP API at ``management_url``.
 
-    Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and there is none,
-    ExchangeMissingError, and BrokerRefusedError also for a queue from which messages cannot be
-    delivered again.
+    Raises ServerTooOldError, QueueMissingError if ``queue.declare`` is off and the queue is
+    missing, ExchangeMissingError, and BrokerRefusedError, also for a queue that cannot redeliver
+    messages.
     """
     declared, why = _declare_work_queue(connection, address, queue)
     if declared.arguments is None:
@@ -338,7 +338,7 @@ def limit_of(known: Mapping[str, Any], version: tuple[int, int]) -> BrokerLimit:
 def _declared(
     arguments: Mapping[str, Any] | None, version: tuple[int, int], queue: WorkQueue
 ) -> Declared:
-    """Read a queue's arguments, ``None`` where they are not known."""
+    """Interpret a queue's arguments, ``None`` if they are unknown."""
     known = {} if arguments is None else arguments
     exchange = known.get("x-dead-letter-exchange")
     return Declared(
@@ -366,13 +366,13 @@ def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> Non
 
 
 def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
-    """Return one line that says which messages of a queue RabbitMQ may delete, with advice; empty:
+    """Return one line about the messages of a queue that RabbitMQ may delete, with advice; empty:
     none.
     """
     kind = arguments.get(TYPE, "quorum")
 
     def setting(key: str) -> tuple[Any, str] | None:
-        """Its value, the smaller one of two numbers, and where it is set."""
+        """Return the value, the smaller of two numbers, and where it is set."""
         own, rule = arguments.get(f"x-{key}"), policies.rule(name, key, kind)
         if rule is None or (own is not None and (not isinstance(own, int) or own <= rule.value)):
             return None if own is None else (own, f"x-{key}")
@@ -404,7 +404,7 @@ def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
 def _judged(
     declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue
 ) -> str:
-    """Return the effects on deliveries of a queue that is used as it is; empty: none.
+    """Return the effects on deliveries of an existing queue's arguments; empty: none.
 
     Raises BrokerRefusedError if it would lose messages.
     """
@@ -437,15 +437,14 @@ def declare_dead_letter_queue(connection: Any, address: Address, name: str) -> N
     """Make sure that a dead-letter queue exists."""
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
     if check_server(connection, address) >= _LIMITED_SINCE:
-        # Looking at a dead letter is a delivery. With a limit, looking often enough
-        # would delete it.
+        # Looking at a dead letter counts as a delivery. With a limit, enough looks would delete it.
         arguments[LIMIT] = -1
     _declare(connection, address, name, arguments)
 
 
 def check_server(connection: Any, address: Address) -> tuple[int, int]:
-    """The version of the server, (major, minor); raises ServerTooOldError."""
-    properties = connection._impl.server_properties or {}  # noqa: SLF001 - BlockingConnection has no other way to it
+    """Return the version of the server, (major, minor); raises ServerTooOldError."""
+    properties = connection._impl.server_properties or {}  # noqa: SLF001 - BlockingConnection has no public way to it
     text = str(properties.get("version", ""))
     numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
     version = (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
@@ -459,14 +458,14 @@ def check_server(connection: Any, address: Address) -> tuple[int, int]:
 
 
 def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str, Any]:
-    """The arguments that a work queue is declared with on this version of RabbitMQ."""
+    """Return the arguments with which a work queue is declared on this version of RabbitMQ."""
     arguments = {
         TYPE: "quorum",
-        # The default exchange leads to the queue of that name: nothing in between that could be
-        # missing or bound wrongly.
+        # The default exchange routes to the queue of that name, with nothing in between that could
+        # be missing or misbound.
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": queue.dead,
-        # A dead letter stays in the work queue until its dead-letter queue has it; needs
+        # A dead letter stays in the work queue until the dead-letter queue has it; this needs
         # reject-publish, even without a limit.
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
@@ -479,8 +478,8 @@ def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str
 
 
 def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
-    """Return the arguments that make RabbitMQ 4.3 wait before it delivers a rejected message again;
-    nothing without a wait.
+    """Return the arguments that make RabbitMQ 4.3 wait before it redelivers a rejected message;
+    empty without a wait.
 
     ``failed`` means messages that count as failed (``basic.reject``), not those given back
     (``basic.nack``).
@@ -498,14 +497,13 @@ def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
 
 
 def _declare(connection: Any, address: Address, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Declare it; False if it is there with other arguments."""
+    """Declare the queue; return False if it exists with other arguments."""
     try:
         connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
     except ChannelClosedByBroker as error:
         if error.reply_code != PRECONDITION_FAILED:
             raise _translated(error, address, name) from error
-        # RabbitMQ refuses arguments that it does not know in the same way: then there
-        # need be no queue.
+        # RabbitMQ refuses unknown arguments in the same way: then the queue may be missing.
         _look(connection, address, name)
         return False
     return True
@@ -529,9 +527,9 @@ def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> Qu
 
 
 def timeout_arguments(held: timedelta | None, version: tuple[int, int]) -> dict[str, Any]:
-    """Return the argument to declare a work queue with, whose messages are held for ``held``.
+    """Return the timeout argument for a work queue whose messages are held for ``held``.
 
-    None of the queue's own from RabbitMQ 4.3 on: there the consumer says it.
+    Empty from RabbitMQ 4.3 on: there the consumer sets the timeout.
     """
     if held is None or held <= _SHORT or not _BY_QUEUE_SINCE <= version < _BY_CONSUMER_SINCE:
         return {}
@@ -544,7 +542,7 @@ def consumer_timeout(
     name: str,
     arguments: Mapping[str, Any] | None,
 ) -> ConsumerTimeout:
-    """Decide about the queue ``name``, which has these arguments; None: they are not known."""
+    """Decide about the queue ``name``, which has these arguments; None: they are unknown."""
     if held is None:
         return ConsumerTimeout()
     if version >= _BY_CONSUMER_SINCE:

@@ -1,4 +1,4 @@
-"""Depths of queues: messages that wait, are being worked on, and are dead."""
+"""Depths of queues: messages that are waiting, being processed, or dead."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from tiercel.queues.broker.management import Managed, ManagementSilentError, man
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 
 T = TypeVar("T")
-# Seconds after which RabbitMQ's statistics are anew, as it is configured by default.
+# Seconds between updates of RabbitMQ's statistics, by default.
 LAG_S = 5
-# Seconds for which a management interface that did not answer is left alone: each queue would wait
-# for it anew.
+# Seconds for which a silent management interface is not asked again: each queue would wait for it.
 _LEFT_ALONE_S = 10
 
 
@@ -29,12 +28,12 @@ _LEFT_ALONE_S = 10
 class QueueDepth:
     """One queue at one moment.
 
-    * ``ready``: messages that wait.
-    * ``unacked``: messages that are delivered and not settled.
+    * ``ready``: waiting messages.
+    * ``unacked``: messages delivered and not settled.
     * ``delayed``: failed messages that RabbitMQ (4.3 or newer) delivers again after their back-off,
-      and messages that a bolt wants later, in delay queues: neither ready nor unacked.
+      and messages that a bolt postponed, in delay queues: neither ready nor unacked.
     * ``consumers``: the broker's consumers at the queue.
-    * ``in_rate``, ``out_rate``: messages per second that were published, and that left.
+    * ``in_rate``, ``out_rate``: messages per second published to the queue, and leaving it.
     * ``dead_lettered``: messages in its dead-letter queue; None if it has none.
 
     ``unacked``, ``delayed`` and the rates come from RabbitMQ's HTTP API: None without it, and up to
@@ -52,12 +51,12 @@ class QueueDepth:
 
 
 class DepthReader:
-    """Looks at queues again and again, over one connection. Not thread-safe."""
+    """Reads the depths of queues repeatedly, over one connection. Not thread-safe."""
 
     def __init__(self, amqp_url: str, management_url: str | None = None) -> None:
         """``management_url`` is like ``http://host:15672``; user and password are those of the AMQP
-        URL unless it has its own. Its figures are some seconds old, so it is only asked for figures
-        that AMQP does not have.
+        URL unless it has its own. Its figures are some seconds old, so only figures that AMQP lacks
+        are read from it.
         """
         self._amqp_url = amqp_url
         self._management_url = management_url
@@ -67,8 +66,8 @@ class DepthReader:
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
         """Return the depths of the queues that exist, in this order.
 
-        A quorum queue without a leader counts as empty and without consumers, as RabbitMQ says so.
-        Raises AddressError, BrokerUnavailableError, BrokerRefusedError.
+        A quorum queue without a leader counts as empty and without consumers, as RabbitMQ reports
+        it. Raises AddressError, BrokerUnavailableError, BrokerRefusedError.
         """
         if not names:
             return []
@@ -99,7 +98,7 @@ class DepthReader:
 def depths(
     amqp_url: str, names: Sequence[str], management_url: str | None = None
 ) -> list[QueueDepth]:
-    """The depths of these queues, in this order, as ``DepthReader`` sees them.
+    """Return the depths of these queues, in this order, as ``DepthReader`` does.
 
     Raises QueueMissingError too.
     """
@@ -110,7 +109,7 @@ def depths(
 
 
 def require(amqp_url: str, names: Sequence[str], found: Sequence[QueueDepth]) -> None:
-    """Raises QueueMissingError if one of ``names`` was not found."""
+    """Raise QueueMissingError if one of ``names`` was not found."""
     there = {depth.name for depth in found}
     for name in names:
         if name not in there:
@@ -140,13 +139,13 @@ def _declared(address: Address, names: Sequence[str], connection: Any) -> list[Q
 
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
-    """Count the messages that are ready, and the consumers; None if there is no such queue."""
+    """Count the ready messages, and the consumers; return None if there is no such queue."""
     channel = connection.channel()
     try:
         method = channel.queue_declare(name, passive=True).method
         if not method.message_count and not method.consumer_count:
-            # RabbitMQ says the same of a quorum queue whose leader took longer than
-            # 250 ms to answer.
+            # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
+            # answer.
             method = channel.queue_declare(name, passive=True).method
     except ChannelClosedByBroker as error:
         refusal = translate(error, address)
@@ -170,7 +169,7 @@ def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
 
 
 class KeptConnection:
-    """Opened when it is used first, and again where it has broken since. Not thread-safe."""
+    """A connection opened at its first use, and reopened after it broke. Not thread-safe."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._address = address
@@ -178,12 +177,12 @@ class KeptConnection:
         self._connection: Any = None
 
     def use(self, ask: Callable[[Any], T]) -> T:
-        """Return ``ask(connection)`` of a ``BlockingConnection``; it may be called twice.
+        """Return ``ask(connection)`` for a ``BlockingConnection``; ``ask`` may be called twice.
 
         Raises BrokerUnavailableError, BrokerRefusedError, and our errors that ``ask`` raises.
         """
         if self._connection is not None:
-            # It may have been closed since the last time: nothing reads from it between two.
+            # It may have been closed since the last use: nothing reads from it between uses.
             with suppress(BrokerUnavailableError):
                 return self._asked(ask)
         self._connection = connect(self._address, self._name)

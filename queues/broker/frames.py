@@ -1,22 +1,20 @@
-"""pika's connection, but a message whose headers pika cannot decode does not end it.
+"""pika's connection, which survives messages whose headers pika cannot decode.
 
-pika decodes headers where it reads frames: an error there ends the connection, and
-every message that was open on it is delivered again, counted as failed. So headers are read
-here instead, only in the connections that are opened here. A publisher may write any header:
-RabbitMQ passes on timestamps in milliseconds, tables nested thousands deep and names that are not
-UTF-8. No header stops a message: nothing on the way to its tuple needs one but the broker's count
-of deliveries, which is found beside any other header.
+pika decodes headers while it reads frames: an error there ends the connection, and every message
+that was open on it is delivered again and counted as failed. So headers are read here instead, but
+only on connections opened here. A publisher may write any header: RabbitMQ passes on timestamps in
+milliseconds, tables nested thousands deep and names that are not UTF-8. No header stops a message:
+its tuple needs only the broker's count of deliveries, which is found next to any other header.
 
-A message that is there as a whole, as small ones are, is read in one go and not as three frames:
-pika takes 12 µs for these, which was a third of a spout worker's time per message when a queue is
-drained, and this takes 3.
+A message that has arrived completely, as small ones do, is read in one go and not as three frames:
+pika takes 12 µs for three, which was a third of a spout worker's time per message when draining a
+queue, and this takes 3.
 
-Messages that are published one after the other leave together, and most are written in one go: pika
-hands each of a message's three frames to the system by itself. Both were two fifths of the cost of
-publishing.
+Messages published in a row are sent together, and most are written in one go: pika passes each of a
+message's three frames to the system separately. This saves two fifths of the cost of publishing.
 
-``tests/unit/queues/broker/test_frames.py`` fails if a pika no longer reads frames by the methods
-overridden here.
+``tests/unit/queues/broker/test_frames.py`` fails if a version of pika no longer reads frames by the
+methods overridden here.
 """
 
 from __future__ import annotations
@@ -68,13 +66,11 @@ _WITH_LENGTH = (b"S", b"x", b"A", b"F")
 
 
 class _UnreadableError(ValueError):
-    """The bytes break the protocol, so that an end cannot be found."""
+    """The bytes violate the protocol, so the end of a value cannot be found."""
 
 
 class _HeaderField(NamedTuple):
-    """One value, with the places where it begins (with its name), where its type
-    stands, and its end.
-    """
+    """One value, with the offsets of its beginning (with the name), its type and its end."""
 
     name: str
     start: int
@@ -86,20 +82,20 @@ class Headers(Mapping[str, Any]):
     r"""A mapping of the values that can be read, by name, and the bytes that it was read from.
 
     Reading raises nothing and takes time and memory in proportion to the table, which is at most
-    one frame. What Python cannot hold becomes something near: a timestamp beyond the year 9999 its
-    number, a name that is not UTF-8 a text with ``\xff`` in it, a value nested deeper than
-    ``DEEPEST`` a text that says so. Where an end cannot be found, the rest of the table is passed
-    over, and ``unreadable`` says why.
+    one frame. Values that Python cannot hold are approximated: a timestamp beyond the year 9999
+    becomes its number, a name that is not UTF-8 a text with ``\xff`` in it, a value nested deeper
+    than ``DEEPEST`` a text that says so. If the end of a value cannot be found, the rest of the
+    table is skipped, and ``unreadable`` is the reason.
     """
 
     def __init__(self, wire: bytes = b"", unreadable: str = "") -> None:
-        """``wire`` is the table without its length; ``unreadable`` says why it is not there."""
+        """``wire`` is the table without its length; ``unreadable`` explains why it is missing."""
         self.wire = wire
         self._unreadable = unreadable
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None) -> Headers:
-        """Return the same table, or make one of these values.
+        """Return the same table, or make a table of these values.
 
         A value that pika cannot write becomes text.
         """
@@ -110,7 +106,7 @@ class Headers(Mapping[str, Any]):
 
     @property
     def unreadable(self) -> str:
-        """Reason for which a part of it, or all of it, cannot be read.
+        """Reason why the table, or part of it, cannot be read.
 
         Empty if nothing is missing.
         """
@@ -147,20 +143,20 @@ class Headers(Mapping[str, Any]):
         why = self._unreadable
         try:
             for entry in _entries(self.wire, 0, len(self.wire), named=True):
-                entries.append(entry)  # noqa: PERF402 - those before an error count
+                entries.append(entry)  # noqa: PERF402 - entries before an error count
         except _UnreadableError as error:
             why = str(error)
         return entries, why
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        # Of a name that stands twice, the first: that is the one which RabbitMQ sets, and keeps
-        # when it writes anew.
+        # Of duplicate names the first counts: RabbitMQ sets that one, and keeps it when it rewrites
+        # the table.
         return {each.name: _value(self.wire, each, 1) for each in reversed(self._table[0])}
 
 
 def _entries(wire: bytes, at: int, end: int, *, named: bool) -> Iterator[_HeaderField]:
-    """The values of a table, or of an array if they are not named; raises _UnreadableError."""
+    """Yield the values of a table, or of an array if not ``named``; raises _UnreadableError."""
     while at < end:
         kind = at + 1 + wire[at] if named else at
         stop = _end(wire, kind)
@@ -255,22 +251,22 @@ _MORE_FLAGS = 1
 _DELIVER = Basic.Deliver.INDEX.to_bytes(4)
 _DELIVERY = struct.Struct(">QB")
 _REDELIVERED = 1
-# Most messages of a queue have the same few properties; longer ones are hardly the same twice.
+# Most messages of a queue have the same few properties; longer ones are rarely repeated.
 _SHARED_BYTES = 64
-# Bytes handed to the system at once. The part that it does not take is copied, so it is not larger.
+# Bytes passed to the system at once. Not larger, since the part that it does not take is copied.
 _TOGETHER_BYTES = 64 * 1024
 
 
 class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
-    """pika's, with ``headers`` that are written as they came if they are ``Headers``."""
+    """pika's properties; ``headers`` of the class ``Headers`` are written as they arrived."""
 
     # Not in the instance's dictionary, which pika encodes and compares.
     __slots__ = ("size",)
 
     def __init__(self, **said: Any) -> None:
         super().__init__(**said)
-        # Bytes on the wire of a message that came: headers and all. A message has these and its
-        # body, and each bound on the bytes of messages counts both.
+        # Bytes of the properties of an arrived message on the wire, with headers. Each bound on the
+        # bytes of messages counts these and the body.
         self.size = 0
 
     def encode(self) -> list[bytes]:
@@ -284,14 +280,14 @@ class Properties(BasicProperties):  # type: ignore[misc] # pika is not typed
 
 
 class Message(Frame):  # type: ignore[misc] # pika is not typed
-    """A delivery with its properties and its body, in place of three frames."""
+    """A delivery with its properties and its body, instead of three frames."""
 
     NAME = "Message"
 
     def __init__(
         self, channel_number: int, method: Basic.Deliver, properties: Properties, body: bytes
     ) -> None:
-        """``properties`` are shared with other messages that have the same: to be read only."""
+        """``properties`` are shared with other messages that have the same: do not change them."""
         self.frame_type = FRAME_METHOD
         self.channel_number = channel_number
         self.method = method
@@ -304,7 +300,7 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
     headers.
     """
 
-    # Frames that wait for those behind them; None: each is sent by itself.
+    # Frames waiting to be sent together; None: each is sent separately.
     _gathered: list[bytes] | None = None
     _gathered_bytes = 0
 
@@ -367,7 +363,7 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
             self._channels.get(frame_value.channel_number) if type(frame_value) is Message else None
         )
         if channel is None:
-            # of a message it says that there is no such channel
+            # pika would report a message for an unknown channel
             super()._process_frame(frame_value)
             return
         self.frames_received += 3 if frame_value.body else 2
@@ -383,7 +379,7 @@ def _publish(channel: int, exchange: str, routing_key: str, mandatory: bool) -> 
 
 
 def read_properties(wire: bytes) -> Properties:
-    """The properties of a message, from behind the size of its body; raises nothing.
+    """Read the properties of a message, from the bytes after the size of its body; raises nothing.
 
     Its headers are None, or ``Headers`` that may be ``unreadable``.
     """
@@ -407,9 +403,9 @@ def read_properties(wire: bytes) -> Properties:
 
 
 def _content_header(data: bytes) -> tuple[int, Header] | None:
-    """Return the frame at the beginning, if it begins a message, and its size.
+    """Return the frame at the beginning, if it is a content header, and its size.
 
-    None if it is not all there, or no such frame: pika reads it then.
+    None if it is incomplete, or another frame: then pika reads it.
     """
     if data[:1] != bytes([FRAME_HEADER]) or len(data) < FRAME_HEADER_SIZE:
         return None

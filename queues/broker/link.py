@@ -1,4 +1,4 @@
-"""An I/O thread that keeps one connection with one channel to RabbitMQ, and connects again."""
+"""An I/O thread that keeps one connection with one channel to RabbitMQ, and reconnects."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, Qu
 
 log = logging.getLogger(__name__)
 
-# A connection that lived this long was a success: the next failure begins with the
-# shortest wait again.
+# A connection that lived this long was a success: the next failure starts with the shortest wait
+# again.
 _STABLE_S = 5.0
-# A broker that starts up may refuse calls that it accepted before. After this many refusals in a
+# A broker that is starting may refuse calls that it accepted before. After this many refusals in a
 # row we believe it.
 _REFUSALS = 5
 
 
-# Checks per heartbeat interval that the broker was heard.
+# Checks per heartbeat interval for data from the broker.
 _LOOKS = 4
-# Without a sign of the broker, which sends one at least twice in the time of a heartbeat: three
-# are missing, one after the other. Looks are counted, not seconds: a process that was stopped
+# Number of checks without data from the broker, which sends some at least twice per heartbeat
+# interval: three in a row are missing. Checks are counted, not seconds: a process that was stopped
 # has not listened.
 _SILENT_LOOKS = 6
 
 
 class LinkUser(Protocol):
-    """User of the channel. All of it is called on the I/O thread."""
+    """User of the channel. All methods are called on the I/O thread."""
 
     def prepare(self) -> None:
-        """Called before each connection, and may block: declare the queues here.
+        """Declare the queues. Called before each connection, and may block.
 
         Raises QueuesError.
         """
         ...
 
     def opened(self, channel: Any) -> None:
-        """Take over a new channel; everything of the one before is void."""
+        """Take over a new channel; all state of the previous one is void."""
         ...
 
     def lost(self, error: QueuesError) -> None:
-        """The channel is gone, or could not be opened.
+        """Handle a channel that is gone, or could not be opened.
 
-        A new one is on its way, unless ``failed`` or the end comes next.
+        A new one follows, unless ``failed`` or the end comes next.
         """
         ...
 
     def failed(self, error: QueuesError) -> None:
-        """The link has ended by itself: an operator must act."""
+        """Handle the end of the link by itself: an operator must act."""
         ...
 
 
 class Link:
-    """Connects, and connects again with growing waits.
+    """Connects, and reconnects with growing waits.
 
     Tries the hosts in turn, and ends when told to or when refused.
 
@@ -93,11 +93,11 @@ class Link:
         self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Run it on the I/O thread soon; nothing happens once the link has ended."""
+        """Run a function on the I/O thread soon; do nothing once the link has ended."""
         self._loop.add_callback_threadsafe(partial(self._guarded, function))
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; False if it still runs."""
+        """Wait for the end of the thread; return False if it still runs."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -105,19 +105,19 @@ class Link:
     # -- on the I/O thread -------------------------------------------------------------------------
 
     def later(self, delay_s: float, function: Callable[[], None]) -> object:
-        """Run it after a while; the handle is for ``forget``."""
+        """Run a function after a delay; return a handle for ``forget``."""
         return self._loop.call_later(delay_s, partial(self._guarded, function))
 
     def forget(self, handle: object) -> None:
-        """Do not run it after all."""
+        """Cancel a call of ``later``."""
         self._loop.remove_timeout(handle)
 
     def healthy(self) -> None:
-        """The channel did useful work: failures are counted from the beginning."""
+        """Note that the channel did useful work: failures are counted from zero again."""
         self._attempts = self._refusals = 0
 
     def restart(self, why: QueuesError) -> None:
-        """Give up this connection and make a new one."""
+        """Give up this connection and open a new one."""
         connection = self._connection
         self._why = self._why or why
         if connection is not None and not (connection.is_closing or connection.is_closed):
@@ -126,7 +126,7 @@ class Link:
     def abandon(self, why: QueuesError) -> None:
         """As ``restart``, for a broker that answers nothing on this connection.
 
-        It would not answer its close either.
+        It would not answer the close either.
         """
         self._why = self._why or why
         # pika has no public way to end a connection from this side alone.
@@ -140,8 +140,8 @@ class Link:
             self._loop.stop()
         elif connection.is_open:
             connection.close()
-        # Else it is being made, which pika cannot give up half way, or being closed: what follows
-        # either sees that we finish.
+        # Otherwise it is being opened, which pika cannot interrupt, or being closed: the next
+        # callback sees that the link is to finish.
 
     def _run(self) -> None:
         try:
@@ -150,7 +150,7 @@ class Link:
                 pass
         except (
             Exception
-        ) as error:  # our own fault; the owner must not wait for a thread that is gone
+        ) as error:  # our own bug; the owner must not wait for a thread that has died
             log.exception("the thread %s ends", self._name, extra={"event": "link_broken"})
             self._user.failed(
                 BrokerUnavailableError(f"an error in the connection to {self._address}: {error}")
@@ -161,7 +161,7 @@ class Link:
     def _turn(self) -> bool:
         """Run the loop until it is stopped.
 
-        False if an error got out of it, and a new connection is on its way.
+        Return False if an error escaped from it, and a new connection follows.
         """
         try:
             self._loop.start()
@@ -171,15 +171,15 @@ class Link:
         return True
 
     def _guarded(self, function: Callable[[], None]) -> None:
-        # An error that gets out of a callback ends pika's loop, and takes the timers with it that
-        # were due at the same time.
+        # An error that escapes from a callback ends pika's loop, and loses the timers that were due
+        # at the same time.
         try:
             function()
         except Exception as error:  # noqa: BLE001 - _begin_anew logs it
             self._begin_anew(error)
 
     def _begin_anew(self, error: Exception) -> None:
-        """Connect anew after a fault of ours, or of pika's.
+        """Reconnect after a bug of ours, or of pika.
 
         The state of this connection is in doubt, but the broker has all messages.
         """
@@ -233,7 +233,7 @@ class Link:
             self._listen(connection, heard=0, silent=0)
 
     def _listen(self, connection: Any, heard: int, silent: int) -> None:
-        """Give up a connection over which nothing comes any more.
+        """Give up a connection over which no more data arrives.
 
         pika does too, but after two to three times as long.
         """

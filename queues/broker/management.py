@@ -1,10 +1,9 @@
-"""RabbitMQ's HTTP API: facts about queues that AMQP does not have; and delay queues, which the
-policies that it tells of may end too early.
+"""RabbitMQ's HTTP API: facts about queues that AMQP lacks; and delay queues, which policies listed
+there may delete too early.
 
-In a delay queue a message lies for a time, and RabbitMQ moves it back into its work queue. There is
-one queue per length of time, because RabbitMQ looks at the head of a queue only: in a queue of
-mixed times a short one would wait behind a long one. See
-docs/decisions/retry-later-by-queues.md.
+A message stays in a delay queue for a time, then RabbitMQ moves it back into its work queue. There
+is one queue per delay, because RabbitMQ expires messages only at the head of a queue: with mixed
+delays a short one would wait behind a long one. See docs/decisions/retry-later-by-queues.md.
 """
 
 from __future__ import annotations
@@ -32,26 +31,24 @@ _NAME_BYTES = 255
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 3.0
-# A queue is some 2 kB.
+# The answer has about 2 kB per queue.
 _LONGEST_ANSWER = 1 << 20
-# RabbitMQ's largest: more than the delay queues that a queue can have.
+# RabbitMQ's largest page: more than the delay queues that a queue can have.
 _PAGE = 500
 _LEVELS = ("policies", "operator-policies")
-# The settings of policies that are no numbers.
+# The settings of policies that are not numbers.
 _TEXTS = ("dead-letter-exchange", "overflow")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Raises the redirect as an HTTPError: the login would go with the request, to any host that
-    the answer names.
-    """
+    """Raises a redirect as an HTTPError: following it would send the login to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
-# No proxy either, even if http_proxy names one: it would read the login. RabbitMQ is asked
-# directly, or not at all.
+# No proxy either, even if http_proxy is set: it would see the login. Requests go directly to
+# RabbitMQ, or not at all.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
@@ -63,23 +60,23 @@ class Managed:
     """
 
     unacked: int
-    # Failed messages that wait for their back-off (RabbitMQ 4.3), and those in its delay queues.
+    # Failed messages waiting for their back-off (RabbitMQ 4.3), and messages in delay queues.
     delayed: int
     # Messages published per second.
     in_rate: float
-    # Messages that left per second: acked, or taken without an ack.
+    # Messages leaving per second: acked, or consumed without acks.
     out_rate: float
 
 
 class ManagementSilentError(Exception):
-    """The interface does not answer, or not as RabbitMQ's does: do without."""
+    """The interface does not answer, or not as RabbitMQ does: continue without it."""
 
 
 def managed(management_url: str, address: Address, name: str) -> Managed | None:
-    """A queue; None if there is no such queue. Raises ManagementSilentError, AddressError.
+    """Return a queue, or None if it is missing. Raises ManagementSilentError, AddressError.
 
     User and password are those of ``address`` unless the URL has its own. They go to the host of
-    the URL and to no other: no redirect is followed, and no proxy is asked.
+    the URL and to no other: no redirect is followed, and no proxy is used.
     """
     found = _queue(management_url, address, name)
     if found is None:
@@ -96,24 +93,23 @@ class Rule:
 
 
 class Policies:
-    """The policies of a virtual host, as far as they are told."""
+    """The policies of a virtual host, as far as RabbitMQ reveals them."""
 
     def __init__(self, *levels: Sequence[Mapping[str, Any]]) -> None:
-        """``levels`` are the policies and the operator's policies, as the HTTP API lists them: a
-        queue has one of each, the one with the highest priority whose pattern is in its name.
+        """``levels`` are the policies and the operator's policies, as the HTTP API lists them: one
+        of each applies to a queue, that with the highest priority whose pattern matches its name.
         """
         self._levels = levels
 
     @property
     def told(self) -> bool:
-        """True if they are known, the operator's too; there may be none."""
+        """True if they are known, including the operator's; there may be none."""
         return len(self._levels) == len(_LEVELS)
 
     def rule(self, queue: str, key: str, kind: str = "quorum") -> Rule | None:
-        """Return the setting for a queue of this type; the smaller number where two policies set
-        it.
+        """Return the setting for a queue of this type; the smaller number if two policies set it.
 
-        AMQP does not have it.
+        AMQP cannot return it.
         """
         rules = [
             Rule(value=policy["definition"][key], policy=str(policy.get("name")))
@@ -126,7 +122,7 @@ class Policies:
 
 
 def read_policies(management_url: str | None, address: Address) -> Policies:
-    """Return the policies; none where there is no interface, or it does not tell them."""
+    """Return the policies; none if there is no interface, or it does not reveal them."""
     if management_url is None:
         return Policies()
     levels = []
@@ -180,12 +176,12 @@ def _matching(
 def _is_in(pattern: str, queue: str) -> bool:
     try:
         return re.search(pattern, queue) is not None
-    except re.error:  # Erlang reads a few patterns that Python does not
+    except re.error:  # Erlang accepts a few patterns that Python does not
         return False
 
 
 def _lying_in_delay_queues(management_url: str, address: Address, name: str) -> int:
-    """Count the messages that bolts want later: as many queues as one page has are looked at."""
+    """Count the messages that bolts postponed, in the delay queues on one page."""
     regex = quote(rf"^{re.escape(name)}\.delay\.\d+$", safe="")
     wanted = f"?page=1&page_size={_PAGE}&name={regex}&use_regex=true&columns=name,messages"
     found = _asked(_request(management_url, address, wanted)) or {}
@@ -231,8 +227,8 @@ def _managed(found: dict[str, Any], lying: int) -> Managed:
 
 
 def _is_ours(error: urllib.error.HTTPError) -> bool:
-    """Return True if RabbitMQ itself says that the queue is missing, and not another server that it
-    has no such page.
+    """Return True if RabbitMQ itself reports the queue as missing, not another server a missing
+    page.
     """
     try:
         return "error" in json.load(error)
@@ -269,7 +265,8 @@ def _request(
 def delay_ms(seconds: float) -> int:
     """Round up to two digits, at least 100 ms: 90 lengths for each power of ten, and so few queues.
 
-    Up to ten seconds that is to 100 ms, up to a hundred to one second; never more than a tenth.
+    Up to ten seconds it rounds to 100 ms, up to a hundred to one second; never by more than a
+    tenth.
     """
     wanted = max(_SHORTEST_MS, math.ceil(round(seconds * 1000, 3)))
     unit: int = max(_SHORTEST_MS, 10 ** (len(str(wanted)) - 2))
@@ -277,7 +274,7 @@ def delay_ms(seconds: float) -> int:
 
 
 def delay_queue(queue: str, milliseconds: int) -> str:
-    """Return the name of the queue in which messages of ``queue`` lie for this long."""
+    """Return the name of the queue in which messages of ``queue`` stay for this long."""
     end = f".delay.{milliseconds}"
     room = _NAME_BYTES - len(end)
     name = queue.encode()
@@ -288,11 +285,11 @@ def delay_queue(queue: str, milliseconds: int) -> str:
 
 
 def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
-    """Return the arguments of that queue.
+    """Return the arguments of a delay queue.
 
     A message stays in it until the work queue has confirmed it (at-least-once). It has no
-    ``x-expires``: for a quorum queue that counts from its declaration, also if messages were
-    published since, and deletes the messages in it.
+    ``x-expires``: in a quorum queue that counts from the declaration, even if messages were
+    published since, and deletes the messages too.
     """
     return {
         TYPE: "quorum",
@@ -305,10 +302,10 @@ def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
 
 
 def ends_too_early(policies: Policies, queue: str, milliseconds: int) -> Rule | None:
-    """Return the policy by which that queue loses a message, or gives it back too early.
+    """Return the policy that makes a delay queue lose a message, or return it too early.
 
-    It has no consumer, so any ``expires`` deletes it in the end, with its messages: for
-    a quorum queue that counts from its declaration. Its ``x-expires`` would not help, as RabbitMQ
+    A delay queue has no consumer, so any ``expires`` finally deletes it with its messages: in a
+    quorum queue that counts from the declaration. An ``x-expires`` would not help, as RabbitMQ
     takes the smaller of the two.
     """
     name = delay_queue(queue, milliseconds)

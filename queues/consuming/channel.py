@@ -1,6 +1,6 @@
 """One channel from its opening to its end: its consumer at the broker, and its deliveries.
 
-The consumer is begun, ended, and followed by another one when the prefetch changes.
+It subscribes, cancels, and replaces the consumer when the prefetch changes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from tiercel.queues.retry import delivered_before
 
 log = logging.getLogger(__name__)
 
-# A broker that has a message and may send it does so in milliseconds.
+# A broker that has a message and may send it sends it within milliseconds.
 _QUIET_S = 0.25
 _WITHHOLD_S = 0.05
-# Releases after which a message comes again by the broker: a driver that is restarted releases it
-# once.
+# Number of releases after which a message returns to the broker: a restart of the driver causes
+# one.
 RELEASES = 2
 
 
 class Epoch:
-    """One channel. All of it runs on the I/O thread, except ``hand_out.take``.
+    """One channel. Runs on the I/O thread, except ``hand_out.take``.
 
-    Once the channel begins to close nothing can be sent on it any more; messages that are open then
-    stay open until ``void``.
+    Nothing can be sent on a closing channel: messages still open then stay open until ``void``.
     """
 
     def __init__(self, number: int, channel: Any, settings: EpochSettings) -> None:
@@ -69,10 +68,10 @@ class Epoch:
     # -- taking messages ---------------------------------------------------------------------------
 
     def adjust(self, *, at_once: bool = False) -> None:
-        """Begin, end or change the broker's consumer.
+        """Start, cancel or replace the broker's consumer.
 
-        For a change the next one begins, and the one before it ends when nothing is on its way to
-        it, or ``at_once``.
+        To replace it, a new consumer subscribes first; the old one is cancelled when no message is
+        on its way to it, or ``at_once``.
         """
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:
@@ -96,32 +95,29 @@ class Epoch:
             self.messages.acks.send(everything=True)
 
     def set_taking(self, *, taking: bool) -> None:
-        """Take as many messages as the intake wants; or none, and give back all that are not handed
-        out yet.
+        """Take as many messages as the intake wants; or take none, and give back all messages not
+        yet handed out.
         """
         self._taking = taking
-        # First: a message that is given back while the consumer is still there comes again at once,
-        # to be given back once more.
+        # Cancel first: a message given back to a live consumer is delivered again at once, only to
+        # be given back once more.
         self.adjust()
         if not taking:
             self._give_back_all(self.hand_out.first_while(lambda _: True))
 
     def check(self) -> None:
-        """Begin anew if the broker's consumer is gone without notice; give back messages that have
-        waited here for too long, and reject those whose back-off is over.
-
-        Call it now and then.
+        """Subscribe again if the broker's consumer is gone without notice; give back messages that
+        have waited here for too long, and reject those whose back-off is over. Call it regularly.
         """
         if self.broker_consumer.lost or not self.is_open:
             self._link.restart(
                 BrokerUnavailableError(f"the consumer of queue {self._settings.queue!r} is gone")
             )
             return
-        # They would be too old for the consumer timeout before they are processed; their next
-        # delivery is young.
+        # They might reach the consumer timeout before they are processed; a redelivery restarts it.
         old = list(self.hand_out.first_while(self._is_old))
         self._give_back_all(old)
-        # With too large a prefetch they would come straight back.
+        # With too large a prefetch they would be redelivered here at once.
         self.adjust(at_once=bool(old))
         self.messages.let_return(anew=True)
         self.flush()
@@ -161,7 +157,7 @@ class Epoch:
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not self.is_open:
-            return  # it comes again on the next channel
+            return  # the next channel delivers it again
         now = self._settings.clock()
         self.broker_consumer.stirred(now)
         again = method.redelivered
@@ -196,7 +192,7 @@ class Epoch:
             self._settings.wake()
 
     def _is_refused(self, delivery: Delivery) -> bool:
-        """Settle a message at once that must not be handed out; False for all others."""
+        """Settle a message that must not be handed out; return False for all others."""
         size = len(delivery.body)
         is_last = self._limit.deletes and self._limit.is_last_delivery(delivery.delivery_count)
         if self._taking and not is_last and size <= MAX_BODY_BYTES:
@@ -217,12 +213,12 @@ class Epoch:
     # -- settling them -----------------------------------------------------------------------------
 
     def release(self, delivery: Delivery) -> None:
-        """Hand a message out once more, from here, without blame. It costs the message nothing.
+        """Hand a message out once more without involving the broker; this counts as no failure.
 
-        An old message is given back instead: it would be too old for the consumer timeout when it
-        is done. So is a message that was delivered before, and one that is released again and
-        again: messages that wait for another one (``ordered_by``), which the broker may not have
-        delivered yet, must not fill the prefetch.
+        An old message is given back instead, since it might reach the consumer timeout while it is
+        processed. So is a message that was redelivered, or is released again and again: messages
+        waiting for another one (``ordered_by``) that the broker has not delivered yet must not fill
+        the prefetch.
         """
         often = bool(delivery.delivery_count) or delivery.releases >= RELEASES
         goes_back = often and self._limit.returns_are_free
@@ -235,7 +231,7 @@ class Epoch:
             self.messages.give_back(delivery)
 
     def flush(self) -> None:
-        """Send the acks that are due, unless they are withheld for a change of the prefetch: then a
+        """Send the acks that are due, unless they are withheld for a change of the prefetch; then a
         later call sends them.
         """
         if self.is_open:
@@ -246,7 +242,7 @@ class Epoch:
                 self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:
-        """Settle everything, then close: the broker sends no more."""
+        """Settle everything, then close the channel; the broker no longer sends messages."""
         self._at_end = None
         self.messages.end_back_offs()
         self.flush()
@@ -256,19 +252,18 @@ class Epoch:
 
 
 class BrokerConsumer:
-    """The consumer that a channel has at the broker, or none.
+    """The consumer of a channel at the broker, if there is one.
 
-    All of it runs on the I/O thread; times are monotonic seconds.
+    Runs on the I/O thread; times are monotonic seconds.
 
-    A quorum queue changes the prefetch only with a new consumer. So the next one subscribes, and
-    the one before it is cancelled after that: a queue always has one, and is not taken for unused
-    (auto-delete, ``expires``). Meanwhile both are sent messages, each up to its own prefetch.
-    Messages that came over a consumer that ended stay open on the channel. Messages on their way to
-    a cancelled consumer are taken back by the quorum queue, which counts that as a return. So the
-    cancel waits until none is on its way (``is_clear``). Where the prefetch grows, and the broker
-    has sent half of the old one, acks are withheld for a moment, so that it soon has sent all of
-    it. Where few messages come, withheld acks would only be late: the cancel comes when the
-    prefetch is reached.
+    In a quorum queue only a new consumer can have a new prefetch. So the new one subscribes before
+    the old one is cancelled: the queue always has a consumer, and is not taken for unused
+    (auto-delete, ``expires``). Meanwhile both receive messages, each up to its own prefetch.
+    Messages of a cancelled consumer stay open on the channel. Messages still on their way to it are
+    taken back by the quorum queue, which counts that as a return. So the cancel waits until none is
+    on its way (``is_clear``). If the prefetch grows, and the broker has sent half of the old one,
+    acks are withheld for a moment, so that it soon has sent all of it. With few messages,
+    withholding would only delay acks: the cancel happens when the prefetch is reached.
     """
 
     def __init__(  # noqa: PLR0913 - one consumer's settings and callbacks
@@ -283,8 +278,8 @@ class BrokerConsumer:
     ) -> None:
         """Consumer tags begin with ``tag``; ``arguments`` go to ``basic.consume``.
 
-        ``on_change`` is called when the broker has answered; after ``end`` it sends no messages
-        from then on.
+        ``on_change`` is called when the broker has answered; after ``end`` no messages arrive from
+        then on.
         """
         self._channel = channel
         self._queue = queue
@@ -299,17 +294,17 @@ class BrokerConsumer:
         self._before_prefetch = 0
         self._cancelling: set[str] = set()
         self._stirred_s = 0.0
-        # When the next one was subscribed.
+        # Time at which its successor subscribed.
         self._change_since: float | None = None
         self._is_busy = False
-        # The newest consumer's; 0: there is none.
+        # The newest consumer's prefetch; 0: there is no consumer.
         self.prefetch = 0
-        # Messages may still come, and another one cannot begin yet.
+        # True while messages may still arrive and no new consumer can subscribe.
         self.ending = False
 
     @property
     def changing(self) -> bool:
-        """True while there is another consumer beside the newest."""
+        """True while there is an older consumer besides the newest."""
         return self._before is not None or bool(self._cancelling)
 
     @property
@@ -319,7 +314,7 @@ class BrokerConsumer:
         return not tags.issubset(self._channel.consumer_tags)
 
     def stirred(self, now: float) -> None:
-        """Note that a message came, or that the broker was told of a settled one and may send the
+        """Note that a message arrived, or that one was settled at the broker, which may send the
         next.
         """
         self._stirred_s = now
@@ -327,9 +322,9 @@ class BrokerConsumer:
     def is_clear(self, unsettled: int, now: float) -> bool:
         """Return True if no message is on its way to the consumer before the newest.
 
-        ``unsettled`` is the number of its messages that the broker takes for not settled. Either
-        it may send no more, or it could have sent more and has not for a while, so the queue is
-        empty.
+        ``unsettled`` is the number of that consumer's messages which the broker considers
+        unsettled. It is clear if the broker may send no more, or could have sent more for a while
+        and has not, so the queue is empty.
         """
         if self._before is None or self._change_since is None:
             return False
@@ -337,16 +332,16 @@ class BrokerConsumer:
         return unsettled >= self._before_prefetch or now - self._stirred_s >= _QUIET_S
 
     def withholds_acks(self, now: float) -> bool:
-        """Return True while acks wait, since each lets the broker send one more.
+        """Return True while acks are withheld, since each lets the broker send another message.
 
-        Once per change, and briefly.
+        This happens once per change, and briefly.
         """
         since = self._change_since
         grows = self.prefetch > self._before_prefetch
         return grows and self._is_busy and since is not None and now - since < _WITHHOLD_S
 
     def begin(self, prefetch: int, now: float) -> None:
-        """Subscribe, beside the present consumer if there is one."""
+        """Subscribe, in addition to the present consumer if there is one."""
         self._before, self._before_prefetch = self.consumer_tag, self.prefetch
         self.prefetch = prefetch
         self._stirred_s = now
@@ -383,11 +378,11 @@ class BrokerConsumer:
         if tag is None:
             return
         self._cancelling.add(tag)
-        # pika calls it for each cancel-ok, of any consumer.
+        # pika calls this for the cancel-ok of any consumer.
         self._channel.basic_cancel(tag, callback=self._cancelled)
-        # By itself pika would reject, with requeue, messages that still come before the
-        # cancel-ok, which counts as a failed delivery of messages that no bolt has seen.
-        # This way they come to on_message.
+        # By default pika rejects, with requeue, messages that arrive before the cancel-ok, which
+        # counts as a failed delivery of messages that no bolt has seen. This way on_message gets
+        # them.
         self._channel._cancelled.discard(tag)  # noqa: SLF001
 
     def _cancelled(self, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""Consuming from one queue on an I/O thread of its own, with acknowledgements by hand.
+"""Consuming from one queue on a dedicated I/O thread, with manual acks.
 
 Every new channel is a new *epoch*: delivery tags begin at 1 again, and calls about messages of an
 older epoch are dropped.
@@ -32,7 +32,7 @@ from tiercel.queues.retry import NO_WAIT, BrokerLimit
 log = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-# A thread that is connecting takes no calls for longer.
+# Longest wait for the I/O thread to take a call: while it connects it takes none.
 _SAID_S = 0.5
 
 
@@ -41,18 +41,18 @@ class ConsumerSettings:
     """Settings of a consumer: its queue, and how its reader is woken."""
 
     queue: WorkQueue
-    # Called on the I/O thread when there is something to ``get``, or an error.
+    # Called on the I/O thread when there are messages to ``get``, or an error.
     wake: Callable[[], None]
-    # Adds to a named counter; called on the I/O thread.
+    # Adds to a named counter. Called on the I/O thread.
     count: Callable[[str, int], None]
     # Shown in RabbitMQ's lists of connections and consumers.
     name: str = "tiercel"
-    # Number of consumers that share the queue, each in a process of its own.
+    # Number of consumers that share the queue, each in its own process.
     tasks: int = 1
     prefetch: int = PREFETCH
     bytes_held: int = BYTES_HELD
     clock: Callable[[], float] = time.monotonic
-    # RabbitMQ's HTTP API, if there is one: the policies are read from it.
+    # RabbitMQ's HTTP API, if there is one, from which the policies are read.
     management_url: str | None = None
 
 
@@ -60,9 +60,9 @@ class Consumer:
     """Opens messages and settles them; ``get`` and the settling calls are thread-safe
     and never block.
 
-    It declares the queue, connects, subscribes, and does so again whenever the connection, the
-    channel or its consumer is gone. Messages that were open then come again, in a new epoch.
-    Settling a message twice, or one of an older epoch, is dropped and counted as ``stale``.
+    It connects, declares the queue and subscribes, and does so again whenever the connection, the
+    channel or its consumer is gone. Messages that were open then are delivered again, in a new
+    epoch. Settling a message twice, or one of an older epoch, is ignored and counted as ``stale``.
     """
 
     def __init__(self, address: Address, settings: ConsumerSettings) -> None:
@@ -94,28 +94,26 @@ class Consumer:
     # -- from any thread ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Begin to connect, and return at once."""
         self._link.call(self._report)
         self._link.start()
 
     def get(self, limit: int) -> list[Delivery]:
-        """Return the next messages: as many as are here now, ``limit`` at most."""
+        """Return the messages that are ready now, at most ``limit``."""
         epoch = self._epoch
         return [] if epoch is None else epoch.hand_out.take(limit)
 
     @property
     def waiting(self) -> int:
-        """Number of failed messages that are held for their back-off."""
+        """Number of failed messages held for their back-off."""
         return self._intake.waiting
 
     def error(self) -> QueuesError | None:
-        """Return the refusal that ended it, which an operator must act on; None while there is
-        none.
-        """
+        """Return the refusal that ended this consumer and needs an operator, or None."""
         return self._error
 
     def ack(self, epoch: int, *tags: int) -> None:
-        """Ack messages that were processed: they leave the queue."""
+        """Ack processed messages: they leave the queue."""
         self._settle(epoch, tags, Verb.ACK)
 
     def fail(self, epoch: int, tag: int, reason: str = "") -> None:
@@ -125,10 +123,10 @@ class Consumer:
         self._settle(epoch, [tag], Verb.FAIL, reason)
 
     def retry_later(self, epoch: int, tag: int, later: Later) -> None:
-        """Have a failed message delivered again after a time, and not before.
+        """Have a failed message delivered again after the given time, and not before.
 
-        It lies in a delay queue meanwhile, and is not held here. Where no delay queue can take it,
-        it is held as for ``fail``.
+        It waits in a delay queue and is not held here. If no delay queue can take it, it is held as
+        for ``fail``.
         """
         if self._policies is not None and not self._policies.told and not self._delays_doubted:
             self._delays_doubted = True
@@ -146,7 +144,7 @@ class Consumer:
         self._settle(epoch, [tag], Verb.DEAD_LETTER, reason)
 
     def pause(self) -> None:
-        """Take no more messages, and give back those that ``get`` has not handed out.
+        """Take no more messages, and give back messages that ``get`` has not handed out.
 
         Open messages can still be settled.
         """
@@ -157,20 +155,20 @@ class Consumer:
         self._link.call(lambda: self._set_paused(paused=False))
 
     def expect(self, tuples: int) -> None:
-        """Ask for about twice as many messages from now on; 0: hold none but those that
-        ``get`` has handed out.
+        """Ask for about twice as many messages from now on; 0: hold only messages that ``get`` has
+        handed out.
         """
         self._link.call(lambda: self._set_expected(tuples))
 
     def stop(self, grace: timedelta) -> bool:
-        """Settle the messages that were acked or failed, give back the rest, close; True if that
-        was done within ``grace``.
+        """Settle the messages that were acked or failed, give back the rest, and close; return True
+        if that was done within ``grace``.
 
         Otherwise the broker requeues everything when the connection breaks. Idempotent.
         """
         deadline = time.monotonic() + grace.total_seconds()
         self.pause()
-        # Earlier calls come first: copies that they ask for are waited for, too.
+        # Earlier calls run first, so the copies that they request are waited for, too.
         said = threading.Event()
         self._link.call(said.set)
         said.wait(min(_SAID_S, grace.total_seconds() / 4))
@@ -225,7 +223,7 @@ class Consumer:
             )
 
     def _doubt_delays(self) -> None:
-        """Log that a policy which this worker cannot see may delete what bolts want later."""
+        """Log that a policy which this worker cannot see may delete postponed messages."""
         name = self._settings.queue.name
         log.info(
             "messages of %s that a bolt wants later wait in RabbitMQ's queues %s.delay.*; a policy "
@@ -274,14 +272,14 @@ class Consumer:
         self._settings.wake()
 
     def _flush(self) -> None:
-        # Cleared first: a thread that appends from here on either sees it cleared and asks again,
-        # or its settlement is taken by this loop.
+        # Cleared first: a thread that appends from here on either sees the flag cleared and sets it
+        # again, or this loop takes its settlement.
         self._asked = False
         epoch = self._epoch
         settlements = self._settlements
         while settlements:
             number, tags, how, reason = settlements.popleft()
-            # A closing channel takes no more settlements: its messages come again on the next.
+            # A closing channel takes no more settlements: the next one delivers its messages again.
             if epoch is None or number != epoch.number or not epoch.is_open:
                 self._counts["stale"] += len(tags)
             elif how is Verb.ACK:
@@ -319,7 +317,7 @@ class Consumer:
             self._epoch.set_taking(taking=self._expecting and not self._paused)
 
     def _report(self) -> None:
-        """Pass the counters on, and check the broker's consumer."""
+        """Report the counters, and check the broker's consumer."""
         self._link.later(_REPORT_S, self._report)
         if self._epoch is not None:
             self._epoch.check()

@@ -1,15 +1,15 @@
-"""The failures that are a message's own, as one worker saw them.
+"""Failures that are the fault of a message, as far as one worker saw them.
 
-RabbitMQ's delivery count rises with each failure, but also with each connection, worker or consumer
-timeout that ends around a message. It can be too high and never too low. The count here can be too
-low, since a worker forgets when it ends and does not know of the others, and is too high only where
-several tasks read the queue. A message is dead-lettered when both counts reach the limit.
+RabbitMQ's delivery count rises with each failure, but also with each lost connection, ended worker
+or consumer timeout while a message is open. It can be too high, never too low. The count here can
+be too low, since it is lost with its worker and does not include other workers, and is too high
+only if several tasks read the queue. A message is dead-lettered when both counts reach the limit.
 
 A worker that sees a message fail for the first time, and not at its first delivery, takes
-RabbitMQ's count for the failures that workers before it saw: without the returns that may have been
-the end of a worker or of one of its own channels, and up to three quarters of the limit. So a
-message that always fails is tried for about as long however often workers are restarted, and one
-that came back for other reasons still has a quarter of its failures to itself.
+RabbitMQ's count as the failures that earlier workers saw, minus the returns that the end of a
+worker or of one of its own channels may explain, and up to three quarters of the limit. So a
+message that always fails is tried for about as long however often workers are restarted, and a
+message that was returned for other reasons still has a quarter of the limit left.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 from tiercel.queues.retry import DELIVERY_LIMIT
 
-# A message that fails again and again is retried within minutes: older entries belong to messages
-# that other workers settled.
+# A message that keeps failing is retried within minutes: older entries belong to messages that
+# other workers settled.
 _MOST = 100_000
 
 
@@ -35,14 +35,14 @@ class FailureBook:
     def __init__(
         self, tasks: int = 1, delivery_limit: int = DELIVERY_LIMIT, most: int = _MOST
     ) -> None:
-        """``tasks`` read the queue: each sees a share of the messages that come back.
+        """``tasks`` is the number of readers of the queue: each sees a share of the redeliveries.
 
-        After ``delivery_limit`` failures one more is a message's last.
+        After ``delivery_limit`` failures the next one is a message's last.
         """
         self._tasks = tasks
         self._most = most
         self._most_before = delivery_limit * 3 // 4
-        # Per entry: copies, failures here, and failures that workers before this one saw.
+        # Per entry: copies, failures here, and failures that earlier workers saw.
         self._entries: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -51,11 +51,11 @@ class FailureBook:
     def failed(
         self, body: bytes, properties: Any, delivery_count: int | None, returns: int = 1
     ) -> int:
-        """Note a failure, and return how often this message failed before.
+        """Record a failure, and return how often this message failed before.
 
-        ``returns`` is the number of deliveries that ends of workers and channels may explain, as
-        far as known. ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None where the
-        queue does not count. Then each worker counts for itself, and a message may fail up to the
+        ``returns`` is the number of redeliveries that ended workers and channels may explain, as
+        far as known. ``delivery_count`` is RabbitMQ's: 0 at the first delivery, None if the queue
+        does not count. In that case each worker counts alone, and a message may fail up to the
         limit times the number of tasks.
         """
         key = _key(body, properties)
@@ -72,9 +72,10 @@ class FailureBook:
         return found
 
     def so_far(self, body: bytes, properties: Any, delivery_count: int | None) -> int:
-        """Return how often this message failed, as ``failed`` would, without noting a failure.
+        """Return how often this message failed, as ``failed`` would, without recording a failure.
 
-        A message without an entry had none: it may have come back for other reasons alone.
+        A message without an entry has no failures: it may have been returned only for other
+        reasons.
         """
         return self._count(self._entries.get(_key(body, properties), [1, 0, 0]), delivery_count)
 

@@ -1,5 +1,5 @@
-"""Messages between the broker and the reader: lines of those that are not handed out yet, and the
-prefetch, which bounds the messages to ask for, in number and in bytes.
+"""Messages between the broker and the reader: lines of messages not yet handed out, and the
+prefetch, which bounds the requested messages in number and in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Delivery(NamedTuple):
     epoch: int
     tag: int
     body: bytes
-    # Number of earlier deliveries, as the broker counts: 0 the first time, None if it does not
+    # Number of earlier deliveries by the broker's count: 0 the first time, None if it does not
     # count.
     delivery_count: int | None
     # As pika's ``BasicProperties``.
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
     exchange: str | bytes = ""
     routing_key: str | bytes = ""
     redelivered: bool = False
-    # Times that it was released since.
+    # Number of releases since this delivery.
     releases: int = 0
 
     @property
@@ -39,18 +39,18 @@ class Delivery(NamedTuple):
 
 
 class HandOut:
-    """Lines of messages that are not handed out: those delivered once more and, in turn with them,
-    those released here; behind both the new ones, with a line per priority, the highest in front.
+    """Lines of messages not yet handed out: redelivered messages, in turn with messages released
+    here; behind both the new messages, with a line per priority, the highest in front.
 
-    A message may wait for any other that came before it (``ordered_by``), and comes once more if it
-    has waited for long: so no line holds up a message of another for good.
+    A message may wait for any earlier message (``ordered_by``), and is redelivered after a long
+    wait, so no line blocks a message of another line forever.
 
-    A queue with priorities delivers an urgent message as soon as it may deliver any; here it passes
-    new messages that came before it and wait. They wait no longer than they would in the queue: the
-    more of them are held, the fewer urgent ones can come.
+    A queue with priorities delivers an urgent message as soon as it may deliver any; here it
+    overtakes new messages that arrived earlier. These wait no longer than they would in the queue:
+    the more of them are held, the fewer urgent ones can arrive.
 
-    One thread puts messages in and may take them out again; another one takes them. A deque's ends
-    are thread-safe, but asking for its length first is not.
+    One thread puts messages in and may remove them again; another one takes them. The ends of a
+    deque are thread-safe, but checking its length first is not.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class HandOut:
         self._released_next = False
 
     def add(self, delivery: Delivery) -> bool:
-        """Put a message at the end of its line; True if the line was empty."""
+        """Put a message at the end of its line; return True if the line was empty."""
         line = self._came_back if delivery.delivery_count else self._line_of(delivery)
         line.append(delivery)
         return len(line) == 1
@@ -74,7 +74,7 @@ class HandOut:
         self._released.append(delivery)
 
     def take(self, limit: int) -> list[Delivery]:
-        """Take the next messages, ``limit`` at most."""
+        """Take the next messages, at most ``limit``."""
         found: list[Delivery] = []
         first = (self._came_back, self._released)
         while len(found) < limit and (first[0] or first[1]):
@@ -89,7 +89,7 @@ class HandOut:
         return found
 
     def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
-        """Take messages out of the head of each line, as long as ``which`` is true of them."""
+        """Take messages from the head of each line while ``which`` returns True for them."""
         for line in self._lines:
             try:
                 while which(line[0]):
@@ -120,26 +120,26 @@ class HandOut:
 
 # Decay of the memory of a large message, per message.
 _FADE = 15 / 16
-# Messages held for each tuple that may be in flight: its own, and one to follow it.
+# Messages held per tuple that may be in flight: its own, and the one to follow it.
 _PER_TUPLE = 2
-# The part of the prefetch for messages that failed and come again.
+# Divisor of the prefetch: this part of it is for failed messages that are delivered again.
 _AGAIN_PART = 4
-# Room for messages that may fail next, per message that has failed and waits.
+# Room for messages that may fail next, per failed message waiting for its back-off.
 _PER_WAITING = 2
 
 
 class Intake:
     """Decides the prefetch of the one consumer of a channel. Not thread-safe.
 
-    It is small at first, because the messages in the queue may be large; it grows when they turn
-    out to be small. It is 1 while too many bytes are held, or more messages than are expected: then
-    only one more is asked for, and the queue keeps its consumer. It is 0 (no consumer) only where
-    nothing is expected. Messages that are held when it shrinks stay held. It outlives the channel:
-    messages of a channel that is gone must be let go here too.
+    It is small at first, because the messages in the queue may be large, and grows when they turn
+    out to be small. It is 1 while too many bytes or more messages than expected are held: then only
+    one more is requested, and the queue keeps its consumer. It is 0 (no consumer) only if nothing
+    is expected. Messages held when it shrinks stay held. An intake outlives its channel: messages
+    of a lost channel must be let go here too.
 
-    Messages that wait for their back-off are unacked at the broker, and take room of the consumer
-    over which they came. They are counted apart, and the prefetch is larger by their number: a
-    message that always fails holds up no other.
+    Messages waiting for their back-off are unacked at the broker, and use up the prefetch of their
+    consumer. They are counted separately, and the prefetch is larger by their number, so a message
+    that always fails holds up no other.
     """
 
     def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
@@ -147,7 +147,7 @@ class Intake:
         # The largest prefetch now.
         self._limit = prefetch
         self._bound = bytes_held
-        # With all messages of this size, ``prefetch`` of them can be held.
+        # Size at which ``prefetch`` messages can be held.
         self._small = bytes_held / prefetch
         # The size to plan for: the largest of the last messages.
         self._size = float(MAX_BODY_BYTES)
@@ -163,23 +163,24 @@ class Intake:
 
     @property
     def count(self) -> int:
-        """Number of messages held, without those that wait for their back-off."""
+        """Number of messages held, except those waiting for their back-off."""
         return self._count
 
     @property
     def waiting(self) -> int:
-        """Number of messages held for their back-off. On any thread."""
+        """Number of messages held for their back-off. Thread-safe."""
         return self._waiting
 
     @property
     def again(self) -> int:
-        """Bound on failed messages that are delivered once more at one time: the rest of the room
-        is for others.
+        """Bound on failed messages being delivered again at one time: the rest of the room is for
+        others.
         """
         return max(1, self._limit // _AGAIN_PART)
 
     def expect(self, tuples: int) -> None:
-        """Set the number of tuples that may be in flight; a small multiple of it is held.
+        """Set the number of tuples that may be in flight; a small multiple of that many messages is
+        held.
 
         0: take nothing.
         """
@@ -199,23 +200,23 @@ class Intake:
         self._count -= count
 
     def waits(self, size: int) -> None:
-        """Note that a message begins to wait for its back-off, and let ``size`` bytes of it go."""
+        """Note that a message begins to wait for its back-off, and let its ``size`` bytes go."""
         self._held -= size
         self._count -= 1
         self._waiting += 1
 
     def waited(self) -> None:
-        """Note that a message waits no longer; it is held as before until it is let go."""
+        """Note that a back-off is over; the message is held as before until it is let go."""
         self._count += 1
         self._waiting -= 1
 
     def wanted(self, current: int, waiting: int = 0) -> int:
-        """Return the prefetch to have, given the current one (0: no consumer), over which
-        ``waiting`` messages came that wait for their back-off.
+        """Return the wanted prefetch, given the current one (0: no consumer), whose consumer
+        delivered ``waiting`` messages that wait for their back-off.
 
-        A change costs a round trip, so it grows only where that doubles the room beside those that
-        wait, and shrinks only where that halves it. With a new consumer RabbitMQ counts from zero,
-        no matter how much is still held: so it gets 1 until its prefetch fits.
+        A change costs a round trip, so the prefetch grows only if that doubles the room left by
+        waiting messages, and shrinks only if that halves it. For a new consumer RabbitMQ counts
+        from zero, no matter how many messages are still held, so it gets 1 until its prefetch fits.
         """
         limit = self._limit
         if limit == 0:

@@ -21,8 +21,8 @@ from tiercel.queues.publishing.copies import DeadLetterWriter, DelayWriter
 from tiercel.queues.publishing.outlet import Done
 from tiercel.queues.retry import BrokerLimit, GiveUp, RetryPolicy, failed_before, next_action
 
-# Each single ack is an entry in the log of a quorum queue. Few of them leave at once; of many, most
-# are part of a contiguous prefix some milliseconds later, which is one ack.
+# Each single ack is an entry in the log of a quorum queue. A few are sent at once; most of many
+# become part of a contiguous prefix some milliseconds later, which is one ack.
 _FEW = 16
 _PATIENCE_S = 0.1
 
@@ -36,22 +36,22 @@ class Ack(NamedTuple):
 
 
 class AckBook:
-    """The delivery tags of one channel. Not thread-safe; a value of the channel's I/O thread.
+    """The delivery tags of one channel. Not thread-safe; used on the channel's I/O thread only.
 
-    A tag is *opened* when its message comes, then either *finished* (to be acked by the next
+    A tag is *opened* when its message arrives, then either *finished* (to be acked by the next
     ``take``) or *closed* (rejected or nacked on the wire by the caller, before the next ``take``).
-    Settling a tag twice would make the broker close the channel, so the second time is refused with
-    False. It remembers open tags only, however long one of them stays open.
+    Settling a tag twice would make the broker close the channel, so the second call returns False.
+    Only open tags are remembered, however long one of them stays open.
     """
 
     def __init__(self) -> None:
         self._last = 0
-        # Every tag below is settled, or acked by the next ``take``.
+        # Every lower tag is settled, or acked by the next ``take``.
         self._low = 1
         self._open: set[int] = set()
         self._finished: list[int] = []
-        # Tags that the broker takes for not settled: of messages that came over its newest
-        # consumer, and over the one before it.
+        # Tags that the broker considers unsettled: of its newest consumer, and of the one before
+        # it.
         self._newest: set[int] = set()
         self._before: set[int] = set()
 
@@ -60,31 +60,31 @@ class AckBook:
 
     @property
     def unsettled_before(self) -> int:
-        """Number of messages that came over the consumer before the last ``mark`` and that the
-        broker does not know to be settled.
+        """Number of messages of the consumer before the last ``mark`` that the broker considers
+        unsettled.
         """
         return len(self._before)
 
     def mark(self) -> None:
-        """Note that another consumer begins at the broker, the newest from now on."""
+        """Note that a new consumer subscribes at the broker."""
         self._before = self._newest
         self._newest = set()
 
     def is_of_newest(self, tag: int) -> bool:
-        """Return True if this message, which is not settled, came over the newest consumer."""
+        """Return True if this unsettled message was delivered to the newest consumer."""
         return tag in self._newest
 
     def open(self, tag: int, *, newest: bool = True) -> None:
-        """Note a message that came over the newest consumer, or the one before it.
+        """Note a message that was delivered to the newest consumer, or the one before it.
 
-        Tags rise; a tag that is left out was never delivered and counts as settled.
+        Tags rise; a skipped tag was never delivered and counts as settled.
         """
         self._last = tag
         self._open.add(tag)
         (self._newest if newest else self._before).add(tag)
 
     def finish(self, tag: int) -> bool:
-        """Have a tag acked by the next ``take``; False if it is not open."""
+        """Have a tag acked by the next ``take``; return False if it is not open."""
         if tag not in self._open:
             return False
         self._open.remove(tag)
@@ -92,7 +92,7 @@ class AckBook:
         return True
 
     def close(self, tag: int) -> bool:
-        """Note that a tag was settled on the wire some other way; False if it is not open."""
+        """Note that a tag was settled on the wire otherwise; return False if it is not open."""
         if tag not in self._open:
             return False
         self._open.remove(tag)
@@ -102,20 +102,20 @@ class AckBook:
 
     @property
     def finished(self) -> int:
-        """Number of messages that wait for ``take`` to ack them."""
+        """Number of messages waiting for ``take`` to ack them."""
         return len(self._finished)
 
     def take(self, *, singles: bool = True) -> list[Ack]:
         """Return the acks to send now, in order; each finished tag is covered exactly once.
 
-        Without ``singles`` only the contiguous prefix; finished tags above it may be part of a
-        later prefix.
+        Without ``singles``, ack only the contiguous prefix; finished tags above it may become part
+        of a later prefix.
         """
         if not self._finished:
             return []
         finished = self._finished
         low = self._low
-        # It only rises: each tag is looked at once in the life of a channel.
+        # ``low`` only rises, so each tag is checked once in the life of a channel.
         while low <= self._last and low not in self._open:
             low += 1
         self._low = low
@@ -127,16 +127,16 @@ class AckBook:
             tags.difference_update(finished if singles else prefix)
         if not prefix:
             return single
-        # The broker refuses a multiple whose own tag is settled already: its highest tag must
-        # be a finished one.
+        # The broker refuses a multiple ack whose own tag is settled already, so its highest tag
+        # must be a finished one.
         return [Ack(max(prefix), multiple=len(prefix) > 1), *single]
 
 
 class Acks:
-    """Sends acks of the finished messages in ``book``: one for the prefix, and single ones."""
+    """Sends acks for the finished messages in ``book``: one for the prefix, and single acks."""
 
     def __init__(self, channel: Any, link: Link, sent: Callable[[], None]) -> None:
-        """``sent`` is called when acks have left."""
+        """``sent`` is called when acks have been sent."""
         self.book = AckBook()
         self._channel = channel
         self._link = link
@@ -180,13 +180,13 @@ class Acks:
 
 log = logging.getLogger(__name__)
 
-# A message whose back-off is over waits no longer than this for others that came again before it:
-# they may be waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
+# Longest wait of a message whose back-off is over for messages redelivered before it: they may be
+# waiting for it in turn (``ordered_by``), or a bolt may hold them for very long.
 _LONGEST_DUE_S = 10.0
 
 
 class Verb(Enum):
-    """Outcome of a message, as its reader says."""
+    """Outcome of a message, as its reader decides."""
 
     ACK = auto()
     FAIL = auto()
@@ -195,7 +195,7 @@ class Verb(Enum):
 
 
 class Later(NamedTuple):
-    """A bolt's wish to have a failed message again after some seconds."""
+    """A bolt's request to have a failed message again after some seconds."""
 
     seconds: float
     reason: str
@@ -209,11 +209,11 @@ class CopyFate(Enum):
     DELAYED = "delayed"
     # The other queue did not take it.
     REFUSED = "copies_refused"
-    # No delay queue can take it: its headers leave no room.
+    # No delay queue can take it: its headers leave no room for more.
     NO_ROOM = "no_room"
 
 
-# An end of an open message: as its reader says, or by a copy of it.
+# End of an open message: decided by its reader, or by the fate of its copy.
 How = Verb | Later | CopyFate
 
 
@@ -222,18 +222,18 @@ class EpochSettings:
     """Settings that all channels of a consumer share."""
 
     queue: str
-    # The consumer tag's beginning.
+    # The beginning of the consumer tag.
     tag: str
     link: Link
     # Counts the open messages of all channels.
     intake: Intake
     # Back-off for which a failed message is held before it is rejected.
     retry: RetryPolicy
-    # A message that failed this often before and fails again is dead-lettered.
+    # A message that fails once more after this many failures is dead-lettered.
     delivery_limit: int
     broker_limit: BrokerLimit
     failures: FailureBook
-    # Called when a message comes and none was there to hand out.
+    # Called when a message arrives and none was ready to hand out.
     wake: Callable[[], None]
     # Copies messages to other queues; ``copied`` is called for each, some time later.
     copies: Copies
@@ -245,12 +245,12 @@ class EpochSettings:
 
 
 class OpenMessages:
-    """The messages that came on one channel and are not settled. All of it runs on the I/O thread.
+    """The unsettled messages of one channel. Runs on the I/O thread.
 
     A message is open until it is settled. While it is being copied to another queue it is busy, and
     while it is held for its back-off it waits: only the end of the copy or the back-off settles it.
-    Only the delivery tag of a waiting message is kept, and it takes no room of the others. Once the
-    channel begins to close all messages are held until ``void``.
+    Only the delivery tag of a waiting message is kept, and it takes no room from others. Once the
+    channel begins to close, all messages are held until ``void``.
     """
 
     def __init__(
@@ -261,8 +261,8 @@ class OpenMessages:
         stirred: Callable[[], None],
         adjust: Callable[[], None],
     ) -> None:
-        """``stirred`` is called when a message was settled at the broker, ``adjust`` when one that
-        was held has left.
+        """``stirred`` is called when a message was settled at the broker, ``adjust`` when a held
+        message has left.
         """
         self.counts: Counter[str] = Counter()
         self.acks = Acks(channel, settings.link, stirred)
@@ -276,17 +276,17 @@ class OpenMessages:
         self._adjust = adjust
         self._open: dict[int, Delivery] = {}
         self._busy: dict[int, Delivery] = {}
-        # Messages that wait for their back-off, without bodies; their timers until it is over; and
+        # Messages waiting for their back-off, without bodies; their timers until it is over; and
         # then the time at which it was over, with the tag.
         self._waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
         self.due: deque[tuple[float, int]] = deque()
-        # Number of waiting messages that came over the broker's current consumer.
+        # Number of waiting messages that were delivered to the broker's current consumer.
         self.waiting_here = 0
-        # Open messages that were delivered before, and those just returned to be delivered again.
+        # Number of open redelivered messages, and of messages just returned to be delivered again.
         self._again = 0
         self._returning = 0
-        # Wishes for the messages that are being copied to a delay queue.
+        # Requests for the messages that are being copied to a delay queue.
         self._wishes: dict[int, Later] = {}
 
     def arrived(self, delivery: Delivery, *, newest: bool) -> None:
@@ -298,20 +298,20 @@ class OpenMessages:
         self._intake.arrived(delivery.size)
 
     def add(self, delivery: Delivery) -> None:
-        """Note an open message: for the first time, or once more."""
+        """Note an open message, for the first time or again."""
         self._open[delivery.tag] = delivery
         if delivery.redelivered:
             self._again += 1
             self._returning = max(0, self._returning - 1)
 
     def mark(self) -> None:
-        """Note that a new consumer begins at the broker, whose prefetch counts from zero."""
+        """Note that a new consumer subscribes at the broker, whose prefetch counts from zero."""
         self._book.mark()
         self.waiting_here = 0
 
     def claim(self, tag: int) -> Delivery | None:
-        """Take an open message out, to settle it by one of the calls below; None if it is settled
-        or busy.
+        """Take an open message out, to be settled by one of the calls below; return None if it is
+        settled or busy.
         """
         delivery = self._open.pop(tag, None)
         if delivery is not None:
@@ -319,7 +319,7 @@ class OpenMessages:
         return delivery
 
     def finish_all(self, tags: Iterable[int]) -> int:
-        """Ack open messages with the next ``flush``; returns how many were open."""
+        """Ack open messages with the next ``flush``; return how many were open."""
         found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
@@ -332,7 +332,7 @@ class OpenMessages:
         return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
-        """Reject a message that failed: again later, or to the dead-letter queue."""
+        """Reject a failed message after its back-off, or move it to the dead-letter queue."""
         failures = self._failed(delivery)
         action = next_action(failures, self._settings.retry, self._settings.delivery_limit)
         if isinstance(action, GiveUp) or self._limit.is_last_failure(delivery.delivery_count):
@@ -341,9 +341,9 @@ class OpenMessages:
             self._hold(delivery, action.after_s)
 
     def retry_later(self, delivery: Delivery, later: Later) -> None:
-        """Have a failed message come again after a time: a copy of it waits in a delay queue.
+        """Have a failed message delivered again after a time: a copy of it waits in a delay queue.
 
-        It is held here where a policy would delete that queue too early. Without blame it counts as
+        It is held here if a policy would delete that queue too early. Without blame this counts as
         no failure.
         """
         if later.blame:
@@ -367,12 +367,12 @@ class OpenMessages:
         self._settings.copies.delay(delivery, later.seconds, failures)
 
     def give_back(self, delivery: Delivery) -> None:
-        """Return it to the broker, without blame as far as the broker can tell."""
+        """Return a message to the broker, without a counted failure if the broker allows that."""
         self._channel.basic_nack(delivery.tag, requeue=True)
         self._settled(delivery, "given_back")
 
     def give_back_all(self) -> None:
-        """Give back everything that is not settled; nothing waits any more."""
+        """Give back all unsettled messages, including the waiting ones."""
         for delivery in (*self._open.values(), *self._busy.values()):
             self.give_back(delivery)
         self._clear()
@@ -392,8 +392,8 @@ class OpenMessages:
     def copied(self, tag: int, fate: CopyFate) -> None:
         """Ack the original, once another queue has the copy.
 
-        If the other queue did not take it, keep it in its own queue, and try again after the wanted
-        time, or after the longest wait.
+        If the other queue did not take the copy, keep the original in its own queue, and try again
+        after the requested time, or after the longest wait.
         """
         later = self._wishes.pop(tag, None)
         if (delivery := self._busy.pop(tag, None)) is None:
@@ -404,14 +404,14 @@ class OpenMessages:
         self._book.finish(tag)
         self._intake.let_go(delivery.size)
         if fate is CopyFate.DELAYED:
-            # The copy's header counts them, also failures noted at the first delivery.
+            # The copy's header counts all failures, including those noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
         else:
             self._forget_failures(delivery)
         self.counts[fate.value] += 1
 
     def _keep(self, delivery: Delivery, later: Later | None, fate: CopyFate) -> None:
-        """Hold a message that no other queue took."""
+        """Hold a message that the other queue did not take."""
         if later is None:
             self._hold(delivery, max(1.0, self._settings.retry.longest.total_seconds()))
         elif fate is CopyFate.NO_ROOM and later.seconds > HELD_LATER_S:
@@ -424,16 +424,17 @@ class OpenMessages:
             self._hold(delivery, max(1.0, min(later.seconds, HELD_LATER_S)))
 
     def end_back_offs(self) -> None:
-        """Reject now all messages that are held for their back-off."""
+        """Reject all messages held for their back-off now."""
         self._forget_timers()
         for tag in list(self._waiting):
             self._reject_held(tag)
 
     def let_return(self, *, anew: bool = False) -> None:
-        """Reject messages whose back-off is over, so that they come again: as many as there is room
-        for, since the broker delivers them before all others.
+        """Reject messages whose back-off is over, so that they are delivered again: as many as
+        there is room for, since the broker delivers them before all others.
 
-        ``anew``: messages that were returned before and did not come are another worker's by now.
+        ``anew``: messages returned earlier that have not been redelivered here went to another
+        worker.
         """
         if anew:
             self._returning = 0
@@ -469,10 +470,11 @@ class OpenMessages:
         self._timers.clear()
 
     def _failed(self, delivery: Delivery) -> int:
-        """Note a failure; returns how often the message had failed before, including failures
-        before it lay in a delay queue.
+        """Note a failure; return how often the message had failed before, including failures before
+        it was in a delay queue.
         """
-        # Each channel of this worker may have ended around it, and the worker before this one.
+        # Each channel of this worker may have ended while the message was open, and so may an
+        # earlier worker.
         here = self._settings.failures.failed(
             delivery.body, delivery.properties, delivery.delivery_count, returns=delivery.epoch
         )
@@ -512,7 +514,7 @@ class OpenMessages:
 
     def _reject_held(self, tag: int) -> None:
         if not self._channel.is_open:
-            return  # it goes on waiting, so that void settles it
+            return  # it stays waiting, so that void settles it
         if (delivery := self._waiting.pop(tag, None)) is None:
             return
         self.waiting_here -= self._book.is_of_newest(tag)
@@ -524,8 +526,8 @@ class OpenMessages:
         if self._limit.is_last_delivery(delivery.delivery_count):
             self.dead_letter_last(delivery)
             return
-        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, by which the
-        # broker delays retries.
+        # Not nack: from RabbitMQ 4.3 on only a reject raises the delivery count, which determines
+        # the broker's delay of retries.
         self._channel.basic_reject(delivery.tag, requeue=True)
         self._settled(delivery, "requeued")
 
@@ -571,7 +573,7 @@ class Copies:
         )
 
     def close(self, timeout_s: float) -> None:
-        """Wait for copies that are on their way, at most this long, then end."""
+        """Wait at most this long for copies in flight, then end."""
         self._dead_letter_writer.close(timeout_s / 2)
         self._delay_writer.close(timeout_s / 2)
 

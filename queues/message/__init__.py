@@ -2,5 +2,5 @@
 
 identity    the identity of a message, the same over all deliveries
 properties  the properties, their columns, and how each is read; headers as text
-writing     a message that is to be published, and its properties
+writing     a message to publish, and its properties
 """

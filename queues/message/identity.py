@@ -1,7 +1,7 @@
 """Identity of a message over all of its deliveries: its id, a header, or its body.
 
-RabbitMQ gives a message no identity of its own. A delivery tag is the channel's, and a message that
-is published twice is two messages to the broker.
+RabbitMQ gives messages no identity. A delivery tag belongs to the channel, and a message that is
+published twice is two messages to the broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS_DIGITS = 12
 
 
 class Identity(NamedTuple):
-    """Identity of a message, as its spout gives it.
+    """Identity of a message, as given by its spout.
 
     * ``id``: the same at each delivery, and no other message's.
     * ``content``: 128 bits of a digest of the body, which tell two messages with one id apart; 0:
@@ -39,12 +39,12 @@ class Identity(NamedTuple):
     short: int = 0
 
 
-# Plain text or bytes: nothing but the id.
+# Text or bytes are an id without the other parts.
 Identified = Identity | str | bytes
 
 
 class Identifiable(Protocol):
-    """A delivery, as far as it is needed here."""
+    """The parts of a delivery that are needed here."""
 
     body: bytes
     # As pika's ``BasicProperties``.
@@ -52,7 +52,7 @@ class Identifiable(Protocol):
 
 
 def as_identity(given: Identified) -> Identity:
-    """Return an identity that a spout gave, with its id as bytes."""
+    """Return the identity given by a spout, with its id as bytes."""
     if isinstance(given, Identity):
         return given
     if isinstance(given, str):
@@ -67,10 +67,10 @@ def as_identity(given: Identified) -> Identity:
 def identity_reader(
     wanted: str | Sequence[str], user: str | None = None
 ) -> Callable[[Any], Identity | None]:
-    """Return a function from a delivery to its identity: None where it has none.
+    """Return a function from a delivery to its identity, or None if it has none.
 
-    ``wanted`` is "message_id", "header:NAME" or "body"; or ["user_id", one of these], where the
-    publisher's user, which RabbitMQ checks, is a part of it. ``user`` is our own. Raises ValueError
+    ``wanted`` is "message_id", "header:NAME" or "body"; or ["user_id", one of these], which
+    includes the publisher's user, as checked by RabbitMQ. ``user`` is our own. Raises ValueError
     for anything else.
     """
     if isinstance(wanted, (list, tuple)):
@@ -89,16 +89,16 @@ def identity_reader(
 
 
 def _of_sender(sender: str | None, identity: Identity | None) -> Identity | None:
-    """Return the identity among the messages of this user; None if there is no user."""
+    """Return the identity extended by this user; None if there is no user."""
     if sender is None or identity is None:
         return None
-    # The length comes first: no user and id look like another pair.
+    # With the length first, no two pairs of user and id look the same.
     name = sender.encode("utf-8", "surrogatepass")
     return identity._replace(id=b"%d %b %b" % (len(name), name, identity.id))
 
 
 def _by_body(found: Identifiable) -> Identity:
-    """The body is all that is compared, so there is nothing to tell apart."""
+    """Identify a message by its body; ``content`` is not needed to tell messages apart."""
     return Identity(blake2b(found.body, digest_size=32).digest(), 0, _since(found.properties))
 
 
@@ -119,12 +119,12 @@ def _header(properties: Any, name: str) -> str | bytes | None:
 
 
 def _since(properties: Any) -> int:
-    """Return since when it may have been processed: since it was published or, for a dead letter
-    that was put back, since it died. 0 if neither is told: it is as old as its delivery.
+    """Return the time from which a message may have been processed: when it was published or, for a
+    dead letter that was put back, when it died. 0 if neither is known: from its delivery on.
     """
     told = [properties.timestamp]
     headers = properties.headers
-    # To look is cheaper than to read them.
+    # Searching the bytes is cheaper than reading the headers.
     if headers is not None and not (isinstance(headers, Headers) and _MARK not in headers.wire):
         told.append(_seconds(headers.get(SINCE_HEADER)))
     if told == [None]:
@@ -135,7 +135,7 @@ def _since(properties: Any) -> int:
 
 
 def _seconds(mark: Any) -> int | None:
-    """Read the seconds that tiercel wrote; None for anything else, which a sender wrote."""
+    """Read the seconds that tiercel wrote; None for anything else, which a sender set."""
     # Python refuses to read a number of more than 4,300 digits.
     if isinstance(mark, str) and len(mark) <= _SECONDS_DIGITS and mark.isdecimal():
         return int(mark)

@@ -1,8 +1,8 @@
-"""The properties of a message beside its body: their names, their columns, and how each is read.
+"""The properties of a message besides its body: their names, their columns, and how each is read.
 
-A property that a message does not have is null. The headers are text, for a column
-``map<string,string>``: numbers are written as they are, true and false as in JSON, moments in
-ISO 8601, byte arrays in base64, tables and arrays as JSON. Text that is not UTF-8 is a byte array.
+A missing property is null. The headers are text, for a column ``map<string,string>``: numbers in
+digits, true and false as in JSON, timestamps in ISO 8601, byte arrays in base64, tables and arrays
+as JSON. Text that is not UTF-8 is a byte array.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.retry import FAILURES_HEADER
 
-# RabbitMQ's own: its counts, and the queues that it sends copies to.
+# RabbitMQ's own headers: its counts, and the queues that it sends copies to.
 BROKER_HEADERS = frozenset(("x-delivery-count", "x-acquired-count", "CC", "BCC"))
-# Of a message that was dead-lettered or delayed, and came by the default exchange since: exchange
-# and routing key that it was published with.
+# Exchange and routing key with which a message was first published, before it was dead-lettered or
+# delayed and went through the default exchange.
 EXCHANGE_HEADER = "x-tiercel-exchange"
 ROUTING_KEY_HEADER = "x-tiercel-routing-key"
-# Beginnings of the headers in which RabbitMQ says why it moved a message to another queue.
+# Prefixes of the headers in which RabbitMQ says why it moved a message to another queue.
 DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
-# When it died first or was wanted later first, in seconds since the epoch: when it comes again it
-# may be older than the memory of its like.
+# Time of the first death or delay of a message, in seconds since the epoch: when it is delivered
+# again, its effects may be older than what is remembered.
 SINCE_HEADER = "x-tiercel-since"
-# Of a copy that tiercel made: the user that RabbitMQ checked when the original was published.
+# The user that RabbitMQ checked when the original was published, on a copy made by tiercel.
 SENDER_HEADER = "x-tiercel-user"
 _NOT_ITS_OWN = BROKER_HEADERS | {
     EXCHANGE_HEADER,
@@ -57,27 +57,27 @@ def header_texts(headers: Mapping[str, Any] | None) -> dict[str, str | None]:
     Headers that RabbitMQ keeps for itself are left out. A header without a value is None.
     """
     if headers is None:
-        return {}  # most messages have none, and to ask for its type takes longer
+        return {}  # most messages have none, and a type check takes longer
     if not isinstance(headers, Headers):
         return _texts(headers)
     try:
         return _plain_texts(headers.wire) if headers.wire else _any_texts(headers)
     except (LookupError, ValueError, struct.error):
-        # There is another type among them, or no type at all.
+        # A header has another type, or the table is invalid.
         return _any_texts(headers)
 
 
 def since_header(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the header that says since when a message may have had effects; none if there is one
-    already: the first time counts.
+    """Return the header with the time from which a message may have had effects; empty if the
+    message has one already: the first time counts.
     """
     return {} if SINCE_HEADER in headers else {SINCE_HEADER: str(int(time.time()))}
 
 
 def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Read the values that ``published_headers`` wrote; None where there are none."""
+    """Read the values that ``published_headers`` wrote; None if there are none."""
     if headers is None or (isinstance(headers, Headers) and _EXCHANGE_NAME not in headers.wire):
-        return None  # to look is cheaper than to read them, or to ask if there are any
+        return None  # searching the bytes is cheaper than reading the headers
     exchange = headers.get(EXCHANGE_HEADER)
     routing_key = headers.get(ROUTING_KEY_HEADER)
     if not isinstance(exchange, str):
@@ -86,10 +86,10 @@ def published_with(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
 
 
 def checked_sender(properties: Any, user: str | None) -> str | None:
-    """Return the user that RabbitMQ checked when the message was published; None if it had none.
+    """Return the user that RabbitMQ checked when the message was published, if any.
 
-    A copy has the user of the connection that made it. Where that is ``user``, our own, the
-    original's user is in a header; from any other user such a header counts for nothing.
+    A copy has the user of the connection that made it. If that is ``user``, our own, the original's
+    user is in a header; from any other user this header is ignored.
     """
     sender = properties.user_id
     if not sender:
@@ -98,14 +98,14 @@ def checked_sender(properties: Any, user: str | None) -> str | None:
     if sender != user or headers is None:
         return near_text(sender)
     if isinstance(headers, Headers) and _SENDER_NAME not in headers.wire:
-        return near_text(sender)  # to look is cheaper than to read them
+        return near_text(sender)  # searching the bytes is cheaper than reading the headers
     told = headers.get(SENDER_HEADER)
     return told if isinstance(told, str) and told else near_text(sender)
 
 
 def published_headers(exchange: str | bytes, routing_key: str | bytes) -> dict[str, str]:
-    """Return the headers that tell where the original of a copy was published; none if it came by
-    the default exchange.
+    """Return headers with the place where the original of a copy was published; empty for the
+    default exchange.
     """
     if not exchange:
         return {}
@@ -113,13 +113,13 @@ def published_headers(exchange: str | bytes, routing_key: str | bytes) -> dict[s
 
 
 def near_text(value: str | bytes) -> str:
-    r"""Return text that is not UTF-8, which pika leaves as bytes, with ``\xff`` in it."""
+    r"""Return text; bytes, which pika leaves if they are not UTF-8, are shown as ``\xff``."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 def _plain_texts(wire: bytes) -> dict[str, str | None]:
-    """Return the headers of a table of texts, integers and booleans, as most are: in a fifth of the
-    time that reading any takes.
+    """Return the headers of a table of texts, integers and booleans, as most are, in a fifth of the
+    time for reading any table.
 
     Raises LookupError, ValueError or struct.error for any other table.
     """
@@ -138,7 +138,7 @@ def _plain_texts(wire: bytes) -> dict[str, str | None]:
             (value,) = number.unpack_from(wire, kind + 1)
             text = _text_of(value) or ""
         if name not in _NOT_ITS_OWN:
-            # Of a name that stands twice, the first.
+            # Of duplicate names, the first counts.
             found.setdefault(name, text)
     if at > end:
         raise ValueError("it is cut off")
@@ -152,7 +152,7 @@ def _any_texts(headers: Headers) -> dict[str, str | None]:
 
 
 def _texts(headers: Mapping[str, Any]) -> dict[str, str | None]:
-    # After a delay it has the exchange and key of the delay queue.
+    # After a delay the message has the exchange and key of the delay queue.
     not_its_own = DEATH_HEADERS if FAILURES_HEADER in headers else ()
     return {
         name: _text_of(value)
@@ -172,7 +172,7 @@ def _text_of(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> str:
-    """Return a value that is neither text nor nested as text."""
+    """Return the text of a value that is neither text nor nested."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)  # datetime is a date too
@@ -190,7 +190,7 @@ class Arrived(Protocol):
 
     @property
     def body(self) -> bytes:
-        """Its body."""
+        """The body."""
 
     @property
     def properties(self) -> Any:
@@ -198,7 +198,7 @@ class Arrived(Protocol):
 
     @property
     def exchange(self) -> str | bytes:
-        """The exchange that it was published to; empty: the default exchange."""
+        """The exchange to which it was published; empty: the default exchange."""
 
     @property
     def routing_key(self) -> str | bytes:
@@ -220,23 +220,22 @@ class MessageProperty:
     name: str
     # The type of its column in Spark's DDL; ``queues.values.schema`` has the Arrow type.
     type: str
-    # Takes the message and the name of its queue; raises BadPropertyError for a message that has
-    # no true value.
+    # Takes the message and the name of its queue; raises BadPropertyError for an invalid value.
     read: Callable[[Arrived, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyColumns:
-    """The properties that a reader asks for, in order."""
+    """The properties that a reader requested, in order."""
 
-    # Each with the name of its column.
+    # Maps each property to the name of its column.
     columns: Mapping[str, str]
 
     @classmethod
     def of(cls, properties: Sequence[str] | Mapping[str, str]) -> PropertyColumns:
         """Take the names of properties, or a mapping of them to other names for their columns.
 
-        Raises SchemaError for a name that no property has, and for a repeated name.
+        Raises SchemaError for an unknown property, and for a repeated name.
         """
         if isinstance(properties, (str, bytes)):
             raise SchemaError(f"properties is a list of names: write [{properties!r:.50}]")
@@ -253,7 +252,7 @@ class PropertyColumns:
 
     @property
     def changing(self) -> AbstractSet[str]:
-        """The columns whose values differ when a message comes again."""
+        """The columns whose values change when a message is delivered again."""
         return frozenset(self.columns[name] for name in _CHANGING if name in self.columns)
 
     def after(self, fields: str) -> str:
@@ -264,8 +263,8 @@ class PropertyColumns:
     def reader(self, queue: str, user: str | None = None) -> Callable[[Arrived], list[Any]]:
         """Return a function from a message of ``queue`` to the values of these columns.
 
-        ``user`` is ours: our copies of a message have the original's ``user_id``. The function
-        raises BadPropertyError for a message that has no true value for a column.
+        ``user`` is our own: copies that we make of a message keep the original's ``user_id``. The
+        function raises BadPropertyError for a message with an invalid value for a column.
         """
         ours = {"user_id": partial(_sender, user)}
         reads = [ours.get(name, PROPERTIES[name].read) for name in self.columns]
@@ -307,7 +306,7 @@ def _published_with(arrived: Arrived) -> tuple[str | bytes, str | bytes]:
     """Return exchange and routing key; for a message that was put back, those of its first
     publication.
     """
-    # The broker's word counts for more than a header.
+    # The broker's exchange takes precedence over a header.
     first = None if arrived.exchange else published_with(arrived.properties.headers)
     return first or (arrived.exchange, arrived.routing_key)
 
@@ -335,7 +334,7 @@ def _timestamp(arrived: Arrived, _queue: str) -> datetime | None:
 
 def _delivery_count(arrived: Arrived, _queue: str) -> int | None:
     count = arrived.delivery_count
-    # A sender may have written any number where the broker does not count.
+    # The sender may have set any number if the broker does not count.
     return None if count is None else max(0, min(int(count), _LARGEST_COUNT))
 
 

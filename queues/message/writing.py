@@ -1,7 +1,7 @@
 """The properties of a message that is to be published, checked before anything is sent.
 
-RabbitMQ closes the channel, or the connection with all that is on its way, over properties that it
-does not like: here they are refused one by one, with the reason.
+Invalid properties make RabbitMQ close the channel, or the connection with all messages in flight:
+here they are refused one by one, with the reason.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ TEXTS = (
     "user_id",
 )
 _TEXT_BYTES = 255
-# All properties lie in one frame, of 128 KiB by default, with texts of 255 bytes and, when the
-# message is dead-lettered, the reason.
+# All properties must fit into one frame, of 128 KiB by default, with texts of 255 bytes and, when
+# the message is dead-lettered, the reason.
 _HEADER_BYTES = 120 * 1024
 _NAME_BYTES = 255
 _DEEPEST = 32
 _LARGEST_EXPIRATION_MS = (1 << 32) - 1
 _PERSISTENT = 2
 _TRANSIENT = 1
-# RabbitMQ sends copies to the queues named in these.
+# RabbitMQ sends copies to the queues named in these headers.
 _COPIES = ("CC", "BCC")
 _LENGTH = struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")
@@ -48,12 +48,13 @@ _UNWRITABLE = (AMQPError, struct.error, ValueError, TypeError, ArithmeticError)
 
 
 def write_properties(values: Mapping[str, Any], *, persistent: bool = True) -> BasicProperties:
-    """Return properties with these values, by the names in ``WRITTEN``; None stands for none.
+    """Return properties with these values, by the names in ``WRITTEN``; None means that the
+    property is not set.
 
-    Texts have at most 255 bytes. ``headers`` map names to texts, numbers, booleans, bytes, moments,
-    and lists and mappings of these. ``priority`` is 0 to 255. ``timestamp`` is a moment (UTC where
-    it says no offset), cut to the second, or seconds since 1970. ``expiration`` is a timedelta,
-    or milliseconds as a number or as text. Raises BadPropertyError.
+    Texts have at most 255 bytes. ``headers`` map names to texts, numbers, booleans, bytes,
+    datetimes, and lists and mappings of these. ``priority`` is 0 to 255. ``timestamp`` is a
+    datetime (UTC if it has no offset), cut to the second, or seconds since 1970. ``expiration`` is
+    a timedelta, or milliseconds as a number or as text. Raises BadPropertyError.
     """
     made = Properties(delivery_mode=_PERSISTENT if persistent else _TRANSIENT)
     for name, value in values.items():
@@ -68,9 +69,7 @@ def write_properties(values: Mapping[str, Any], *, persistent: bool = True) -> B
 
 
 def write_headers(headers: Mapping[str, Any]) -> Headers:
-    """Return a table with these headers; raises BadPropertyError naming the first that it cannot
-    hold.
-    """
+    """Return a table of these headers; raises BadPropertyError naming the first bad one."""
     if not isinstance(headers, Mapping):
         raise BadPropertyError(f"headers is a mapping of names to values, not {_shown(headers)}")
     wire = b"".join([_header(name, value) for name, value in headers.items()])
@@ -109,7 +108,7 @@ def _encoded(value: Any, depth: int) -> bytes:
         text = value.encode()
         return b"S" + _LENGTH.pack(len(text)) + text
     if isinstance(value, float):
-        return b"d" + _DOUBLE.pack(value)  # pika writes none
+        return b"d" + _DOUBLE.pack(value)  # pika does not write floats
     if isinstance(value, (Mapping, list, tuple)):
         if depth >= _DEEPEST:
             raise TypeError(f"it is nested more than {_DEEPEST} deep")
@@ -180,11 +179,11 @@ def _shown(value: Any) -> str:
     try:
         return f"the {type(value).__name__} {value!r:.50}"
     except (ValueError, RecursionError):
-        # An integer of more than 4,300 digits, or lists in lists.
+        # An integer of more than 4,300 digits, or deeply nested lists.
         return f"the {type(value).__name__} that cannot be shown"
 
 
-# How each property is checked and written, by its name.
+# Functions that check and convert each property, by its name.
 WRITTEN: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
     {
         **dict.fromkeys(TEXTS, _text),
@@ -200,11 +199,11 @@ WRITTEN: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
 class OutgoingMessage:
     """One message, for a queue or for an exchange.
 
-    * ``body``: its bytes.
+    * ``body``: the content, as bytes.
     * ``routing_key``: the name of the queue, if ``exchange`` is empty.
     * ``exchange``: empty for the default exchange, which leads to the queue of that name.
     * ``properties``: pika's ``BasicProperties``. The publisher adds a message id if there is none.
-    * ``mandatory``: False: if no queue takes the message, the broker drops it in silence, and it
+    * ``mandatory``: False: if no queue takes the message, the broker drops it silently, and it
       counts as published.
     """
 

@@ -1,7 +1,7 @@
-"""Messages into a queue, each one confirmed by the broker; and the dead letters.
+"""Publishing messages, each one confirmed by the broker; and dead letters.
 
 publisher     publishes many messages
 outlet        publishing with confirms, pipelined
 copies        a copy with the reason to the dead-letter queue, or to a delay queue
-dead_letters  looks at the letters, puts them back, throws them away
+dead_letters  shows the dead letters, puts them back, deletes them
 """

@@ -1,9 +1,9 @@
-"""Moving a message to the dead-letter queue together with the reason, or to a delay queue, from
-where RabbitMQ moves it back when its time has come.
+"""Moving a message to the dead-letter queue with the reason, or to a delay queue, from which
+RabbitMQ moves it back when the delay is over.
 
-It is copied with a publisher confirm, and acknowledged only then: a reject without requeue would
-lose the message on a queue that has no dead-letter exchange, and has no room for a reason. A crash
-in between leaves the copy and the original: the message comes twice, and is never lost.
+The message is copied with a publisher confirm, and acked only then: a reject without requeue would
+lose the message of a queue without a dead-letter exchange, and cannot carry a reason. A crash in
+between leaves the copy and the original: the message is delivered twice, and never lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 REASON_HEADER = "x-tiercel-reason"
 QUEUE_HEADER = "x-tiercel-queue"
-# When it was given up, as ISO 8601 writes it.
+# Time of the message's death, in ISO 8601.
 DIED_HEADER = "x-tiercel-died"
 _REASON_BYTES = 2_000
 # All properties must fit into one frame; this is the size that RabbitMQ and pika
@@ -49,7 +49,7 @@ _FRAME_OVERHEAD_BYTES = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
-    """Why, when, and in which queue a message was given up."""
+    """Reason, time and queue of a message's death."""
 
     queue: str
     reason: str
@@ -57,10 +57,10 @@ class Death:
 
 
 class DeadLetterWriter:
-    """Copies messages of one queue to its dead-letter queue; connects when the first one comes.
+    """Copies messages of one queue to its dead-letter queue; connects for the first message.
 
-    It has a connection of its own: RabbitMQ stops reading from a connection that publishes during a
-    memory or disk alarm, and acknowledgements on it would wait too.
+    It has a separate connection: RabbitMQ stops reading from a connection that publishes during a
+    memory or disk alarm, and acks on it would wait too.
     """
 
     def __init__(self, address: Address, queue: str, dead: str) -> None:
@@ -72,8 +72,8 @@ class DeadLetterWriter:
     def copy(
         self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
     ) -> None:
-        """Copy it; ``done`` is called once, on another thread, with None when the dead-letter
-        queue has the copy.
+        """Copy a message; ``done`` is called once, on another thread, with None when the
+        dead-letter queue has the copy.
         """
         if self._outlet is None or self._outlet.error is not None:
             self._outlet = Outlet(
@@ -87,8 +87,8 @@ class DeadLetterWriter:
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
-                # The dead-letter queue may have been deleted: a new connection begins
-                # with declaring it. Or RabbitMQ knows our user by another name.
+                # The dead-letter queue may have been deleted: a new connection first declares it.
+                # Or RabbitMQ knows our user by another name.
                 outlet.reconnect(error)
                 plain = dead_letter_properties(message.properties, death, published)
                 outlet.submit(Publication("", self._dead, body, plain, done))
@@ -98,7 +98,7 @@ class DeadLetterWriter:
         outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
-        """Wait for copies on their way, at most this long, then end."""
+        """Wait at most this long for copies in flight, then end."""
         if self._outlet is not None:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
@@ -117,8 +117,8 @@ def dead_letter_properties(
     """Return the properties of the copy: the original's, persistent, with its death and the place
     where it was published. ``user`` as in ``copy_properties``.
 
-    Properties that only fit the original are left out. So are headers that cannot be read or do not
-    fit into a frame beside the reason, which then says so.
+    Properties that only suit the original are left out. So are headers that cannot be read or do
+    not fit into a frame together with the reason, which then says so.
     """
     headers = Headers.of(properties.headers)
     told = {**published, **since_header(headers)}
@@ -138,12 +138,12 @@ def dead_letter_properties(
 
 
 def copy_properties(properties: Any, headers: Headers, user: str | None = None) -> BasicProperties:
-    """A persistent copy with other headers.
+    """Return persistent properties with other headers.
 
-    Without ``expiration``, which would delete it from the next queue too. ``user_id`` must be the
-    user of the connection that publishes: where the original's was checked, the copy has ``user``,
-    and the original's in a header, which only copies of this user may have. Without a ``user`` it
-    has neither.
+    ``expiration`` is dropped, since it would delete the copy from the next queue too. ``user_id``
+    must be the user of the publishing connection: if the original's was checked, the copy gets
+    ``user``, and the original's user in a header, which only copies of this user may have. Without
+    a ``user`` it gets neither.
     """
     sender = checked_sender(properties, user) if user else None
     if sender is not None:
@@ -167,12 +167,12 @@ def copy_properties(properties: Any, headers: Headers, user: str | None = None) 
 
 
 def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
-    """The headers that may travel with a copy, byte for byte as they came."""
+    """Return the headers that a copy may have, byte for byte as they arrived."""
     return Headers.of(headers).without(BROKER_HEADERS.__contains__)
 
 
 def size_of(properties: BasicProperties) -> int:
-    """Bytes of the frame that carries them, which is never split."""
+    """Return the bytes of the frame with these properties, which is never split."""
     return _FRAME_OVERHEAD_BYTES + sum(map(len, properties.encode()))
 
 
@@ -190,7 +190,7 @@ def _ours(death: Death) -> dict[str, str]:
 
 
 class DelayWriter:
-    """Copies messages of one queue to its delay queues; connects when the first one comes."""
+    """Copies messages of one queue to its delay queues; connects for the first message."""
 
     def __init__(self, address: Address, queue: str) -> None:
         self._address = address
@@ -204,10 +204,10 @@ class DelayWriter:
         failures: int,
         done: Callable[[QueuesError | None], None],
     ) -> None:
-        """Copy it with its ``failures``: to RabbitMQ the copy is a new message.
+        """Copy a message with its ``failures``: to RabbitMQ the copy is a new message.
 
-        ``done`` is called once with None when a delay queue has it, on another thread if it was
-        sent.
+        ``done`` is called once, with None when a delay queue has the copy; on another thread if the
+        copy was sent.
         """
         published = published_headers(message.exchange, message.routing_key)
         copy = delay_properties(message.properties, failures, published, self._address.user)
@@ -229,7 +229,8 @@ class DelayWriter:
 
         def first_try(error: QueuesError | None) -> None:
             if isinstance(error, PublishRefusedError):
-                # The queue was deleted: the outlet declares it again. Or our user has another name.
+                # The queue was deleted, and the outlet declares it again; or our user has another
+                # name.
                 plain = delay_properties(message.properties, failures, published)
                 outlet.submit(replace(publication, properties=plain))
             else:
@@ -238,7 +239,7 @@ class DelayWriter:
         outlet.submit(replace(publication, done=first_try))
 
     def close(self, timeout_s: float) -> None:
-        """Wait for copies on their way, at most this long, then end."""
+        """Wait at most this long for copies in flight, then end."""
         if self._outlet is not None:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
@@ -251,11 +252,11 @@ def delay_properties(
     user: str | None = None,
 ) -> BasicProperties:
     """Return the properties of the copy: the original's, persistent, with the number of failures so
-    far, the place where it was published, and the time since which it may have had effects.
+    far, the place where it was published, and the time from which it may have had effects.
 
-    Without ``x-death``: RabbitMQ 3 takes a message for one that goes round, and drops it, if that
-    names the work queue, where it is about to move it. ``copy_properties`` says which properties no
-    copy has.
+    ``x-death`` is dropped: if it names the work queue, RabbitMQ 3 assumes that the message goes in
+    circles and drops it instead of moving it there. ``copy_properties`` documents which properties
+    no copy has.
     """
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
     told = {**published, **since_header(headers), FAILURES_HEADER: failures}

@@ -1,5 +1,5 @@
-"""Looking at the dead letters of a queue, putting them back, throwing them away; over one
-connection that is open for this alone.
+"""Looking at the dead letters of a queue, putting them back or deleting them, over a dedicated
+connection.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tiercel.queues.retry import FAILURES_HEADER
 
 RETURNS = 3
 _PATIENCE_S = 15.0
-# Letters that come at once. Few: until one that came back often is replaced, the death of this
-# process counts for it.
+# Letters fetched at once. Few, since the death of this process counts as a return for each of them,
+# until letters that were returned often are replaced.
 _AT_ONCE = 64
-# A queue that does not take a message is asked again this often and for this long.
+# Interval and limit of attempts to publish to a queue that does not accept a message.
 _AGAIN_S = 0.25
 
 
@@ -71,7 +71,7 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
 
 
 class LetterBox(OpenQueue):
-    """A dead-letter queue that is there."""
+    """An existing dead-letter queue."""
 
     def __init__(self, connection: Any, name: str, user: str, *, nack_counts: bool) -> None:
         super().__init__(connection, name, nack_counts=nack_counts)
@@ -79,14 +79,14 @@ class LetterBox(OpenQueue):
         self.user = user
         # A channel to publish over.
         self._outlet: Any = None
-        # Letters that came, and that the caller has not seen yet.
+        # Fetched letters that the caller has not seen yet.
         self._unseen: deque[tuple[Any, Any, bytes]] = deque()
 
     def oldest(self, most: int) -> Iterator[tuple[int, Any, bytes]]:
-        """As ``stretches``, one by one, as (delivery tag, properties, body).
+        """As ``stretches``, but one letter at a time, as (delivery tag, properties, body).
 
-        The caller leaves each or acks it; and may stop before the last, for ``give_back`` leaves
-        the letters that came beyond it.
+        The caller leaves or acks each letter. It may stop early: ``give_back`` leaves the rest in
+        the queue.
         """
         number = 0
         for came in self.stretches(most, longest=_AT_ONCE):
@@ -95,19 +95,19 @@ class LetterBox(OpenQueue):
             while self._unseen:
                 method, properties, body = self._unseen.popleft()
                 yield method.delivery_tag, properties, body
-        # Other readers have the rest, or the queue's leader was silent: a get waits for its answer.
+        # Other readers have the rest, or the queue's leader was silent: a get waits for the leader.
         for method, properties, body in self.got(min(most, self.count) - number):
             yield method.delivery_tag, properties, body
 
     def one_by_one(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """As ``got``, as (delivery tag, properties, body): for letters that do not stay."""
+        """As ``got``, as (delivery tag, properties, body): for letters that leave the queue."""
         for method, properties, body in self.got(most):
             yield method.delivery_tag, properties, body
 
     def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
-        """Returns when the broker has confirmed that it is in ``queue``.
+        """Publish a letter to ``queue``, and return when the broker has confirmed it.
 
-        ``before`` of its kind are there already.
+        ``before`` is the number of equal letters already there.
         """
         until = time.monotonic() + _PATIENCE_S
         while (refusal := self._offer(queue, properties, body)) is not None:
@@ -119,16 +119,16 @@ class LetterBox(OpenQueue):
                     ),
                     before,
                 ) from refusal
-            # Over a new channel, for one that met a queue between two leaders may go on
-            # asking the dead one.
+            # Over a new channel: one that met a queue between two leaders may keep asking the dead
+            # one.
             self._outlet.close()
             self._outlet = None
             self._connection.sleep(_AGAIN_S)
 
     def leave(self, tag: int, properties: Any, body: bytes) -> None:
-        """Leave it in the queue.
+        """Leave a letter in the queue.
 
-        It is given back at the end, or replaced now if it was given back often.
+        It is given back at the end, or replaced now if it was returned often.
         """
         if _returns(properties) < RETURNS:
             self.hold()
@@ -138,7 +138,7 @@ class LetterBox(OpenQueue):
         self.channel.basic_ack(tag)
 
     def give_back(self, gone: int) -> None:
-        """Give back the letters that are held, and letters that the caller has not seen."""
+        """Give back the held letters, and letters that the caller has not seen."""
         while self._unseen:
             method, properties, body = self._unseen.popleft()
             self.leave(method.delivery_tag, properties, body)
@@ -160,14 +160,14 @@ class LetterBox(OpenQueue):
 
 
 def _returns(properties: Any) -> int:
-    # A number that the sender wrote, where RabbitMQ has not counted yet, is gone with the copy.
+    # A number that the sender set, where RabbitMQ has not counted yet, is gone from the copy.
     count = Headers.of(properties.headers).get("x-delivery-count")
     return count if isinstance(count, int) else 0
 
 
 log = logging.getLogger(__name__)
 
-# Number of the oldest letters that are searched for chosen ones.
+# Number of the oldest letters that are searched for given ids.
 SEARCHED = 10_000
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
@@ -178,7 +178,7 @@ _DEATH_HEADERS = (
     DIED_HEADER,
     FAILURES_HEADER,
 )
-# Years of a death that every platform's clock can show.
+# Years that the clock of every platform can show.
 _YEARS = range(1970, 9999)
 
 
@@ -186,11 +186,10 @@ _YEARS = range(1970, 9999)
 class DeadLetter:
     """One message in a dead-letter queue.
 
-    * ``id``: a digest of body, properties and headers; letters that are equal in all of these have
-      the same id.
-    * ``queue``: the queue that it comes from.
+    * ``id``: a digest of body, properties and headers; equal letters have the same id.
+    * ``queue``: the queue in which it died.
     * ``reason``: the reason of its death, in tiercel's words or the broker's.
-    * ``died``: the time of its death, to the second or better; None: not known.
+    * ``died``: the time of its death, to the second or better; None: unknown.
     * ``size``: bytes of its body.
     * ``preview``: the beginning of its body, printable.
     * ``body``: the first 64 KiB of its body.
@@ -209,10 +208,10 @@ class DeadLetter:
 
 def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
     """Return the oldest dead letters of ``queue``; they stay there, and the next look shows the
-    same, except for replaced ones.
+    same letters, except for replaced ones.
 
-    While they are looked at, no other reader sees them. Raises QueueMissingError, AddressError,
-    BrokerUnavailableError, BrokerRefusedError; so do the others here.
+    Meanwhile no other reader sees them. Raises QueueMissingError, AddressError,
+    BrokerUnavailableError, BrokerRefusedError; so do the other functions here.
     """
     with dead_letters_of(amqp_url, queue) as box:
         letters = []
@@ -224,9 +223,9 @@ def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
 
 
 def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
-    """The dead letter with this id, if it is among the oldest SEARCHED; it stays where it is.
+    """Return the dead letter with this id, if it is among the oldest SEARCHED; it stays there.
 
-    Others see none meanwhile.
+    Meanwhile no other reader sees these letters.
     """
     with dead_letters_of(amqp_url, queue) as box:
         found = None
@@ -245,12 +244,12 @@ def requeue(
     limit: int | None = None,
     on_moved: Callable[[int], None] = lambda _count: None,
 ) -> int:
-    """Put the oldest dead letters back into ``queue`` as if they were new; returns their number.
+    """Put the oldest dead letters back into ``queue`` as if they were new; return their number.
 
-    Each is published with a confirm before it is taken out: an interrupted letter may be in both
-    queues, never in none. ``on_moved`` is called with 1 for each. Letters that die again meanwhile
-    are left for the next time. A queue that is full or has no leader just now is waited for; raises
-    PublishRefusedError if that takes longer than 15 s.
+    Each is published with a confirm before it is taken out: after an interruption a letter may be
+    in both queues, never in neither. ``on_moved`` is called with 1 for each. Letters that die again
+    meanwhile stay for the next call. If the queue is full or has no leader, publishing is retried;
+    raises PublishRefusedError after 15 s.
     """
     moved = 0
     with dead_letters_of(amqp_url, queue) as box:
@@ -267,12 +266,12 @@ def requeue_chosen(
     chosen: Collection[str],
     on_moved: Callable[[int], None] = lambda _count: None,
 ) -> list[str]:
-    """As ``requeue``, but only letters with these ids, one for each, if they are among the oldest
-    SEARCHED; returns the ids of the letters that went.
+    """As ``requeue``, but only letters with these ids, one per id, if they are among the oldest
+    SEARCHED; return the ids of the letters that were put back.
 
-    The letters between them are held meanwhile, so that no other reader sees them; RabbitMQ has
-    them behind letters that were looked at before and in front of the rest afterwards. A letter
-    that is not found (another reader took it, or is looking at it) is passed over.
+    The letters between them are held meanwhile, so that no other reader sees them. Afterwards
+    RabbitMQ puts them behind letters of earlier looks and in front of the rest. A letter that is
+    not found (another reader took it, or is looking at it) is skipped.
     """
     wanted = Counter(chosen)
     moved: list[str] = []
@@ -293,7 +292,7 @@ def requeue_chosen(
 
 
 def purge(amqp_url: str, queue: str) -> int:
-    """Delete all dead letters of ``queue`` for good; returns their number."""
+    """Delete all dead letters of ``queue`` for good; return their number."""
     with dead_letters_of(amqp_url, queue) as box:
         return int(box.channel.queue_purge(box.name).method.message_count)
 
@@ -303,7 +302,7 @@ def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int
     try:
         box.put(queue, _as_new(properties, box.user), body, moved)
     except QueuesError:
-        # To be refused again and again must not use up a delivery limit either.
+        # Repeated refusals must not use up a delivery limit either.
         box.leave(tag, properties, body)
         box.give_back(moved)
         raise
@@ -311,8 +310,8 @@ def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int
 
 
 def _as_new(properties: Any, user: str) -> Any:
-    """The properties without a trace of its death, but for since when it may have had effects; says
-    so if headers must be left out.
+    """Return the properties without a trace of the death, except the time from which the message
+    may have had effects; log if headers must be left out.
     """
     headers = Headers.of(properties.headers)
     if headers.unreadable:
@@ -326,13 +325,13 @@ def _as_new(properties: Any, user: str) -> Any:
 
 
 def _since(headers: Headers) -> Headers:
-    """Return since when it may have had effects, where only its death is told: of RabbitMQ."""
+    """Note the time of RabbitMQ's own dead-lettering: from then on there may have been effects."""
     died = None if SINCE_HEADER in headers else _died(headers)
     return Headers() if died is None else Headers.of({SINCE_HEADER: str(int(died.timestamp()))})
 
 
 def _published(headers: Headers) -> Headers:
-    """Return where a message was published that RabbitMQ dead-lettered itself."""
+    """Return the place of publication of a message that RabbitMQ dead-lettered itself."""
     death = _last_death(headers)
     if death is None or EXCHANGE_HEADER in headers:
         return Headers()
@@ -347,8 +346,8 @@ def _published(headers: Headers) -> Headers:
 def _id(properties: Any, body: bytes) -> str:
     """Return a digest of the letter, without the headers in which RabbitMQ counts deliveries.
 
-    Of the values, not of their bytes: RabbitMQ writes the headers anew when it counts a delivery,
-    some in another type.
+    The digest is of the values, not of their bytes: RabbitMQ rewrites the headers when it counts a
+    delivery, some with another type.
     """
     headers = clean_headers(properties.headers)
     said = vars(copy_properties(properties, headers)) | {"headers": sorted(headers.items())}
@@ -385,8 +384,8 @@ def _reason(headers: Headers) -> str:
 
 
 def _died(headers: Headers) -> datetime | None:
-    """Return the moment that our copy tells, else the broker's; a publisher may have written
-    either.
+    """Return the time of death from our copy's header, else from the broker's; a publisher may have
+    set either.
     """
     told = headers.get(DIED_HEADER) or (_last_death(headers) or {}).get("time")
     if isinstance(told, str):
@@ -400,7 +399,7 @@ def _died(headers: Headers) -> datetime | None:
 
 
 def _last_death(headers: Headers) -> dict[str, Any] | None:
-    """Return RabbitMQ's entry for the last time that it dead-lettered the message."""
+    """Return RabbitMQ's entry for the last dead-lettering of the message."""
     deaths = headers.get("x-death")
     death = deaths[0] if isinstance(deaths, list) and deaths else None
     return death if isinstance(death, dict) else None
@@ -415,7 +414,7 @@ _BROKER_REASONS = {
 
 
 def _text(value: Any) -> str:
-    """A header's value as text of one line: a publisher may have written anything."""
+    """Return a header's value as one line of text: a publisher may have set anything."""
     if isinstance(value, bytes):
         value = value[:_TEXT_CHARACTERS].decode("utf-8", "backslashreplace")
     return (value if isinstance(value, str) else str(value))[:_TEXT_CHARACTERS]

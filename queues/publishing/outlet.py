@@ -1,4 +1,4 @@
-"""Publishing with confirms, pipelined: many messages on their way at once, each one's fate told."""
+"""Pipelined publishing with confirms: many messages in flight, and the fate of each reported."""
 
 from __future__ import annotations
 
@@ -30,38 +30,39 @@ Done = Callable[[QueuesError | None], None]
 
 @dataclass(slots=True, eq=False)
 class Publication:
-    """One message, which its exchange takes to queues by the routing key."""
+    """One message, which its exchange routes to queues by the routing key."""
 
     exchange: str
     # The name of the queue, if the exchange is the default one.
     routing_key: str
     body: bytes
     properties: BasicProperties
-    # Called once, on the I/O thread: None when the broker has it, else why not.
+    # Called once, on the I/O thread: with None when the broker has the message, else with the
+    # error.
     done: Done
     returned: bool = False
-    # The queue of that name is declared with these first, once per channel; None: it is there.
+    # Arguments to declare the queue with first, once per channel; None: it exists.
     arguments: Mapping[str, Any] | None = None
-    # RabbitMQ may drop it in silence if no queue takes it.
+    # RabbitMQ may drop the message silently if no queue takes it.
     may_be_dropped: bool = False
 
     @property
     def place(self) -> str:
-        """The queue or the exchange that it goes to, in words."""
+        """The queue or the exchange to which it goes, in words."""
         return f"exchange {self.exchange!r}" if self.exchange else f"queue {self.routing_key!r}"
 
     @property
     def mandatory(self) -> bool:
-        """RabbitMQ is to return it if no queue takes it.
+        """True if RabbitMQ must return the message when no queue takes it.
 
-        A direct reply goes straight to its client, through no queue: RabbitMQ delivers it, and
-        would return it all the same.
+        False for a direct reply, which goes straight to its client without a queue: RabbitMQ
+        delivers it, and would still return it.
         """
         is_direct_reply = not self.exchange and self.routing_key.startswith(_DIRECT_REPLY)
         return not self.may_be_dropped and not is_direct_reply
 
     def unroutable(self, where: object) -> str:
-        """Return the reason for which it came back from the broker ``where``, and advice."""
+        """Return the reason for which the broker ``where`` returned the message, and advice."""
         if not self.exchange:
             return f"there is no {self.place} on {where}; declare it first or correct the name"
         return (
@@ -73,10 +74,10 @@ class Publication:
 def returned(
     waiting: Iterable[Publication], method: Any, properties: BasicProperties, body: bytes
 ) -> Publication | None:
-    """Return the first unconfirmed message that this return may be of.
+    """Return the first unconfirmed message that this return may be for.
 
-    Messages with the same route are interchangeable: exchange, routing key
-    and headers. Message ids tell most of them apart.
+    Messages with the same route (exchange, routing key and headers) are interchangeable. Message
+    ids tell most of them apart.
     """
     alike = [
         message
@@ -88,7 +89,7 @@ def returned(
         and message.body == body
     ]
     headers = dict(properties.headers or {})
-    # The broker may have written a header in another way: then the first is as good as any.
+    # The broker may have changed the form of a header: then the first is as good as any.
     same = (each for each in alike if dict(each.properties.headers or {}) == headers)
     return next(same, alike[0] if alike else None)
 
@@ -100,15 +101,15 @@ _STALL_S = 5.0
 # a new connection.
 #
 # RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed
-# meanwhile may owe them for ever, and then nothing behind them would be sent. The time doubles
-# until something is confirmed: a broker may just be slow.
+# meanwhile may never send them, and then no later message would be sent. The time doubles until
+# something is confirmed: a broker may just be slow.
 _LONGEST_STALL_S = 60.0
 
-# A queue that refused everything for this long over one connection is asked over a new one; this
-# time doubles, to the longest.
+# If a queue refused everything for this long, a new connection is made; the time doubles, up to the
+# longest stall.
 #
-# A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders goes on asking the dead
-# one, and refuses for its whole life, while other channels find the new one. Queues that are full
+# A channel of RabbitMQ 3.10 that meets a quorum queue between two leaders keeps asking the dead
+# one, and refuses for the rest of its life, while other channels find the new leader. Full queues
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
 
@@ -117,7 +118,7 @@ class Outlet:
     """Sends messages and waits for their confirms; thread-safe.
 
     Messages that were not confirmed when a connection broke, or for a long time, are sent again:
-    the broker may have them twice, but always once.
+    the broker may have them twice, but has them at least once.
     """
 
     def __init__(
@@ -132,27 +133,27 @@ class Outlet:
         # All delivery tags up to this one are confirmed.
         self._confirmed = 0
         self._bytes = 0
-        # Messages to send one at a time: one of them made the broker close the channel.
+        # Number of messages to send one at a time: one of them made the broker close the channel.
         self._suspects = 0
         self._asked = False
         # Time of the last confirm, or of the first send after an idle time.
         self._moved_at = 0.0
         self._stall_s = _STALL_S
         self._watched = False
-        # The places that took nothing since a refusal, and since when on this channel.
+        # Places that have refused everything on this channel, and the time of the first refusal.
         self._refusing: dict[str, float] = {}
         # The queues that were declared over this channel.
         self._declared: set[str] = set()
         self._refusal_s = _REFUSAL_S
-        # Nothing more is sent over this channel: when the fate of all sent messages is known, there
-        # will be a new one.
+        # No more messages are sent over this channel: a new one follows when the fate of all sent
+        # messages is known.
         self._stale = False
         self._channel: Any = None
         self._idle = threading.Condition()
         self._count = 0
-        # Reason for which it ended by itself; nothing can be sent any more.
+        # Reason why the outlet ended by itself; nothing can be sent any more.
         self.error: QueuesError | None = None
-        # Reason for which there is no connection just now.
+        # Reason why there is no connection now.
         self.trouble: QueuesError | None = None
         self._link = Link(address, self, name)
         self._link.start()
@@ -160,7 +161,7 @@ class Outlet:
     # -- from any thread ---------------------------------------------------------------------------
 
     def submit(self, message: Publication) -> None:
-        """Send it as soon as there is room; ``message.done`` tells its fate."""
+        """Send a message as soon as there is room; ``message.done`` is called with its fate."""
         with self._idle:
             self._count += 1
         self._waiting.append(message)
@@ -171,7 +172,7 @@ class Outlet:
             self._fail_all(self.error)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until the fate of everything submitted is told; False if that takes longer."""
+        """Wait until the fate of all submitted messages is known; return False on a timeout."""
         with self._idle:
             return self._idle.wait_for(lambda: self._count == 0, timeout_s)
 
@@ -183,7 +184,7 @@ class Outlet:
     # -- on the I/O thread -------------------------------------------------------------------------
 
     def reconnect(self, why: QueuesError) -> None:
-        """Begin anew with ``prepare``; nothing is lost."""
+        """Connect again, beginning with ``prepare``; nothing is lost."""
         self._link.restart(BrokerUnavailableError(str(why)))
 
     def opened(self, channel: Any) -> None:
@@ -202,7 +203,7 @@ class Outlet:
         self._bytes = 0
         if isinstance(error, BrokerRefusedError):
             if len(unconfirmed) == 1:
-                # This one makes the broker close the channel, and would do so for ever.
+                # This message makes the broker close the channel, and would do so forever.
                 self._tell(unconfirmed.pop(), error)
                 self._link.healthy()
             self._suspects = max(self._suspects - 1, len(unconfirmed))
@@ -220,8 +221,8 @@ class Outlet:
         self._pump()
 
     def _pump(self) -> None:
-        # Cleared first: a thread that appends from here on either sees it cleared and asks again,
-        # or is seen by this loop.
+        # Cleared first: a thread that appends from here on either sees the flag cleared and sets it
+        # again, or this loop sees its message.
         self._asked = False
         window = 1 if self._suspects else _WINDOW
         channel = None if self._stale else self._channel
@@ -248,7 +249,7 @@ class Outlet:
                 mandatory=message.mandatory,
             )
         except UNENCODABLE as error:
-            # pika encodes all of it before it sends any of it: the broker has seen nothing.
+            # pika encodes the whole message before it sends any of it: the broker has seen nothing.
             self._tell(
                 message,
                 PublishRefusedError(
@@ -264,7 +265,7 @@ class Outlet:
         self._bytes += len(message.body)
 
     def _declare(self, message: Publication) -> None:
-        # Without waiting for the answer: what follows on a channel is done later, and a refusal
+        # Without waiting for the answer: the broker handles a channel in order, and a refusal
         # closes the channel.
         queue = message.routing_key
         if message.arguments is not None and queue not in self._declared:
@@ -272,7 +273,7 @@ class Outlet:
             self._declared.add(queue)
 
     def _watch(self) -> None:
-        """Look again when it would have taken too long."""
+        """Check again when the stall time is over."""
         if not self._watched:
             self._watched = True
             self._link.later(
@@ -296,7 +297,7 @@ class Outlet:
     def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not method.exchange:
             self._declared.discard(method.routing_key)
-        # A return has no delivery tag, and comes before the confirm of its message.
+        # A return has no delivery tag, and arrives before the confirm of its message.
         found = returned(self._unconfirmed.values(), method, properties, body)
         if found is not None:
             found.returned = True
@@ -322,7 +323,7 @@ class Outlet:
         self._pump()
 
     def _judge(self, place: str, *, taken: bool) -> None:
-        """Decide if it is the channel that refuses: ``_REFUSAL_S``."""
+        """Decide whether the channel is to blame for refusals: see ``_REFUSAL_S``."""
         if taken:
             if self._refusing.pop(place, None) is not None:
                 self._refusal_s = _REFUSAL_S

@@ -22,34 +22,34 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.message.writing import OutgoingMessage, write_headers, write_properties
 from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 
-# Bounds on messages in memory, confirmed or not yet, and on their bytes.
+# Bounds on messages in memory, confirmed or not, and on their bytes.
 _ROOM = 4_000
 _ROOM_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
-# Seconds between two offers of nacked messages.
+# Seconds between two attempts to publish nacked messages.
 _AGAIN_S = 0.25
 _PATIENCE = timedelta(seconds=15)
 _NAME = "tiercel publish"
-# None once the broker has the message, else why not.
+# None once the broker has the message, else the error.
 _Fate = Future[QueuesError | None]
 
-# Is told of a message that came back, and why.
+# Called with a returned message, and the reason.
 Refused = Callable[[OutgoingMessage, QueuesError], None]
 
 
 class Publisher:
-    """Publishes persistent messages over one connection, which is made again when it breaks.
+    """Publishes persistent messages over one connection, which is reopened when it breaks.
 
     One ``publish`` at a time.
 
-    A message is published at least once: unconfirmed messages are published again when a connection
-    broke. Its ``message_id`` stays the same, by which a consumer can recognise it.
+    A message is published at least once: unconfirmed messages are published again after a
+    connection broke. Its ``message_id`` stays the same, so that a consumer can recognise it.
     """
 
     def __init__(self, amqp_url: str, patience: timedelta = _PATIENCE) -> None:
-        """Connects in the background. Raises AddressError.
+        """Connect in the background. Raises AddressError.
 
-        ``patience`` is how long to go on without a connection, or with a queue that is full
+        ``patience`` is how long to keep trying without a connection, or with a queue that is full
         or has no leader.
         """
         self._patience_s = patience.total_seconds()
@@ -85,19 +85,19 @@ class Publisher:
         on_confirmed: Callable[[int], None] = lambda _count: None,
         on_refused: Refused | None = None,
     ) -> int:
-        """Publish the messages in order; returns their number when the broker has
-        confirmed all of them.
+        """Publish the messages in order; return their number when the broker has confirmed all of
+        them.
 
-        Messages that the broker nacks, because the queue is full or a quorum queue has no leader
-        just now, are offered again behind those sent meanwhile, and no more are sent until they are
-        taken. ``on_confirmed`` is called on this thread with the number of newly confirmed
+        Messages that the broker nacks, because the queue is full or a quorum queue has no leader,
+        are published again after messages sent meanwhile, and no more are sent until they are
+        accepted. ``on_confirmed`` is called on this thread with the number of newly confirmed
         messages. Raises MessageTooLargeError before such a body is sent, PublishRefusedError naming
-        the first message that no queue has, because there is none or it has taken nothing for
+        the first message that is in no queue, because there is none or it has accepted nothing for
         ``patience``, BrokerUnavailableError after ``patience`` without a connection,
-        BrokerRefusedError. When it raises, messages before that one are in their queues, and some
-        after it may be. An error of ``messages`` itself is raised when the messages before it are
-        confirmed. With ``on_refused`` a message that comes back because there is no queue for it is
-        no error: ``on_refused`` is called, on another thread.
+        BrokerRefusedError. When it raises, messages before that one are in their queues, and later
+        ones may be. An error of ``messages`` itself is raised when the messages before it are
+        confirmed. With ``on_refused`` a message that is returned as unroutable is no error:
+        ``on_refused`` is called, on another thread.
         """
         with self._lock:
             unconfirmed = Unconfirmed()
@@ -115,18 +115,18 @@ class Publisher:
             return count
 
     def publish_each(self, messages: Sequence[OutgoingMessage]) -> list[QueuesError | None]:
-        """Publish the messages in order; returns the fate of each: None once confirmed by the
+        """Publish the messages in order; return the fate of each: None once confirmed by the
         broker, else the error.
 
-        Each message has a fate of its own: a message that is too large, returned or refused does
-        not affect its neighbours. BrokerUnavailableError is the fate of messages still open when
-        the broker has confirmed and refused nothing for ``patience``; such a message may be in its
-        queue, and is not sent later. Raises none of these.
+        A message that is too large, returned or refused does not affect the others.
+        BrokerUnavailableError is the fate of messages still open when the broker has confirmed and
+        refused nothing for ``patience``; such a message may be in its queue, and is not sent later.
+        None of these errors is raised.
         """
         with self._lock:
             if self._outlet.error is not None:
-                # It ended because it was refused (login, virtual host); an operator may have
-                # changed that since.
+                # The outlet ended because it was refused (login, virtual host); an operator may
+                # have fixed that since.
                 self._renew()
             run = secrets.token_hex(8)
             fates: list[_Fate] = []
@@ -150,7 +150,7 @@ class Publisher:
         self.close()
 
     def _await(self, fates: Sequence[_Fate]) -> list[QueuesError | None]:
-        """Wait until all are told, or none for as long as ``patience``."""
+        """Wait until all fates are known, or none has changed for ``patience``."""
         untold = set(fates)
         since = time.monotonic()
         while untold:
@@ -159,8 +159,8 @@ class Publisher:
                 since = time.monotonic()
             elif time.monotonic() - since > self._patience_s:
                 why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
-                # Messages that still wait in the outlet have failed for the caller, who will
-                # publish them again: they must not go out too.
+                # Messages still waiting in the outlet have failed for the caller, who will publish
+                # them again: they must not be sent as well.
                 self._renew()
                 error = BrokerUnavailableError(f"gave up after {self._patience_s:.0f} s: {why}")
                 return [fate.result() if fate.done() else error for fate in fates]
@@ -177,7 +177,9 @@ class Publisher:
         unconfirmed: Unconfirmed,
         on_confirmed: Callable[[int], None],
     ) -> OutgoingMessage | None:
-        """Return the next message; before an error the messages before it are confirmed."""
+        """Return the next message; before raising an error wait until earlier messages are
+        confirmed.
+        """
         try:
             return _checked(next(source, None), number)
         except Exception:
@@ -187,19 +189,19 @@ class Publisher:
     def _wait_for_room(
         self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], size: int
     ) -> None:
-        """Wait until one more message of this size may be on its way."""
+        """Wait until there is room for one more message of this size in flight."""
         if unconfirmed.nacked:
             self._wait(unconfirmed, on_confirmed, 0, 0)
         elif not unconfirmed.fits(_ROOM - 1, _ROOM_BYTES - size):
-            # Until half of it is gone, so that the two threads do not wake each other
+            # Until half of the messages are gone, so that the two threads do not wake each other
             # for every message.
             self._wait(unconfirmed, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
 
     def _wait(
         self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], count: int, size: int
     ) -> None:
-        """Wait until at most this many messages and bytes are on their way, and offer nacked ones
-        again.
+        """Wait until at most this many messages and bytes are in flight, and publish nacked
+        messages again.
         """
         down_since: float | None = None
         nacked_since: float | None = None
@@ -222,8 +224,8 @@ class Publisher:
                 if now - nacked_since > self._patience_s:
                     raise _refused(unconfirmed, nacked)
                 if now - offered >= _AGAIN_S:
-                    # One, to see, until the queue takes something; else a full queue would be sent
-                    # all of it for nothing.
+                    # Only one message as a test until the queue accepts it; else all would be sent
+                    # to a full queue for nothing.
                     for message in unconfirmed.take_nacked(None if moved else 1):
                         self._outlet.submit(message)
                     offered = now
@@ -276,7 +278,7 @@ def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | 
         return done
 
     def fate(error: QueuesError | None) -> None:
-        # Nothing but a return, or what pika cannot write, is of exactly this kind.
+        # Only a return, or a message that pika cannot encode, raises exactly this class.
         if type(error) is PublishRefusedError:
             on_refused(message, error)
             done(None)
@@ -289,11 +291,11 @@ def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | 
 class Unconfirmed:
     """Messages of one ``publish`` in flight, until the broker has them.
 
-    By its place in what is published.
+    Each is known by its position in the batch.
     """
 
     def __init__(self) -> None:
-        # Reason for which a message will never be accepted.
+        # Reason why a message will never be accepted.
         self.problem: QueuesError | None = None
         self._changed = threading.Condition()
         self._open: dict[int, Publication] = {}
@@ -302,7 +304,7 @@ class Unconfirmed:
         self._wanted = (-1, -1)
 
     def add(self, index: int, message: Publication) -> None:
-        """``message`` is about to be sent."""
+        """Add a message that is about to be sent."""
         with self._changed:
             self._open[index] = message
             self._size += len(message.body)
@@ -335,7 +337,7 @@ class Unconfirmed:
             return self.fits(count, size)
 
     def fits(self, count: int, size: int) -> bool:
-        """Return True if no more than this is in flight, and nothing went wrong."""
+        """Return True if no more than this much is in flight, and nothing went wrong."""
         return self.problem is None and len(self._open) <= count and self._size <= size
 
     def take_confirmed(self) -> int:
@@ -347,20 +349,20 @@ class Unconfirmed:
 
     @property
     def first(self) -> int:
-        """The place of the first added message that the broker does not have."""
+        """The position of the first added message that the broker does not have."""
         with self._changed:
             return next(iter(self._open))
 
     @property
     def nacked(self) -> NackedError | None:
-        """Reason for which the broker refused a message; None when none is to be offered again."""
+        """Reason why the broker refused a message; None if no message must be published again."""
         if not self._nacked:
             return None
         with self._changed:
             return next(iter(self._nacked.values()), None)
 
     def take_nacked(self, most: int | None = None) -> list[Publication]:
-        """Return nacked messages in order, ``most`` at most, to be offered again."""
+        """Return at most ``most`` nacked messages, in order, to publish them again."""
         with self._changed:
             taken = sorted(self._nacked)[:most]
             for index in taken:

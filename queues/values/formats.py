@@ -1,16 +1,15 @@
 """From the body of a message to the values of a tuple, and back.
 
 ``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary
-column. ``json``: an object, its members go to the columns of the same name; other members are
-ignored. A missing member makes the message a bad one, unless its column is optional or has a
-default. Nothing is converted silently: a value of another type, null where the column is not
-optional, a number out of range, a name that stands twice or NaN make it a bad one too. Binary
-columns are base64, dates and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals
-numbers or strings.
+column. ``json``: an object whose members go to the columns of the same name; other members are
+ignored. A missing member makes the body invalid, unless its column is optional or has a default.
+Nothing is converted silently: a value of another type, null in a column that is not optional, a
+number out of range, a duplicate name or NaN make it invalid too. Binary columns are base64, dates
+and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals numbers or strings.
 
 Decoding any body takes time in proportion to its bytes; a JSON body of 16 MiB takes less than 384
-MiB of memory beside it. A body that would take more, because it has more than a million values, is
-refused first: ``json_values``.
+MiB of additional memory. A body that would take more, because it has more than a million values, is
+refused first: see ``json_values``.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ Format = Literal["text", "json", "bytes"]
 Decoder = Callable[[bytes], list[Any]]
 
 _PREVIEW = 50
-# Bounds on the names, and their number, that the error about a missing member lists.
+# Bounds on the number and the length of names in the error about a missing member.
 _NAME = 30
 _NAMED = 5
 
 
 class _AbsentError(ValueError):
-    """A body has nothing where a value must be."""
+    """A body has no value for a column that needs one."""
 
 
 def default_format(schema: Schema) -> Format:
-    """``text`` for one string column, ``bytes`` for one binary column, else ``json``."""
+    """Return ``text`` for one string column, ``bytes`` for one binary column, else ``json``."""
     if len(schema.fields) == 1:
         if schema.fields[0].arrow == pa.string():
             return "text"
@@ -55,10 +54,9 @@ def default_format(schema: Schema) -> Format:
 
 
 def decoder_for(schema: Schema, format: Format | None = None) -> Decoder:  # noqa: A002 - the name that users see
-    """A function from a body to the values of its tuple, which raises BadBodyError
-    and nothing else.
+    """Return a function from a body to the values of its tuple, which raises only BadBodyError.
 
-    Raises SchemaError if the schema and the format do not go together.
+    Raises SchemaError if the format does not suit the schema.
     """
     chosen = format or default_format(schema)
     if chosen == "json":
@@ -106,7 +104,7 @@ def _json_decoder(schema: Schema) -> Decoder:
 
 
 def object_in(body: bytes, wanted: str, *, exact: bool = False) -> dict[str, Any]:
-    """Return the JSON object that a body must be, with ``wanted``; ``exact`` as for ``read_json``.
+    """Parse a body that must be a JSON object with ``wanted``; ``exact`` is as for ``read_json``.
 
     Raises BadBodyError.
     """
@@ -117,9 +115,10 @@ def object_in(body: bytes, wanted: str, *, exact: bool = False) -> dict[str, Any
 
 
 def _without(field: Field) -> Callable[[dict[str, Any]], Any]:
-    """Return a function that gives the value for a body without the field, or with null.
+    """Return a function that returns the value for a body in which the field is missing or null.
 
-    It raises one of MISFITS. Raises SchemaError for a default that is no value of the field.
+    The function raises one of MISFITS. Raises SchemaError for a default that does not fit the
+    field.
     """
     name = field.name
     default: Any = None
@@ -143,7 +142,7 @@ def _without(field: Field) -> Callable[[dict[str, Any]], Any]:
 
 
 def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
-    """Says which member did not fit; only for bodies that are bad already."""
+    """Return the error naming the member that does not fit; only for bodies known to be invalid."""
     for field in schema.fields:
         try:
             member = value.get(field.name)
@@ -161,7 +160,7 @@ def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
 
 
 def absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
-    """Return the error of a body that has null where a value must be, or nothing."""
+    """Return the error for a body in which a required value is null or missing."""
     if name in value:
         return BadBodyError(f"field {name!r} is {with_article(type_)}, the body has null")
     there = ", ".join(each[:_NAME] for each in islice(value, _NAMED)) or "nothing"
@@ -173,7 +172,7 @@ def absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
 
 def shown(value: Any) -> str:
     """Return a value of a body in a few words."""
-    # No repr of the whole: it could be megabytes, or an integer too long to print.
+    # No repr of the whole value: it could be megabytes, or an integer too long to print.
     kind = {
         dict: "an object",
         list: "an array",
@@ -189,7 +188,7 @@ def shown(value: Any) -> str:
 
 
 def plain_body(value: Any) -> bytes:
-    """A string in UTF-8, or bytes as they are; raises TypeError for anything else."""
+    """Encode a string in UTF-8, or return bytes unchanged; raises TypeError for anything else."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
@@ -198,12 +197,12 @@ def plain_body(value: Any) -> bytes:
 
 
 def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
-    """Return an object with these members, typed.
+    """Return a JSON object with these members, encoded by type.
 
     Binary is base64, dates and timestamps are ISO 8601, decimals are strings.
 
-    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for a value that
-    no column holds.
+    Raises ValueError for NaN and infinity, which JSON lacks, and TypeError for a value of a type
+    that no column has.
     """
     return _ENCODER.encode(dict(members)).encode()
 
@@ -211,7 +210,7 @@ def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
 def _member(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, date):  # datetime is one too
+    if isinstance(value, date):  # includes datetime
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)

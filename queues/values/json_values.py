@@ -1,5 +1,5 @@
-"""From JSON of strangers to the values of columns, for Arrow. It is read in linear time and within
-stated memory, or refused in one line, and nothing is converted silently.
+"""From untrusted JSON to the values of columns, for Arrow. It is read in linear time and bounded
+memory, or refused in one line, and nothing is converted silently.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import pyarrow as pa
 from tiercel.queues.errors import BadBodyError
 from tiercel.queues.values.python_values import TEXTS, decimal_for
 
-# Bound on the values in one body: not their text takes memory, but their objects.
+# Bound on the values in one body: the memory goes to their objects, not to their text.
 MAX_VALUES = 1_000_000
-# Each value is one character at least, and but for the last is followed by a comma.
+# Each value has at least one character and, except for the last, a comma behind it.
 _SURELY_FEW_BYTES = 2 * MAX_VALUES
 _WINDOW_BYTES = 64 * 1024
-# Of a number of 15 digits and a point the float has the same digits.
+# A number of 15 digits and a point is exact as a float.
 _SURELY_EXACT = 16
 _NAME_CHARACTERS = 50
 _SAID_CHARACTERS = 200
 
 
 class WrittenFloat(float):
-    """A number that a float may not hold as it was written: it has too many digits."""
+    """A number with too many digits for a float to hold it exactly."""
 
     __slots__ = ("text",)
     text: str
 
 
 def read_json(body: bytes, *, exact: bool = False) -> Any:
-    """Return the value of a body in UTF-8; raises BadBodyError, and nothing else.
+    """Return the value of a body in UTF-8; raises only BadBodyError.
 
-    With ``exact`` a number of many digits is a ``WrittenFloat``, for a decimal to be made of.
+    With ``exact`` a number of many digits is a ``WrittenFloat``, which keeps them for a decimal.
 
-    Stricter than ``json``: a name that stands twice in one object, NaN and infinity are refused. It
-    takes time in proportion to any body. A body of 16 MiB takes less than 384 MiB beside itself,
-    because one of more than MAX_VALUES values is refused before it is read.
+    Stricter than ``json``: a duplicate name in one object, NaN and infinity are refused. The time
+    is in proportion to the body. A body of 16 MiB takes less than 384 MiB in addition, because a
+    body of more than MAX_VALUES values is refused before it is read.
     """
     _refuse_too_many_values(body)
     try:
@@ -59,7 +59,7 @@ def read_json(body: bytes, *, exact: bool = False) -> Any:
 
 
 def _refuse_too_many_values(body: bytes) -> None:
-    # Marks within strings are no values, but looking for the ends of strings is seldom worth it.
+    # Marks within strings are not values, but finding the ends of strings is seldom worth it.
     if len(body) <= _SURELY_FEW_BYTES or _marks(body) <= MAX_VALUES:
         return
     if (count := _marks_outside_strings(body)) > MAX_VALUES:
@@ -70,13 +70,13 @@ def _refuse_too_many_values(body: bytes) -> None:
 
 
 def _marks(text: bytes) -> int:
-    """Count the marks that values follow: each value but the first follows one of these."""
+    """Count the marks that precede values: each value except the first follows one."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _marks_outside_strings(body: bytes) -> int:
-    # Without escapes each quote begins or ends a string. In windows, for the pieces of all of it
-    # could be gigabytes.
+    # Without escapes each quote begins or ends a string. Split in windows, as the pieces of the
+    # whole body could take gigabytes.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     count = 0
     inside = 0
@@ -115,18 +115,18 @@ _parse_exactly = json.JSONDecoder(
 ).decode
 
 
-# Returns the value for Arrow; raises one of MISFITS.
+# Converts a value for Arrow; raises one of MISFITS.
 Check = Callable[[Any], Any]
 
-# From here on it rounds to infinity.
+# Larger numbers round to infinity.
 _LARGEST_FLOAT32 = 3.4028235677973366e38
-# More digits than any column has, and some hundred zeros; a Decimal of millions would
-# take a gigabyte.
+# More than the digits of any column and some hundred zeros; a Decimal of millions would take a
+# gigabyte.
 _DECIMAL_CHARACTERS = 500
 
 
 def check_for(type_: pa.DataType) -> Check:
-    """Return a function from a value of JSON to the column's, which raises one of MISFITS."""
+    """Return a function from a JSON value to the column's value, which raises one of MISFITS."""
     if pa.types.is_list(type_):
         return _array(check_for(type_.value_type))
     if pa.types.is_integer(type_):
@@ -151,7 +151,7 @@ def _string(value: Any) -> str:
     if type(value) is not str:
         raise TypeError
     if not value.isascii():
-        value.encode()  # a lone surrogate ("\ud800") is a str, but no text
+        value.encode()  # a lone surrogate ("\ud800") is a str, but not encodable
     return value
 
 

@@ -1,12 +1,12 @@
-"""Dataclasses and pydantic models in the place of fields: columns, and a decoder that validates.
+"""Dataclasses and pydantic models instead of fields: columns, and a validating decoder.
 
 The columns are the model's fields: ``str`` is a string, ``int`` a long, ``float`` a double, and so
-on; ``X | None`` is optional, ``list[X]`` an array. ``Annotated[Decimal, "decimal(10,2)"]`` says the
-column's type where another one is wanted. Any other field of a pydantic model, such as a model
-within it, an enum or a URL, is a string: its text, or its JSON.
+on; ``X | None`` is optional, ``list[X]`` an array. ``Annotated[Decimal, "decimal(10,2)"]``
+overrides the column's type. Any other field of a pydantic model, such as a nested model, an enum or
+a URL, is a string: its text, or its JSON.
 
-A body is JSON. The model's error about it is the reason for its dead letter. pydantic is not
-imported here: the module of such a model has imported it.
+A body is JSON. If the model raises an error, that is the reason of the dead letter. pydantic is not
+imported here: the module of the model has imported it.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _DEFAULT_FIELDS = "body string"
 def fields_of(model: type[Any]) -> str:
     """Return the columns of a model, in Spark's DDL.
 
-    Raises SchemaError for a class that is no model, and for a field of a dataclass that no column
-    holds.
+    Raises SchemaError for a class that is not a model, and for a field of a dataclass whose type no
+    column has.
     """
     return ", ".join(f"`{name}` {_ddl(column)}" for name, column in _columns(model).items())
 
 
 def body_fields(fields: str | None, model: type[Any] | None, format_: Format | None) -> str:
-    """Return the columns of a body, given in DDL or by a model; by default one of text.
+    """Return the columns of a body, given in DDL or by a model; by default one text column.
 
-    Raises SchemaError, and ValueError for both.
+    Raises SchemaError, and ValueError if both are given.
     """
     if model is None:
         return fields or _DEFAULT_FIELDS
@@ -64,8 +64,8 @@ def body_fields(fields: str | None, model: type[Any] | None, format_: Format | N
 
 
 def model_decoder(model: type[Any]) -> Decoder:
-    """Return a function from a body to the values of its tuple, which raises BadBodyError and
-    nothing else. Raises SchemaError as ``fields_of``.
+    """Return a function from a body to the values of its tuple, which raises only BadBodyError.
+    Raises SchemaError as ``fields_of`` does.
     """
     columns = _columns(model)
     return _pydantic(model, columns) if _is_pydantic(model) else _dataclass(model, columns)
@@ -137,7 +137,7 @@ def _column(annotation: Any, metadata: tuple[Any, ...] = ()) -> _Column:
 
 
 def _said(metadata: tuple[Any, ...]) -> str | None:
-    """Return the type that an annotation names in DDL, or by the digits of a decimal."""
+    """Return the type that an annotation gives in DDL, or as the digits of a decimal."""
     for each in metadata:
         if isinstance(each, str):
             return each
@@ -194,7 +194,7 @@ def _pydantic(model: Any, columns: Mapping[str, _Column]) -> Decoder:
     texts = {name for name, column in columns.items() if column.type is None}
 
     def decode(body: bytes) -> list[Any]:
-        # First, for it is bounded, and stricter with names that stand twice.
+        # First, since it is bounded, and stricter with duplicate names.
         read_json(body)
         made = _validated(model, lambda: model.model_validate_json(body))
         found = made.model_dump(mode="json", include=texts) if texts else {}
@@ -210,7 +210,7 @@ def _text(value: Any) -> str | None:
 
 
 def _validated(model: type[Any], make: Callable[[], Any]) -> Any:
-    # A validator may raise anything, and a message harms itself alone.
+    # A validator may raise anything, and one message must not affect others.
     try:
         return make()
     except Exception as error:
@@ -218,10 +218,10 @@ def _validated(model: type[Any], make: Callable[[], Any]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the error of a validator in one line; of pydantic the first, with its field."""
+    """Return the error of a validator in one line; for pydantic its first error, with the field."""
     errors = getattr(error, "errors", None)
     if callable(errors):
-        # Without the input: a body may be confidential, and megabytes.
+        # Without the input: a body may be confidential, and megabytes long.
         first, *more = errors(include_url=False, include_input=False, include_context=False)
         place = ".".join(map(str, first["loc"]))
         named = f"field {place!r}: {first['msg']}" if place else str(first["msg"])

@@ -1,7 +1,7 @@
-"""Python's values for columns, and back; decimal numbers are exact, or refused.
+"""From Python values to columns, and back; decimal numbers are exact, or refused.
 
-Arrow makes 0 of a number that has some hundred zeros behind its point, and ends the process on one
-that has millions. So it is only given numbers that have as many decimals as their column.
+Arrow turns a number with some hundred zeros behind its point into 0, and crashes the process on a
+number with millions. So it only gets numbers with as many decimals as their column.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow as pa
 MISFITS = (TypeError, ValueError, ArithmeticError)
 
 _BITS_PER_DIGIT = 4
-# Without Inexact among the traps a context rounds in silence.
+# Without the Inexact trap a context rounds silently.
 _TRAPS = [InvalidOperation, Inexact]
 
 
 def decimal_for(type_: pa.Decimal128Type) -> Callable[[Any], Decimal]:
-    """Return a function from a ``Decimal`` or an integer to the same number as the column holds it.
+    """Return a function from a ``Decimal`` or an integer to the same number in the column's scale.
 
-    It takes microseconds and no memory to speak of, however many digits there are. It raises one of
+    It takes microseconds and hardly any memory, however many digits there are. It raises one of
     MISFITS for a number that would be rounded or has too many digits, and for any other value.
     """
     unit = Decimal((0, (1,), -type_.scale))
@@ -48,17 +48,17 @@ def _from_integer(value: Any, bits: int) -> Decimal:
         raise TypeError("neither a Decimal nor an integer")
     number = int(value)
     if number.bit_length() > bits:
-        raise ValueError("too many digits")  # before they are written out, which takes long
+        raise ValueError("too many digits")  # before they are written out, which takes a long time
     return Decimal(number)
 
 
-# Texts by name, such as the headers of a message.
+# Map of names to texts, such as the headers of a message.
 TEXTS = pa.map_(pa.string(), pa.string())
 MOMENT = pa.timestamp("us", tz="UTC")
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as tuples have them."""
+    """Return the values of a column as they are in tuples."""
     values: list[Any] = column.to_pylist()
     if column.type != TEXTS:
         return values
@@ -66,14 +66,14 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def python_value(column: pa.Array, row: int) -> Any:
-    """Return one value of a column as tuples have it."""
+    """Return one value of a column as it is in tuples."""
     value = column[row].as_py()
     return dict(value) if type(value) is list and column.type == TEXTS else value
 
 
 def exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts a value to one that Arrow takes as it is, or raises an error
-    in UNFIT; None if no conversion is needed.
+    """Return a function that converts a value to one that Arrow accepts unchanged, or raises an
+    error in UNFIT; None if no conversion is needed.
     """
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
@@ -104,8 +104,8 @@ def _is_moment(value: Any) -> bool:
     return type(value) is datetime
 
 
-# Tests of values that Arrow takes, in a tenth of the time that asking it takes; it is asked about
-# those that fail them.
+# Tests for values that Arrow accepts, in a tenth of the time that Arrow's own check takes, which
+# decides about values that fail them.
 SURELY: dict[pa.DataType, Callable[[Any], bool]] = {
     TEXTS: _are_texts,
     MOMENT: _is_moment,
@@ -114,7 +114,7 @@ SURELY: dict[pa.DataType, Callable[[Any], bool]] = {
 
 def _pairs(texts: Any) -> list[tuple[Any, Any]]:
     if not isinstance(texts, Mapping):
-        raise TypeError("not a mapping")  # Arrow takes pairs too, also of a name that stands twice
+        raise TypeError("not a mapping")  # Arrow accepts pairs too, even with duplicate names
     return list(texts.items())
 
 

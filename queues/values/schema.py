@@ -6,9 +6,9 @@ dictionaries in Python; put any other nested structure into a JSON string. Types
 https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 
 ``customer string?`` may be missing from a body, or null there; ``currency string DEFAULT 'EUR'``
-may be missing. Everything else must be there. That is about bodies alone: bolts may emit None.
+may be missing. All other members are required. This applies to bodies only: bolts may emit None.
 
-First the parser of this DDL, then the columns.
+The parser of this DDL comes first, then the columns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FLAT: dict[str, pa.DataType] = {
     "timestamp": MOMENT,
     "timestamp_ntz": pa.timestamp("us"),
 }
-# None of these goes back over text that it has read: the time is in proportion to the length.
+# None of these patterns backtracks: the time is in proportion to the length.
 _NAME = re.compile(r"`[^`]+`|\w+")
 _DEFAULT = re.compile(r"\bdefault\b\s*(?=\S)", re.IGNORECASE)
 _QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
@@ -117,7 +117,7 @@ def _field(column: str, ddl: str) -> ReadColumn:
 
 
 def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
-    """Split a column into its name and the rest behind a blank or a colon."""
+    """Split a column into its name and the rest after a blank or a colon."""
     text = column.strip()
     name = _NAME.match(text)
     behind = text[name.end() :] if name else ""
@@ -135,7 +135,7 @@ def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
 
 
 def _default(text: str, name: str, ddl: str) -> str:
-    """Read 'text' in single quotes, as in SQL, or a value of JSON; returns JSON."""
+    """Read 'text' in single quotes, as in SQL, or a JSON value; return JSON."""
     if match := _QUOTED.fullmatch(text):
         return json.dumps(match[1].replace("''", "'"), ensure_ascii=False)
     try:
@@ -160,7 +160,7 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
         inner = match[1].strip()
         arrays += 1
     arrow = _plain(inner)
-    # Lists of maps are not known.
+    # Lists of maps are not supported.
     if arrow is None or (arrays and arrow is TEXTS):
         raise SchemaError(
             f"unknown type {type_!r:.50} in {ddl!r:.200}; use one of {', '.join(_FLAT)}, "
@@ -173,7 +173,7 @@ def _arrow(type_: str, ddl: str) -> pa.DataType:
 
 
 def _plain(type_: str) -> pa.DataType | None:
-    """Return a type that is no array; None: it is not known."""
+    """Return a type that is not an array; None if the type is unknown."""
     if match := _DECIMAL.fullmatch(type_):
         precision = int(match[1])
         scale = int(match[2])
@@ -185,7 +185,7 @@ def _plain(type_: str) -> pa.DataType | None:
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
-# Types for which Arrow takes every value, or every value within the column's bits.
+# Types of which Arrow accepts every value, or every value within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,
@@ -218,12 +218,12 @@ class Field:
         return f"{self.name} {self.type}{optional}{default}"
 
     def takes_all(self, column: Sequence[Any]) -> bool:
-        """Return True if the types of these values leave no doubt; otherwise look at each."""
+        """Return True if the types of these values prove that all fit; else check each."""
         known = _PYTHON.get(self.arrow)
         return known is None or set(map(type, column)) <= {known, type(None)}
 
     def array(self, column: Sequence[Any]) -> pa.Array:
-        """The values for Arrow, which alone would change some in silence; raises one of UNFIT."""
+        """Convert the values for Arrow, which would change some silently; raises one of UNFIT."""
         exactly = self._exactly
         return pa.array(
             column if exactly is None else [exactly(value) for value in column], self.arrow
@@ -238,9 +238,9 @@ class Field:
         return SURELY.get(self.arrow)
 
     def fits(self, value: Any) -> bool:
-        """Return True if Arrow takes the value (or None) for this column.
+        """Return True if Arrow accepts the value (or None) for this column.
 
-        A fraction of a microsecond for the common types.
+        Takes a fraction of a microsecond for the common types.
         """
         if value is None or (self._surely is not None and self._surely(value)):
             return True
@@ -286,7 +286,7 @@ class Schema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The same columns for Arrow."""
+        """The columns as an Arrow schema."""
         return pa.schema([(field.name, field.arrow) for field in self.fields])
 
     @cached_property
@@ -295,7 +295,7 @@ class Schema:
         return any("decimal128" in str(field.arrow) for field in self.fields)
 
     def position(self, name: str) -> int:
-        """The index of a field; raises SchemaError naming the fields there are."""
+        """Return the index of a field; raises SchemaError naming the existing fields."""
         try:
             return self.names.index(name)
         except ValueError:
@@ -304,7 +304,7 @@ class Schema:
             ) from None
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise SchemaError unless ``values`` are one value (or None) of its type per field."""
+        """Raise SchemaError unless ``values`` has one fitting value (or None) per field."""
         if isinstance(values, (str, bytes)):
             raise SchemaError(
                 f"values must be a list, one value per field ({self}), not the "
@@ -322,7 +322,7 @@ class Schema:
                 )
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """The rows as one record batch; raises SchemaError for the first misfit."""
+        """Return the rows as one record batch; raises SchemaError for the first misfit."""
         columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.fields]
         if any(
             not field.takes_all(column) for column, field in zip(columns, self.fields, strict=True)
