@@ -1,4 +1,4 @@
-"""All that is in Redis: tuple trees, inboxes, counters.
+"""Everything kept in Redis: tuple trees, inboxes, counters.
 
 Step 7 of docs/one-message.md, an ack-val of 0, is in lua/apply.lua.
 

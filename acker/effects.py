@@ -1,6 +1,6 @@
 """Calls of several stores that are sent together: one round trip per server for a whole commit.
 
-A store that takes part in a commit hands out *effects*: calls that are prepared and not yet made.
+A store that takes part in a commit hands out *effects*: calls that are prepared but not yet made.
 ``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only
 if the one before replied True. Memory twins hand out ``LocalEffect``, stores in Redis
 ``RedisEffect``.
@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Effect(Protocol[T_co]):
-    """One prepared call. It may be repeated as it is: its server recognises a repeat."""
+    """One prepared call. It may be repeated unchanged: its server recognises a repeat."""
 
     def perform(self) -> T_co:
         """Make this call alone, and return its reply. Raises the errors of its store."""
@@ -39,7 +39,7 @@ class Pipeline(Protocol):
     """A connection's way to make several prepared calls in one round trip."""
 
     def perform(self, effects: Sequence[Any]) -> list[Any]:
-        """Make the calls in order; the first error is raised when all were made."""
+        """Make all calls in order, then raise the first error if there was one."""
         ...
 
     def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
@@ -48,10 +48,10 @@ class Pipeline(Protocol):
 
 
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
-    """Make all calls, with one round trip per server; returns the replies in order.
+    """Make all calls, with one round trip per server; return the replies in order.
 
-    Calls of one server take effect in the order given; calls of several servers in no order. If one
-    of them raises, the others may have taken effect or not: repeat all of them.
+    Calls of one server take effect in the order given; across servers there is no order. If
+    one call raises, the others may or may not have taken effect: repeat all of them.
     """
     replies: list[Any] = [None] * len(effects)
     together: dict[Pipeline, list[int]] = {}
@@ -75,7 +75,7 @@ def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
 
     Calls of one server that follow each other are one round trip, and one atomic step as long as
     they are small. If one raises, the calls behind it were not made, and the calls before it were:
-    repeat all of them. On several servers too, with a round trip for each change of server.
+    repeat all of them. Works across servers, with a round trip for each change of server.
     """
     replies: list[Any] = []
     for pipeline, together in groupby(effects, _pipeline_of):
@@ -92,7 +92,7 @@ def _pipeline_of(effect: Effect[Any]) -> Pipeline | None:
 
 
 def perform_singly(effects: Sequence[Effect[Any]]) -> list[Any]:
-    """As ``perform_in_turn``, with a round trip for each call."""
+    """Like ``perform_in_turn``, with a round trip for each call."""
     replies: list[Any] = []
     for effect in effects:
         replies.append(effect.perform())

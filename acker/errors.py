@@ -19,7 +19,7 @@ class AckerError(Exception):
 class RedisUnavailableError(AckerError):
     """Redis did not answer or takes no writes now.
 
-    The call may or may not have taken effect, and may be repeated as it is.
+    The call may or may not have taken effect, and may be repeated unchanged.
     """
 
 
@@ -32,4 +32,4 @@ class RedisVersionError(AckerError):
 
 
 class BadChunkError(AckerError, ValueError):
-    """Bytes in Redis are no chunk of tuples, or are damaged; nothing of them may be used."""
+    """Bytes in Redis are damaged or not a chunk of tuples; no part of them may be used."""

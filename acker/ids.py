@@ -5,9 +5,9 @@ repeats them; root ids are drawn, so that a replayed message never meets the ids
 attempt. All ids are unsigned 64-bit; array functions wrap silently, as the scalar ones do by mask.
 
 An effect that must take place once, however often the message is delivered, needs a *key*: an id
-that is the same each time. It is derived as edges are, from the identity of the message and the way
-of the tuple: at each emission from the anchor's key, the emission's position, and the bolt that
-receives it. Never from a task: a shuffle, a rebalance or another parallelism sends the tuple
+that is the same each time. It is derived as edges are, from the identity of the message and the
+path of the tuple: at each emission from the anchor's key, the emission's position, and the bolt
+that receives it. Never from a task: a shuffle, a rebalance or another parallelism sends the tuple
 elsewhere.
 
 A key is five numbers of 64 bits, its lanes: two of them are the key that bolts see. The others
@@ -17,8 +17,8 @@ have been processed (32 bits) and a digest of 32 bits, by which marks of older v
 compared. A lane is 0 where it is not known. Zeros are no key.
 
 The digest has no secret key: all spout workers would need the same one for as long as marks are
-kept. A publisher can therefore compute it, and 128 bits of BLAKE2b are enough that none finds a
-second body for the digest of another.
+kept. A publisher can therefore compute it, and 128 bits of BLAKE2b are enough that no publisher
+finds a second body with the same digest.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
 
-# Roots that share their 24 high bits, hence a bucket of the ledger: their 21 bytes each just fit a
-# 2 KiB allocation.
+# Roots that share their 24 high bits, hence a bucket of the ledger: at 21 bytes each they just fit
+# a 2 KiB allocation.
 RUN_LENGTH = 96
 _RUNS = 1 << 16
 _LOW_BITS = 40
 
 
 def mix(x: int) -> int:
-    """splitmix64's output for the state ``x``.
+    """Return splitmix64's output for the state ``x``.
 
     A bijection in which every input bit flips every output bit half the time.
     """
@@ -73,7 +73,7 @@ def mix(x: int) -> int:
 
 
 def mix_array(x: Ids) -> Ids:
-    """``mix`` of every element."""
+    """Apply ``mix`` to every element."""
     x = x + np.uint64(_GAMMA)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)
@@ -89,7 +89,7 @@ def seed(root: int, edge: int) -> int:
 
 
 def seed_array(roots: Ids, edges: Ids) -> Ids:
-    """``seed`` of every pair."""
+    """Apply ``seed`` to every pair."""
     return mix_array(roots ^ mix_array(edges))
 
 
@@ -105,7 +105,7 @@ def edge(seed: int, position: int, target: int) -> int:
 
 
 def edges(seeds: Ids, positions: Ids, targets: Ids) -> Ids:
-    """``edge`` of every triple."""
+    """Apply ``edge`` to every triple."""
     ids = mix_array(seeds ^ mix_array(positions << np.uint64(32) | targets))
     return np.where(ids == 0, np.uint64(_GAMMA), ids)
 
@@ -115,8 +115,8 @@ class RootIds:
 
     Ids of one run share a bucket of the ledger, so that roots registered together are looked up
     together. The run counts on from a random start: no two ids of one ``RootIds`` are equal within
-    a generation (of up to 6 million ids), and equal ids of two owners, one chance in 2**56 a pair,
-    are seen by ``register``.
+    a generation (of up to 6 million ids), and equal ids of two owners, one chance in 2**56 per
+    pair, are detected by ``register``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RootIds:
         self._fresh: list[int] = []
 
     def draw(self, count: int) -> list[int]:
-        """``count`` new root ids, all different."""
+        """Draw ``count`` new root ids, all different."""
         generation = int(self._clock() // self._length_s) % 256
         if generation != self._generation:
             self._generation = generation
@@ -156,7 +156,7 @@ class RootIds:
 
 
 def hash_values(key: Sequence[Any]) -> int:
-    """The 32-bit hash of a key that has its columns' types: what ``key_hash`` gives for it."""
+    """Return the 32-bit hash of a key with its columns' types, equal to ``key_hash``."""
     return mix(int.from_bytes(hashed_values(key, 8), "big")) >> 32
 
 
@@ -189,7 +189,7 @@ class Said(NamedTuple):
     """The message of a key, apart from its identity; 0 for a part that is not known.
 
     * ``content``: 128 bits of a digest of the body.
-    * ``since``: seconds since the epoch, from which on it may have been processed.
+    * ``since``: earliest time it may have been processed, in seconds since the epoch.
     * ``short``: 32 bits of a digest of the body, as marks had it before they had ``content``.
     """
 
@@ -215,13 +215,13 @@ class KeyOrigin:
         self._begun: dict[str, blake2b] = {}
 
     def key(self, identity: bytes, said: Said, stream: str) -> bytes:
-        """The lanes of a tuple on ``stream``, whose message has this identity."""
+        """Return the lanes of a tuple on ``stream`` whose message has this identity."""
         begun = self._begun.get(stream)
         if begun is None:
             begun = self._begun[stream] = _hash(self._topology, self._component, stream)
         made = begun.copy()
         made.update(identity)
-        # A spout of a user's may give any number. A small one would be taken for a short digest.
+        # A user's spout may give any number. A small one would be taken for a short digest.
         content = said.content & _CONTENT
         short = said.short or content & _DIGITS
         if 0 < content <= _DIGITS:
@@ -242,7 +242,7 @@ def has_key(keys: Keys) -> NDArray[np.bool_]:
 
 
 def said_by(lanes: bytes) -> Said:
-    """Read the lanes of a tuple about its message."""
+    """Read the message's part of a tuple's lanes."""
     third = int.from_bytes(lanes[KEY_BYTES : KEY_BYTES + 8], "little")
     content = int.from_bytes(lanes[KEY_BYTES + 8 :], "little")
     return Said(content, third & _DIGITS, third >> 32)

@@ -179,7 +179,7 @@ class OutcomeFeed(Protocol):
 class Ledger(Protocol):
     """The state of all pending tuple trees of one topology.
 
-    * Every call is safe to repeat as it is: a client that lost the reply may send it again
+    * Every call is safe to repeat unchanged: a client that lost the reply may send it again
       (redis-py does, by itself).
     * Each call is atomic for each root. A call of many roots takes effect in slices of a few
     thousand; a call that broke off may have taken effect in part, and is completed by repeating it.
@@ -264,11 +264,11 @@ class Ledger(Protocol):
         ...
 
     def fail(self, failures: Sequence[Failure]) -> int:
-        """Fail roots at once, outside any token. Returns the number that was pending."""
+        """Fail roots at once, outside any token. Return the number that was pending."""
         ...
 
     def release(self, roots: Sequence[int]) -> int:
-        """Give roots back without blame. Returns the number that was pending."""
+        """Give roots back without blame. Return the number that was pending."""
         ...
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:

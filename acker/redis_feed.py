@@ -1,4 +1,4 @@
-"""The outcome feed in Redis: one stream per shard, one reader, no thread of its own."""
+"""The outcome feed in Redis: one stream per shard, one reader, no thread."""
 
 from __future__ import annotations
 

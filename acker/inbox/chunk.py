@@ -38,7 +38,7 @@ _KEY = pa.binary(8 * LANES)
 _SHARED_TUPLES = 1_000
 _SHARED_BYTES = 64 * 1024
 
-# The types of ``queues.values.schema``, beside decimals, lists and maps of texts: each value has
+# The types of ``queues.values.schema``, besides decimals, lists and maps of texts: each value has
 # bytes of its own.
 _FLAT = {
     pa.string(),
@@ -472,7 +472,7 @@ def parcels_of(
 ) -> list[Parcel]:
     """Pack chunks, each with its number of tuples, into parcels of a bounded size.
 
-    A chunk is never cut: one that is larger has a parcel for itself.
+    A chunk is never cut: a larger one gets its own parcel.
     """
     parcels: list[Parcel] = []
     first = size = tuples = 0

@@ -65,7 +65,7 @@ from tiercel.acker.inbox.chunk import Appended, Parcel, is_line, task_of
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sender:
     """One attempt at a task that appends: a bolt task, or a spout task of one worker process, which
-    has a number of its own: see ``Inboxes.draw_sender``.
+    has its own number: see ``Inboxes.draw_sender``.
     """
 
     # Below -1 for a drawn sender, and below all that were drawn before.
@@ -98,9 +98,9 @@ class Entry:
 
 
 class Claims(NamedTuple):
-    """Bounds on what one look claims from a line."""
+    """Bounds on the tuples that one ``take`` claims from a line."""
 
-    # Tuples in all, with those that are in the task's own inbox.
+    # Tuples in all, including the ones in the task's own inbox.
     tuples: int
     # Tuples beyond these: in all no more than the task's share of the line.
     more: int = 0
@@ -108,10 +108,10 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
-    """The tuples of a claimed entry that nothing has begun."""
+    """The tuples of a claimed entry that have not been begun."""
 
     position: str
-    # Number of the first of them in the entry: they go from there to its end.
+    # Number of the first one in the entry: the rest runs from there to the end of the entry.
     first: int
     # As ``Covered.part``: the rows of the entry that are done, and this rest. Empty if nothing else
     # of the entry stays in the inbox.
@@ -165,17 +165,17 @@ class InboxFigures:
 
     tuples: int
     bytes: int
-    # False: the inbox belongs to no run, because its server lost it or it never was adopted.
+    # False: the inbox belongs to no run, because its server lost it or it was never adopted.
     adopted: bool
     # Seconds since the oldest entry that is still there was appended; 0 if there is none.
     oldest_s: float
     # Number of attempts at the task in this run.
     attempts: int
-    # Seconds since the task's process said that it lives; None: never in this run.
+    # Seconds since the last heartbeat of the task's process; None: none in this run.
     seen_s: float | None
     # Seconds for which the process has been in one call of the bolt; None: it reported no call.
     doing_s: float | None = None
-    # Where the process runs, as it reported; empty: it did not.
+    # Where the process runs, as it reported; empty: not reported.
     place: str = ""
 
 
@@ -193,12 +193,12 @@ def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
 
 NO_CLAIMS = Claims(0)
 
-# No task is in a call that lasts.
+# No task is in a long call.
 NO_CALLS: Mapping[int, float] = MappingProxyType({})
 
 
 class StaleAttemptError(Exception):
-    """Another attempt, or another run, has the inbox now: end at once, and change nothing more."""
+    """Another attempt, or another run, owns the inbox now: end at once and change nothing more."""
 
 
 class StepOrderError(ValueError):
@@ -211,7 +211,7 @@ class StepOrderError(ValueError):
 class Inbox(Protocol):
     """The inbox of one bolt task, as one attempt at the task sees it.
 
-    One thread only, but ``wake``.
+    Not thread-safe, except for ``wake``.
     """
 
     # The state that the attempt found.
@@ -278,7 +278,7 @@ class Inbox(Protocol):
     def wake(self) -> None:
         """End the ``take`` that waits, or else the next one that would, soon. Thread-safe.
 
-        Should the server be away, ``take`` ends within some seconds by itself.
+        If the server is unreachable, ``take`` ends by itself within some seconds.
         """
         ...
 
@@ -363,18 +363,18 @@ class Inboxes(Protocol):
         doing_s: Mapping[int, float] = NO_CALLS,
         place: str = "",
     ) -> list[int]:
-        """Say that the process lives and attends these tasks, {task: attempt}. ``doing_s`` has the
-        seconds for which tasks have been in one call of their bolt; ``place`` says for monitors
+        """Report that the process is alive and runs these tasks, {task: attempt}. ``doing_s`` has
+        the seconds for which tasks have been in one call of their bolt; ``place`` tells monitors
         where the process runs.
 
-        Returns the tasks that belong to another attempt or run by now.
+        Return the tasks that by now belong to another attempt or run.
         """
         ...
 
     # -- senders ---------------------------------------------------------------------------------
 
     def draw_sender(self) -> Sender:
-        """Draw a sender of a process that is no bolt task; its numbers begin at 1.
+        """Draw a sender for a process that is not a bolt task; its numbers begin at 1.
 
         An inbox knows a bounded number of drawn senders (``Bounds.senders``) and then forgets
         the oldest. A forgotten sender is STALE there from then on, because its append might be a
@@ -421,7 +421,7 @@ def is_drawn(sender: Sender) -> bool:
 
 
 def name_of(target: int) -> str:
-    """Return the name of an inbox for people."""
+    """Return the readable name of an inbox."""
     return f"{'the line of task' if is_line(target) else 'task'} {task_of(target)}"
 
 

@@ -4,7 +4,7 @@
 -- KEYS  1 .. owners: the feeds; feed i belongs to owner i. What follows is the script's own.
 -- ARGV  1 owners   2 milliseconds that entries and feeds are kept, '0': for ever. What follows is
 --       the script's own.
--- Reply none of its own: the script that follows it replies.
+-- Reply none: the script that follows it replies.
 --
 -- Must never touch a key that is not in KEYS: a cluster refuses that. An id must never become a Lua
 -- number, which is a double.

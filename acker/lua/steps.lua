@@ -3,8 +3,8 @@
 -- KEYS   the caller passes the tokens: field RUN:TASK has the newest attempt, 4 bytes; then, unless
 --        the task was only fenced, its last step, 8 bytes, the digest of that step's work, 16
 --        bytes, and the numbers of the slices applied, 2 bytes each
--- ARGV   none of its own
--- Reply  none of its own: a verdict for the script that follows
+-- ARGV   none
+-- Reply  none: a verdict for the script that follows
 --
 -- Must never go by a clock: a step may be repeated hours later. It is forgotten for a later one of
 -- its task.

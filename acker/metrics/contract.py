@@ -197,7 +197,7 @@ class Metrics(Protocol):
     def report(self, errors: Sequence[ErrorReport]) -> None:
         """Keep these errors, the newest 1000 of the topology.
 
-        A task keeps the first five errors of each ten seconds.
+        A task keeps the first five errors of every ten seconds.
 
         A window begins with the first error after the window before. All processes that a task runs
         in share it.

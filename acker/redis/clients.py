@@ -169,7 +169,7 @@ def _check_options(pool: redis.ConnectionPool) -> None:
 def check_version(client: redis.Redis) -> None:
     """Raises RedisVersionError if the server is too old, RedisRefusedError for a Sentinel.
 
-    A server that does not let itself be asked is taken as it is.
+    A server that refuses the query is accepted unchecked.
     """
     try:
         info = client.info("server")

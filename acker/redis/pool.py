@@ -226,7 +226,7 @@ def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
             except exceptions.ResponseError as error:
                 replies.append(error)
     except BaseException:
-        # Unread replies would be taken for those to the next commands.
+        # Unread replies would be taken for replies to the next commands.
         connection.disconnect()
         raise
     return replies

@@ -109,7 +109,7 @@ class OutputCollector(_Collector):
 
     @abstractmethod
     def ack(self, tup: Tuple) -> None:
-        """Say that the bolt is done with the tuple.
+        """Report that the bolt is done with the tuple.
 
         Raises AlreadyAckedError, ForeignTupleError.
         """
@@ -191,7 +191,7 @@ class ArrowCollector(_Collector):
     @property
     @abstractmethod
     def source_stream(self) -> str:
-        """The stream that they came on; empty in ``flush``."""
+        """The stream of the rows; empty in ``flush``."""
 
     @property
     @abstractmethod

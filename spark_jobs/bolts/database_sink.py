@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.database.writer import Writer
 
 _MODES = ("insert", "upsert")
-# Between two looks at a write that lasts: the timeouts of its tuples begin anew.
+# Between two looks at a long write: the timeouts of its tuples are restarted.
 _LOOK_S = 1.0
-# A write that is not answered for so long is tried over another connection: this one may be half
+# A write unanswered for this long is retried over another connection: this one may be half
 # open.
 _SILENCE_S = 60.0
 _SHORTEST_WAIT_S = 0.1
@@ -90,23 +90,23 @@ class DatabaseSink(Bolt):
 
     @property
     def table(self) -> str:
-        """The table that it writes into."""
+        """The table that the sink writes to."""
         return self._table
 
     def at(self, url: str) -> DatabaseSink:
-        """Return a sink that is this one, with another database."""
+        """Return a copy of this sink with another database."""
         moved = copy.copy(self)
         moved._url = url  # noqa: SLF001 - one of its own kind
         return moved
 
     def columns_of(self, fields: Sequence[str]) -> dict[str, str]:
-        """Return the columns that are written of a stream with these fields, with their fields."""
+        """Return the columns written for a stream with these fields, with their fields."""
         wanted = self._fields or fields
         named = wanted if isinstance(wanted, Mapping) else {field: field for field in wanted}
         return {column: field for field, column in named.items()}
 
     def row_of(self, tup: Tuple, columns: Mapping[str, str]) -> Row:
-        """Return the row that is written for a tuple. Raises KeyError for one without a field."""
+        """Return a tuple's row. Raises KeyError if the tuple lacks a field."""
         values = {column: tup[field] for column, field in columns.items()}
         lanes = tup.lanes if self.once else None
         if lanes is None:
@@ -114,7 +114,7 @@ class DatabaseSink(Bolt):
         return Row(key=lanes[:KEY_BYTES], said=said_by(lanes), values=values, item=tup)
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connects with its first tuple. Raises TopologyError for an address that is none."""
+        """Connects with its first tuple. Raises TopologyError for an invalid address."""
         self._held = []
         url = self._url or config.get("database_url")
         if not url:
@@ -130,7 +130,7 @@ class DatabaseSink(Bolt):
         self._left: list[int] = []
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
-        """Keep it until ``flush``; a tuple that lacks a field fails here. A tick writes nothing."""
+        """Keep the tuple until ``flush``; one without a field fails here. A tick writes nothing."""
         if tup.is_tick:
             collector.ack(tup)
             return
@@ -169,7 +169,7 @@ class DatabaseSink(Bolt):
     def _doubt(
         self, held: Sequence[Tuple], outcomes: Sequence[Outcome], collector: OutputCollector
     ) -> None:
-        """Warn of messages that are older than the memory."""
+        """Warn about messages that are older than the memory."""
         oldest = time.time() - self.once_retention.total_seconds()
         old = sum(
             0 < said_by(tup.lanes).since < oldest
@@ -185,7 +185,7 @@ class DatabaseSink(Bolt):
     def _written(
         self, rows: Sequence[Row], held: Sequence[Tuple], collector: OutputCollector
     ) -> list[Outcome]:
-        """Write; return what became of each. Waits for a database that is away."""
+        """Write; return the fate of each row. Waits for a database that is away."""
         until = time.monotonic() + self._patience_s
         wait_s = _SHORTEST_WAIT_S
         said = False
@@ -259,7 +259,7 @@ def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:
 
 
 def _begun(call: Callable[[], list[Outcome]]) -> Future[list[Outcome]]:
-    """Begin a call in a thread that holds no process up."""
+    """Begin a call in a thread that keeps no process alive."""
     future: Future[list[Outcome]] = Future()
 
     def run() -> None:

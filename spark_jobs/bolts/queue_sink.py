@@ -200,7 +200,7 @@ class QueueSink(Bolt):
         self._patience = timedelta(seconds=patience_secs)
         self._amqp_url = ""
         self._publisher: Publisher | None = None
-        # Queues that were made, and exchanges that were there.
+        # Queues that were made, and exchanges that exist.
         self._known: set[Place] = set()
         self._held: list[tuple[Tuple, OutgoingMessage]] = []
 
@@ -301,14 +301,14 @@ class QueueSink(Bolt):
             exchange, queue = place
             try:
                 if away is not None:
-                    # No more waiting for a broker that was waited for.
+                    # The broker was waited for already: do not wait again.
                     raise away
                 if exchange:
                     find_exchange(self._amqp_url, exchange, self._patience)
                 elif self._declare:
                     declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
                 else:
-                    # Each client of a service may have a queue of its own.
+                    # Each client of a service may have its own queue.
                     continue
                 self._known.add(place)
             except BrokerUnavailableError as error:

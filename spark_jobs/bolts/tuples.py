@@ -18,7 +18,7 @@ OPEN, ACKED, FAILED = range(3)
 
 
 class Origin:
-    """Origin of the tuples of one chunk; shared by all of them."""
+    """Origin of the tuples of one chunk, shared by all of them."""
 
     __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
 
@@ -99,17 +99,17 @@ class Tuple:
 
     @property
     def source_component(self) -> str:
-        """The component that emitted it."""
+        """The component that emitted the tuple."""
         return self.origin.component
 
     @property
     def source_stream(self) -> str:
-        """The stream that it came on."""
+        """The tuple's stream."""
         return self.origin.stream
 
     @property
     def source_task(self) -> int:
-        """The task that emitted it."""
+        """The task that emitted the tuple."""
         return self.origin.task
 
     @property

@@ -13,7 +13,7 @@ from tiercel.spark_jobs.reasons import reason_given
 
 
 class Reject(Exception):  # noqa: N818 - reads as an order: raise Reject("the customer is unknown")
-    """Raised by a bolt: its tuple can never be processed, and trying again is of no use.
+    """Raised by a bolt: its tuple can never be processed, and retrying does not help.
 
     The message at the tuple's root (or those at all its roots) fails, with this as its reason, and
     goes to the dead-letter queue at once, after its first delivery.
@@ -34,7 +34,7 @@ LONGEST_S = 30 * 24 * 3600.0
 
 
 class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater(60, "the API is busy")
-    """Raised by a bolt: its tuple cannot be processed now, and is to come again after ``seconds``.
+    """Raised by a bolt: its tuple cannot be processed now; retry it after ``seconds``.
 
     The message at the tuple's root fails, with this as its reason, and is delivered again after
     that time and not before; meanwhile it lies at the broker, and neither a worker nor a bolt holds
@@ -73,7 +73,7 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
 
 
 Verdict = Reject | RetryLater
-# The reason of a failure, and the order that goes with it.
+# The reason for a failure, and its order.
 Failing = tuple[str, Verdict | None]
 
 

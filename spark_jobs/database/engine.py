@@ -21,11 +21,11 @@ _IDLE_S = 60
 _ASKED_S = 20
 _UNHEARD_MS = 30_000
 NAME = "tiercel"
-# Of PostgreSQL: what passes. Serialization failures and deadlocks, locks that are not to be had,
+# PostgreSQL: errors that pass. Serialization failures and deadlocks, locks that are not available,
 # a server that starts, stops, has no room, cannot read its disk or may not write (the primary
 # before a failover), a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
-# Of PostgreSQL: a table, a column or a right that is not there.
+# PostgreSQL: a table, a column or a right is missing.
 _LACKING = ("42P01", "42703", "42501", "3F000")
 # Of SQLite, which has no numbers for them.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
@@ -85,7 +85,7 @@ def _parsed(url: str) -> URL:
 
 
 def passes(error: DBAPIError) -> bool:
-    """Return True for an error that no row is to blame for: it is away, or busy."""
+    """Return True for an error that no row caused: the database is away, or busy."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)
@@ -109,7 +109,7 @@ def lacks(error: DBAPIError) -> bool:
 
 
 def words_of(error: DBAPIError) -> str:
-    """Return what the database says, in one line."""
+    """Return the database's message, in one line."""
     diagnosis = getattr(error.orig, "diag", None)
     said = [getattr(diagnosis, name, None) for name in ("message_primary", "message_detail")]
     text = ": ".join(one for one in said if one) or str(error.orig)

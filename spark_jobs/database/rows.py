@@ -1,4 +1,4 @@
-"""Rows that are to be written, and what becomes of them."""
+"""Rows to write, and their fates."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Fate(Enum):
     """Fate of a row."""
 
     WRITTEN = "written"
-    # It was written before, by another delivery of its message.
+    # The row was written before, by another delivery of its message.
     REPEATED = "repeated"
     # Its key belongs to another message, which says something else.
     OTHER_MESSAGE = "other message"
-    # The database refuses it.
+    # The database refuses the row.
     REFUSED = "refused"
 
 
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Fate of one row, and in the database's words why."""
+    """Fate of one row, and the reason in the database's words."""
 
     fate: Fate
     reason: str = ""

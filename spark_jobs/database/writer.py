@@ -247,7 +247,7 @@ class Writer:
         self._connections.append(connection)
 
     def _begin_anew(self) -> None:
-        """Connect anew, and look at the tables, which may have been changed."""
+        """Reconnect, and look at the tables, which may have been changed."""
         self._puts.clear()
         self._keys = None
         self._look_at = 0.0
@@ -287,7 +287,7 @@ class Writer:
             return self._by_halves(connection, rows)
 
     def _by_halves(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
-        """As ``_all``, without the rows that the database refuses."""
+        """Like ``_all``, without the rows that the database refuses."""
         try:
             with connection.begin_nested():
                 return self._all(connection, rows)
@@ -437,7 +437,7 @@ def key_columns(table: Table) -> Sequence[str]:
 
 
 def keys_table(connection: Connection, table: Table) -> Table:
-    """Return the table of keys beside ``table``, made if it is missing."""
+    """Return the table of keys next to ``table``, made if it is missing."""
     kind = connection.dialect.name
     name = f"{_cut(table.name, _LONGEST_NAME - len(_SUFFIX), kind)}{_SUFFIX}"
     keys = Table(
@@ -464,7 +464,7 @@ def keys_table(connection: Connection, table: Table) -> Table:
 
 
 def _add_digest(connection: Connection, keys: Table) -> None:
-    """Add the column to a table of a version before, whose rows stay valid."""
+    """Add the column to a table of an earlier version, whose rows stay valid."""
     preparer = connection.dialect.identifier_preparer
     type_ = keys.c.digest.type.compile(connection.dialect)
     statement = f"ALTER TABLE {preparer.format_table(keys)} ADD COLUMN digest {type_}"

@@ -1,4 +1,4 @@
-"""``ArrowBolt``: it is given rows, and no tuples."""
+"""``ArrowBolt``: it is given rows instead of tuples."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class TupleKeys:
         }
 
     def key(self, tup: Tuple) -> bytes | None:
-        """Return the key of a tuple; None for a tick, which has no place in any order."""
+        """Return the key of a tuple; None for a tick, which is in no order."""
         stream = self._streams.get((tup.source_component, tup.source_stream))
         return None if stream is None else stream.key(tup.values)
 
@@ -118,9 +118,9 @@ def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[st
 _HEAD = struct.Struct(f">{KEY_BYTES}sdI")
 # Identity, when a tuple that has it was here last, True where it is doubtful.
 _PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
-# So often the time doubles for which successors are held.
+# Number of times that the holding time of successors doubles.
 _DOUBLINGS = 2
-# What is doubtful is awaited for so many of the first such time: longer than the longest.
+# Doubtful tuples are awaited for this many first holding times: longer than the longest one.
 DOUBTFUL_HOLDS = 8
 # A new process looks into its inbox before it gives anything up: the one before may have died of
 # what was awaited, or late.
@@ -132,7 +132,7 @@ class AwaitedPlace:
     """Of one tuple in a line."""
 
     identity: bytes
-    # When its tuple was here last.
+    # When its tuple was last here.
     seen: float
     # The same by the clock that outlives the process.
     seen_wall: float
@@ -144,15 +144,15 @@ class AwaitedPlace:
 
 @dataclass(slots=True)
 class AwaitedLine:
-    """Tuples that are awaited of one key; never empty."""
+    """Awaited tuples of one key; never empty."""
 
     # The first one comes next.
     places: deque[AwaitedPlace] = field(default_factory=deque)
-    # Since when the first one is awaited.
+    # Time from which the first one has been awaited.
     since: float = 0.0
     # The same by the clock that outlives the process.
     since_wall: float = 0.0
-    # When its successors were given back last.
+    # When its successors were last given back.
     cleared: float = 0.0
     # How often they were, while the first one was awaited.
     clearings: int = 0
@@ -187,7 +187,7 @@ class Awaited:
         self._lines: dict[bytes, AwaitedLine] = {}
 
     def __len__(self) -> int:
-        """Number of keys of which something is awaited."""
+        """Number of keys with awaited tuples."""
         return len(self._lines)
 
     def __contains__(self, key: object) -> bool:
@@ -195,11 +195,11 @@ class Awaited:
 
     @property
     def keys(self) -> Container[bytes]:
-        """The keys of which something is awaited."""
+        """The keys with awaited tuples."""
         return self._lines.keys()
 
     def first(self, key: bytes) -> bytes | None:
-        """Return the identity of what comes next of a key; None: anything may."""
+        """Return the identity of the key's next tuple; None: any tuple may be next."""
         line = self._lines.get(key)
         return None if line is None else line.places[0].identity
 
@@ -218,7 +218,7 @@ class Awaited:
         self._see(place)
 
     def done(self, key: bytes, identity: bytes) -> None:
-        """A tuple was executed and is not to come again."""
+        """A tuple was executed and will not be delivered again."""
         line = self._lines.get(key)
         place = None if line is None else _place_of(identity, line)
         if line is not None and place is not None:
@@ -261,7 +261,7 @@ class Awaited:
                     yield key
 
     def late(self) -> list[bytes]:
-        """Return the keys of which the first one has not come in time, or has not succeeded."""
+        """Return the keys whose first tuple has not come in time, or has not succeeded."""
         now = self._clock()
         return [key for key, line in self._lines.items() if now >= self._until(line)]
 
@@ -271,7 +271,7 @@ class Awaited:
         line.since = line.cleared = self._clock()
 
     def lapse(self) -> list[bytes]:
-        """Wait no longer for what has not come in time; returns the keys of that."""
+        """Stop waiting for tuples that have not come in time; return their keys."""
         now = self._clock()
         late = self.late()
         for key in late:
@@ -303,7 +303,7 @@ class Awaited:
         )
 
     def load(self, dumped: bytes) -> None:
-        """Take over what an earlier process awaited. Raises ValueError for what is no dump."""
+        """Take over the lines of an earlier process. Raises ValueError for an invalid dump."""
         now, wall = self._clock(), self._wall()
         at = 0
         while at < len(dumped):

@@ -74,7 +74,7 @@ class _Calls:
     def __init__(self, bolt: BatchBolt, record: Record) -> None:
         self._bolt = bolt
         self._record = record
-        # What the bolt said of tuples in the call that raised: more than the exception can.
+        # Failures that the bolt reported in the call that raised: more than the exception can say.
         self._said: Mapping[int, Failing] = {}
 
     def execute(self, batch: Batch) -> None:
@@ -102,7 +102,7 @@ class _Calls:
         collector = BatchRecorder(record, batch.tuples)
         began = time.perf_counter_ns()
         try:
-            # A list of its own: the bolt may sort it.
+            # A separate list: the bolt may sort it.
             self._bolt.execute_batch(list(batch.tuples), collector)
         except BaseException:
             collector.undo()

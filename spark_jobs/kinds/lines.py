@@ -41,7 +41,7 @@ class OpenLine:
         self._new: list[Call] = []
         # Number of tuples that wait.
         self.held = 0
-        # Number of those for which a place may be all that is missing.
+        # Number of waiting tuples that may lack nothing but a place.
         self.crowd = 0
 
     @property
@@ -61,13 +61,13 @@ class OpenLine:
         self._new.append(call)
 
     def leave(self, room: int) -> list[Call]:  # noqa: ARG002 - for those with a limit
-        """Take out those that may begin now. Call it in every turn, also without room."""
+        """Take out the calls that may begin now. Call it in every turn, even without room."""
         new = self._new
         self._new = []
         return new
 
     def over(self) -> list[Call]:
-        """Hand out those that end without having begun: their error says why."""
+        """Hand out the calls that end without having begun: their error says why."""
         return []
 
     def withdraw(self, which: Callable[[Call], bool]) -> None:
@@ -88,16 +88,16 @@ log = logging.getLogger(__name__)
 
 # All values together, in one task: half of what an inbox holds.
 MOST_HELD = 10_000
-# What waits for less is not worth telling.
+# Shorter waits are not worth reporting.
 _TELL_S = 0.1
 _RETRY_S = 0.1
-# Parts of a message's timeout, so that one call may fail.
+# Fractions of a message's timeout, so that one call may fail.
 _TELLS_PER_TIMEOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineSettings:
-    """Everything that the line of one task knows of its bolt."""
+    """Everything that the line of one task knows about its bolt."""
 
     task: int
     # The limit's value of a tuple.
@@ -192,7 +192,7 @@ class LimitLine(OpenLine):
         return [*super().leave(room), *beginning]
 
     def over(self) -> list[Call]:
-        """Hand out those that come again later."""
+        """Hand out the calls whose tuples are delivered again later."""
         over = self._over
         self._over = []
         return over

@@ -81,7 +81,7 @@ class CallsInOrder(InOrder):
         return taken
 
     def _given_up(self) -> StepInput | None:
-        """Return the step that gives back tuples that have waited for too long."""
+        """Return the step that gives back tuples that have waited too long."""
         order = self._order
         backlog = self._attempt.backlog
         busy = self._gate.busy

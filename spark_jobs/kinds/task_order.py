@@ -39,11 +39,11 @@ _HOLD_PART = 0.25
 # begun again by then, and the messages that it had have come once more.
 _TIMEOUTS = 2.0
 _PATIENCE_S = 60.0
-# Where a spout of the user's own replays, it is so many of them: its successors are held.
+# Where a user's own spout replays, it is this many timeouts: its successors are held.
 _PATIENCE_PART = 0.5
-# What waits for less is not worth telling.
+# Shorter waits are not worth reporting.
 _LOOK_S = 0.1
-# Parts of a message's timeout, so that one call may fail.
+# Fractions of a message's timeout, so that one call may fail.
 _TELLS_PER_TIMEOUT = 3
 
 
@@ -67,12 +67,12 @@ class TaskOrder:
         self.held: set[bytes] = set()
 
     def __bool__(self) -> bool:
-        """True if something is awaited."""
+        """True if a tuple is awaited."""
         return bool(self._awaited)
 
     @property
     def next_at(self) -> float | None:
-        """Time at which something changes although no tuple comes."""
+        """Time of the next change that needs no new tuple."""
         return self._awaited.next_at(self.held) if self._awaited else None
 
     def tell_at(self, moment: float | None) -> float | None:
@@ -82,7 +82,7 @@ class TaskOrder:
         return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
-        """Tell the spouts of tuples that wait, unless the key that they wait for is ``busy``."""
+        """Report waiting tuples to the spouts, unless the key that they wait for is ``busy``."""
         if self._awaited:
             self._apart.look(lambda: self._waiting_in(backlog, busy))
 
@@ -270,7 +270,7 @@ class TaskOrder:
 
 
 class OrderedBacklog(Backlog):
-    """``Backlog`` of which steps take only what may begin."""
+    """``Backlog`` from which steps take only tuples that may begin."""
 
     def __init__(self, done: Mapping[str, bytes], order: TaskOrder) -> None:
         super().__init__(done)
@@ -339,7 +339,7 @@ class SetApart:
         self._ledger = ledger
         self._clock = clock
         self._tells_s = None if timeout_s is None else timeout_s / _TELLS_PER_TIMEOUT
-        # Those that were told of and still wait.
+        # Reported tuples that still wait.
         self._told: set[int] = set()
         self._look_at = float("-inf")
         self._tell_all_at = float("-inf")
@@ -382,7 +382,7 @@ def _held_and_failed(record: Record) -> Iterator[Tuple]:
 
 
 def _comes_again(done: Done, row: int) -> bool:
-    """Return True if a tuple failed and its message comes again, in its place.
+    """Return True if a tuple failed and its message is delivered again, in its place.
 
     Who raises ``RetryLater`` has it come later than its successors, and what is rejected never
     comes.
@@ -430,7 +430,7 @@ class OrderGate:
         self._order = order
         # Keys of calls that have begun and whose step has not left.
         self.busy: set[bytes] = set()
-        # Keys of those that were passed over in this look.
+        # Keys of the calls that were passed over in this look.
         self._passed: set[bytes] = set()
         # Keys of calls that have ended since a step left.
         self._over: list[bytes] = []
@@ -477,7 +477,7 @@ class OrderGate:
         return key is not None and order.awaits(key) and order.comes_next(key, call.tup)
 
     def in_turn(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-        """Part calls into those that may be under way at once, and others."""
+        """Split calls into the ones that may be under way at once, and the others."""
         keys: set[bytes] = set()
         chosen: list[Call] = []
         others: list[Call] = []

@@ -39,7 +39,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(field: bytes) -> Key:
-    """The key that ``encode_key`` made this of."""
+    """Decode a key."""
     plain = _loads(field.decode())
     key: Key = (
         tuple(map(_bytes_or_plain, plain)) if isinstance(plain, list) else _bytes_or_plain(plain)
@@ -67,7 +67,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def decode_value(raw: bytes) -> Any:
-    """The value that ``encode_value`` made this of; a new object at each call."""
+    """Decode a value; every call returns a new object."""
     return _object(_loads(raw.decode()))
 
 
@@ -124,7 +124,7 @@ def _is_tag(plain: dict[str, Any]) -> bool:
 
 
 UNREADABLE = "unreadable"
-# Raised by what a stranger has written there.
+# Errors raised for bytes that another program has written there.
 _STRANGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 

@@ -64,7 +64,7 @@ class KeyValueState:
     # -- for bolts ---------------------------------------------------------------------------------
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value, a new object each time; ``default`` if there is none."""
+        """Return the value, a new object each time; ``default`` if there is none."""
         raw = self._current(self._field(key))
         return default if raw is None else decode_value(raw)
 
@@ -108,8 +108,8 @@ class KeyValueState:
         return total
 
     def iterate(self) -> Iterator[tuple[Key, Any]]:
-        """The entries of this task, in no order; reads all of the component's, so it takes a while
-        where there are many.
+        """Return the entries of this task, in no order. Reads all of the component's, so it takes a
+        while where there are many.
 
         Over all tasks each entry comes once: at the task to which a fields grouping on the key
         sends it. Entries may be put, deleted and incremented meanwhile; one that is new since the
@@ -171,7 +171,7 @@ class KeyValueState:
                 self._writes[field] = earlier
 
     def forget(self) -> None:
-        """Drop everything that was written."""
+        """Drop all writes."""
         self._writes.clear()
         self.marks.clear()
 

@@ -126,7 +126,7 @@ class MemoryStateStore:
 
 
 class MemoryStateTurn:
-    """``StateTurn`` in this process; a commit is atomic, so none is ever left half done."""
+    """``StateTurn`` in this process; commits are atomic, so none is ever left half done."""
 
     def __init__(
         self, component: _MemoryComponent, task: _Task, clock: Callable[[], float]

@@ -84,7 +84,7 @@ class StateKeys:
 
 @lru_cache(maxsize=64)
 def _numbered(prefix: str, count: int) -> list[str]:
-    """Names that a step needs by the thousand: made once per process."""
+    """Names that a step needs by the thousand; made once per process."""
     return [f"{prefix}:{number:x}" for number in range(count)]
 
 
@@ -187,7 +187,7 @@ class MarkShard:
         return self._take_back(keys, args, _remembered, "take back the applied tuples")
 
     def age(self, retention_s: int) -> RedisEffect[bool]:
-        """Let the clock of the marks run on, and forget old ones in the next buckets."""
+        """Advance the clock of the marks, and forget old ones in the next buckets."""
         pass_s = min(max(retention_s / 10, _SHORTEST_PASS_S), _LONGEST_PASS_S)
         first = self._sweep
         after = first + min(_BUCKETS, math.ceil(_BUCKETS * AGED_EVERY_S / pass_s))
@@ -421,7 +421,7 @@ def _values(reply: Any) -> list[bytes | None]:
 
 
 def _pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Read fields and values that come in turn."""
+    """Read alternating fields and values."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 

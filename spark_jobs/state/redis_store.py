@@ -62,7 +62,7 @@ def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskShards:
-    """The shards, as one bolt task has them."""
+    """The shards, as one bolt task sees them."""
 
     mine: Sequence[StateShard]
     # The number of its home shard.
@@ -72,7 +72,7 @@ class TaskShards:
 
 
 class RedisStateStore:
-    """``StateStore`` beside the ledger, on its servers and in its shards.
+    """``StateStore`` next to the ledger, on its servers and in its shards.
 
     Connects on its first call.
     """

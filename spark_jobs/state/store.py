@@ -144,7 +144,7 @@ class StateStore(Protocol):
         ...
 
     def age(self, component: str, retention_s: int) -> None:
-        """Let the clock of the marks run on, and forget some marks that are older than this.
+        """Advance the clock of the marks, and forget some marks that are older than this.
 
         The driver calls it every ``AGED_EVERY_S`` while the topology is active. Then a mark goes at
         most a tenth of its retention, and two minutes, after that is over; where a tenth is more
@@ -173,7 +173,7 @@ class StateStore(Protocol):
         ...
 
     def count(self, component: str) -> int:
-        """Count the entries that are there now; one call per shard, however many there are."""
+        """Count the current entries; one call per shard, however many entries there are."""
         ...
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ def encode_suspects(suspects: Sequence[Suspect]) -> bytes:
 
 
 def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
-    """The suspects written by ``encode_suspects``; raises ValueError for anything else."""
+    """Decode suspects from ``encode_suspects``; raises ValueError for anything else."""
     try:
         return tuple(_suspect(**fields) for fields in json.loads(content))
     except (TypeError, RecursionError) as error:
@@ -131,7 +131,7 @@ class CaseBook(Protocol):
         ...
 
     def begin(self, token: Token, case: Case) -> None:
-        """Replace the case as a whole, for an attempt that begins."""
+        """Replace the whole case, for an attempt that begins."""
         ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
@@ -148,7 +148,7 @@ class CaseBook(Protocol):
         ...
 
     def forget(self) -> None:
-        """Delete all cases, once their failures were told. Idempotent."""
+        """Delete all cases, once their failures were reported. Idempotent."""
         ...
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ class ExecutionNotes:
 
 
 class Lookout:
-    """Looks at one bolt task, from the watchdog's thread."""
+    """Watches one bolt task, from the watchdog's thread."""
 
     def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
         self,
@@ -173,7 +173,7 @@ class Lookout:
         )
 
     def lasts(self, doing: Doing) -> None:
-        """Begin the timeouts of all that waits behind a tuple anew, once for each tree.
+        """Restart the timeouts of all tuples that wait behind one, once for each tree.
 
         They would end with the tuple's own, before its process is replaced, and blame messages
         that did nothing: a message that hangs would take its neighbours along into the

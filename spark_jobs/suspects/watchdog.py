@@ -70,24 +70,24 @@ class CallLimit(NamedTuple):
 class Watched(Protocol):
     """One bolt task, as the watchdog's thread sees it."""
 
-    # None: that of the watchdog.
+    # None: the watchdog's limit.
     @property
     def limit(self) -> CallLimit | None: ...
 
     def doing(self) -> Doing | None:
-        """Return the call that is under way; None: none of the user's."""
+        """Return the call that is under way; None: no call of the user's code."""
         ...
 
     def lasts(self, doing: Doing) -> None:
-        """It has done the same for half of the limit. Called once for each ``doing``."""
+        """The call has lasted for half of the limit. Called once for each ``doing``."""
         ...
 
     def renew(self, doing: Doing) -> None:
-        """It is at work, and may be for long: what waits for it shall not time out meanwhile."""
+        """The task is in a call that may be long: tuples behind it must not time out meanwhile."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """It did the same for ``limit_s`` seconds; the process ends soon after this returns."""
+        """The call lasted ``limit_s`` seconds; the process ends soon after this returns."""
         ...
 
 
@@ -113,7 +113,7 @@ IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)
 
 
 class Watchdog:
-    """Looks at the bolt tasks of this process, from one thread of its own.
+    """Looks at the bolt tasks of this process, from its own thread.
 
     Costs their work nothing.
     """
@@ -129,7 +129,7 @@ class Watchdog:
         """``part`` is called with the task that hangs, before the process ends: time for the
         other ones to finish.
 
-        ``limit`` is that of tasks without one of their own; where neither is, nothing is looked at.
+        ``limit`` is for tasks without their own; with neither, a task is not watched.
         """
         usual = CallLimit(limit.total_seconds()) if limit else None
         self._watched = [(one, mine) for one in watched if (mine := one.limit or usual) is not None]

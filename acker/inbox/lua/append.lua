@@ -10,7 +10,7 @@
 -- Must never remember a part of a number that it did not append, nor take an append of a drawn
 -- sender that was forgotten: it may be a repeat.
 
--- Forget the first half of the drawn senders, which are those with the lowest numbers.
+-- Forget the first half of the drawn senders, the ones with the lowest numbers.
 local function forget_senders()
   local drawn = {}
   for _, sender in ipairs(redis.call('HKEYS', KEYS[3])) do

@@ -86,7 +86,7 @@ class Loop(Protocol):
 
 
 class ProcessLoop:
-    """``Loop`` in a thread of its own."""
+    """``Loop`` in its own thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -214,7 +214,7 @@ def _say_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 class BlockedLook:
-    """Looks at a loop from a thread of its own, twice per second."""
+    """Looks at a loop from its own thread, twice per second."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class ThreadCalls:
     """
 
     def __init__(self, component: str, outputs: Outputs, most: int) -> None:
-        """At most so many threads; ``outputs`` are for checks alone."""
+        """Use at most this many threads; ``outputs`` are only for checks."""
         self._component = component
         self._most = most
         self._outputs = outputs

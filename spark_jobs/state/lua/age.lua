@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Let the clock of the marks run on in one shard, and forget old marks in some buckets. Begins with
+-- Advance the clock of the marks in one shard, and forget old marks in some buckets. Begins with
 -- clock.lua.
 --
 -- KEYS   run: see redis_keys.py; buckets to look through

@@ -1,4 +1,4 @@
--- Prelude of remember.lua and age.lua: the clock of the marks. Has no KEYS, ARGV or reply of its own.
+-- Prelude of remember.lua and age.lua: the clock of the marks. No KEYS, ARGV or reply.
 
 -- Returns the seconds that this memory has run: those between calls, ten at most each time. A
 -- clock that jumps, and a topology that does not run, make no mark older.

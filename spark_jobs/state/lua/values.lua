@@ -1,4 +1,4 @@
--- Prelude of begin.lua and read.lua: reads values. Has no KEYS, ARGV or reply of its own.
+-- Prelude of begin.lua and read.lua: reads values. No KEYS, ARGV or reply.
 
 -- Returns the values as they are, and what takes them back: nothing if not ``through`` the undo
 -- log.
