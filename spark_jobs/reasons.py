@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 
 from tiercel.acker.ledger import REASON_LENGTH
 
-# Of a traceback. The last lines say most, the first ones where it began.
+# Characters of a traceback. Its last lines say most, its first lines where it began.
 LONGEST = 8_000
 _HEAD = 2_000
 
@@ -55,7 +55,7 @@ def is_users(module: str, file: str) -> bool:
 def user_traceback(error: BaseException) -> str:
     """Return the traceback of an error, its causes included, from the user's first line on.
 
-    Of a long one the middle is left out.
+    The middle of a long traceback is left out.
     """
     first = error.__traceback__
     while first is not None and _is_ours(_module(first.tb_frame)):

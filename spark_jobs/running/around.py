@@ -36,7 +36,7 @@ class Around:
     ledger: Ledger | None
     state: StateStore | None
     counting: Counting
-    # Settings that bolts are given beside their own: addresses.
+    # Settings that bolts are given besides their own: addresses.
     config: Mapping[str, Any]
     # Signs the snapshots of the run.
     key: bytes
@@ -49,7 +49,7 @@ class Around:
     # For bolts with calls under way: the loop of the coroutines, and what runs others in threads.
     loop: Loop = field(default_factory=ProcessLoop)
     threads: Callable[[str, Outputs, int], Caller] = ThreadCalls
-    # Of the bolts that have a rate limit, by component.
+    # Rate limits of the bolts that have one, by component.
     limits: Mapping[str, RateLimits] = field(default_factory=dict)
     # Seconds between two ticks, by component.
     ticks: Mapping[str, float] = field(default_factory=dict)
