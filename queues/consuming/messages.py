@@ -1,6 +1,4 @@
-"""The open messages of one channel, and how each is settled: acked, rejected after its back-off, or
-moved to another queue by copy.
-"""
+"""The open messages of one channel, each acked, rejected after its back-off, or moved by copy."""
 
 from __future__ import annotations
 
@@ -50,8 +48,7 @@ class AckBook:
         self._low = 1
         self._open: set[int] = set()
         self._finished: list[int] = []
-        # Tags that the broker considers unsettled: of its newest consumer, and of the one before
-        # it.
+        # Tags that the broker considers unsettled: of its newest consumer, and of the previous one.
         self._newest: set[int] = set()
         self._before: set[int] = set()
 

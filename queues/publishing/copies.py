@@ -72,7 +72,7 @@ class DeadLetterWriter:
     def copy(
         self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
     ) -> None:
-        """Copy a message; ``done`` is called once, on another thread, with None when the
+        """Copy one message; ``done`` is called once, on another thread, with None when the
         dead-letter queue has the copy.
         """
         if self._outlet is None or self._outlet.error is not None:
@@ -204,7 +204,7 @@ class DelayWriter:
         failures: int,
         done: Callable[[QueuesError | None], None],
     ) -> None:
-        """Copy a message with its ``failures``: to RabbitMQ the copy is a new message.
+        """Copy one message with its ``failures``: to RabbitMQ the copy is a new message.
 
         ``done`` is called once, with None when a delay queue has the copy; on another thread if the
         copy was sent.
