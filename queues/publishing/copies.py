@@ -204,10 +204,8 @@ class DelayWriter:
         failures: int,
         done: Callable[[QueuesError | None], None],
     ) -> None:
-        """Copy one message with its ``failures``: to RabbitMQ the copy is a new message.
-
-        ``done`` is called once, with None when a delay queue has the copy; on another thread if the
-        copy was sent.
+        """Copy one message with its ``failures``: to RabbitMQ the copy is a new message. ``done``
+        is called once, with None when a delay queue has the copy; on another thread if it was sent.
         """
         published = published_headers(message.exchange, message.routing_key)
         copy = delay_properties(message.properties, failures, published, self._address.user)
