@@ -99,7 +99,7 @@ NO_SERVER := $(wildcard tests/integration/spark_jobs/test_spark_*.py) $(addprefi
 	workers/test_monitor_connections.py workers/test_monitor_strangers.py)
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=4 $(BY_FILE) tests/integration $(NO_SERVER:%=--ignore=%)
+	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration $(NO_SERVER:%=--ignore=%)
 	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
