@@ -112,7 +112,7 @@ def test_options_of_any_stream_are_not_the_sinks():
     [
         ({"queue": "a", "exchange": "b"}, "write either queue, or exchange and routingKey"),
         ({"queue": "a", "mandatory": "yes"}, "mandatory is true or false, not 'yes'"),
-        ({"queue": "a", "mandatory": "false", "unroutableQueue": "b"}, "does not say what"),
+        ({"queue": "a", "mandatory": "false", "unroutableQueue": "b"}, "does not report messages"),
         ({"queue": "a", "fields": "b"}, "no option 'fields' to write rabbitmq with"),
     ],
 )
