@@ -242,7 +242,7 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
             r"takes a string, bytes or field\(\"name\"\) as the body, not 7",
         ),
         ({"queue": "q", "exchange": "e"}, "to a queue or to an exchange, not to both"),
-        ({"queue": "q", "routing_key": "k"}, "that of a queue is its name"),
+        ({"queue": "q", "routing_key": "k"}, "for an exchange only"),
         ({"exchange": 7}, "7 is no name of an exchange"),
         ({"exchange": "e", "routing_key": "k" * 256}, "is no routing key: use 0 to 255 bytes"),
         ({"queue": "q", "priority": 300}, "priority is a number from 0 to 255, not the int 300"),

@@ -144,7 +144,7 @@ def test_a_tuple_that_does_not_come_again_is_waited_for_and_then_given_up(caplog
         assert cluster.pending("spout") == 2
         cluster.advance_time(1)
         assert cluster.acked("spout") == [1, 2]
-    assert "has not come again" in caplog.text
+    assert "was not delivered again" in caplog.text
 
 
 class Later(BasicBolt):
