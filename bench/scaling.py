@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Time for which a step executes before it commits, and most tuples in it: ``running/slices``.
+# Time for which a step executes before it commits, and most tuples in it: ``running/step``.
 _STEP_US = 20_000.0
 _LARGEST_STEP = 8_000
 _TUPLE_BYTES = 30

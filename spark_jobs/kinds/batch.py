@@ -21,8 +21,7 @@ from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.slices import Slices
-from tiercel.spark_jobs.running.step import Execution, May, Step
+from tiercel.spark_jobs.running.step import Execution, May, Slices, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.bolt_settings import Batching
 

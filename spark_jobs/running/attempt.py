@@ -33,9 +33,8 @@ from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, arriva
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
-from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Execution, May, Step, StepSetup
+from tiercel.spark_jobs.running.step import Done, Execution, May, Slices, Step, StepSetup
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.graph import behind, line_at

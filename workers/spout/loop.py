@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
-from tiercel.spark_jobs.running.slices import Spacing
+from tiercel.spark_jobs.running.step import Spacing
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
