@@ -79,7 +79,7 @@ class Actions:
                 ui.notify(f"{_put_back(moved)} into {queue}", type="positive")
                 if chosen is not None and moved < len(chosen):
                     ui.notify(
-                        f"{len(chosen) - moved} of the chosen ones were not there any more",
+                        f"{len(chosen) - moved} of the chosen letters were no longer there",
                         type="warning",
                     )
             await done()
@@ -149,7 +149,7 @@ async def _tried(
         log_action(action, target, f"failed: {error}", origin)
         ui.notify(printable(redact(str(error)), kept="\n"), type="negative", multi_line=True)
         return None
-    # None: the monitor is ending, while its threads go on for a moment.
+    # None: the monitor is stopping, and did not wait for the thread.
     log_action(action, target, "not waited for" if result is None else outcome(result), origin)
     return result
 
@@ -174,9 +174,9 @@ class TokenPrompt:
                 )
 
     async def let(self, does: str, says: str, action: Callable[[], Awaitable[None]]) -> None:
-        """Run the action if the token is given, now or before.
+        """Run the action if the token is given now, or was given before.
 
-        ``does`` names the action in a word or two, ``says`` describes its effect.
+        ``does`` is a short name of the action, ``says`` describes its effect.
         """
         if self._given or await self._ask(does, says):
             await action()
@@ -195,7 +195,7 @@ class TokenPrompt:
             self._input.error = None
 
     def _try(self) -> None:
-        """Check the token that was typed. A wrong one stays in the field, to be corrected."""
+        """Check the typed token. A wrong one stays in the field, to be corrected."""
         if not self._asking:
             return
         refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))

@@ -44,7 +44,7 @@ CHARTS = (
 
 
 def chart_of(kind: ChartKind, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return times and lines; a value is None where a server did not answer.
+    """Return times and lines; a value is None if a server did not answer.
 
     If there are too many samples, several become one point with their maximum; if there are too
     many lines, the highest are shown.
@@ -87,7 +87,7 @@ GAP_Y = 20
 _MARGIN = 6
 _NAME_LENGTH = 22
 _STREAM_LENGTH = 14
-# How far an edge bends below the line between its ends, to pass other layers, or a parallel edge.
+# How far an edge bends down, to pass other layers, or a parallel edge.
 _DETOUR = 74
 _BESIDE = 30
 
@@ -101,7 +101,7 @@ def layers(overview: Overview) -> Columns:
     """Return the columns: spouts first, then each bolt to the right of all its sources, at their
     height.
 
-    On a cycle the edges that close it go backwards.
+    Edges that close a cycle go backwards.
     """
     depth = _depths(overview)
     columns: Columns = [[] for _ in range(1 + max(depth.values(), default=0))]
@@ -177,7 +177,7 @@ def graph_of(overview: Overview) -> dict[str, Any]:
 def _detours(overview: Overview, layer_of: dict[str, int]) -> list[float]:
     """Return how far each edge bends below its ends.
 
-    It bends around the columns that it passes, back on a cycle, and away from parallel edges.
+    An edge bends to pass columns in between, to close a cycle, and to avoid parallel edges.
     """
     seen: dict[tuple[str, str], int] = {}
     found = []
@@ -210,7 +210,7 @@ def _edge(row: EdgeRow, corners: dict[str, _Point], detour: float) -> dict[str, 
 
 
 def _edge_label(stream: str, a_second: float) -> str:
-    """Return the label; no rate without traffic, which would clutter a large topology."""
+    """Return the label. Rates of zero are left out: they would clutter a large topology."""
     name = "" if stream == "default" else _cut(stream, _STREAM_LENGTH)
     rate = f"{per_second(a_second)}/s" if a_second else ""
     return ": ".join(part for part in (name, rate) if part)

@@ -99,13 +99,13 @@ def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
 
 
 def _tasks_shown(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return all tasks; if too many, the ones without a process or furthest behind."""
+    """Return all tasks; if there are too many, first tasks without a process, then by age."""
     if len(rows) <= _TASKS_SHOWN:
         return rows
     return sorted(rows, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
 
 
-# Vue shows any value as text.
+# Vue shows values as text, never as markup.
 _BODY_CELL = """
 <q-td :props="props">
   <div>{{ props.value }}</div>
@@ -125,9 +125,10 @@ def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None)
 
 
 class LetterList:
-    """The section about the dead letters of one queue at a time.
+    """The section of dead letters; shows one queue at a time.
 
-    Reasons are public; bodies are shown once the token was given, as they were at that time.
+    Reasons are public. Bodies need the token, and are shown for the letters that were there when it
+    was given.
     """
 
     def __init__(self, actions: Actions, cache: DeadLetterCache) -> None:
@@ -164,10 +165,10 @@ class LetterList:
         if chosen is None:
             return
         listing = await run.io_bound(self._cache.listed, chosen, depth)
-        # None: the server is ending. The operator may have chosen another queue meanwhile.
+        # None: the server is stopping. The operator may have chosen another queue meanwhile.
         if listing is not None and chosen == self._queue.value:
             self._show(listing.letters)
-            more = f"{count(depth)}, of which the oldest {SHOWN} are shown" if depth else ""
+            more = f"the oldest {SHOWN} of {count(depth)}" if depth else ""
             many = more if (depth or 0) > SHOWN else ""
             none = "" if listing.letters else "there are none"
             self._note.set_text(printable(listing.problem or many or none))
@@ -183,7 +184,7 @@ class LetterList:
         return button.classes("px-2").props(f'data-testid="{key}"')
 
     def _show(self, letters: Sequence[DeadLetter]) -> None:
-        """Show letters, keeping the selection; equal letters are told apart by their number."""
+        """Show letters, keeping the selection; a number tells letters with the same id apart."""
         seen: Counter[str] = Counter()
         keyed: dict[str, DeadLetter] = {}
         rows: list[Cells] = []
@@ -201,7 +202,7 @@ class LetterList:
         self._offer_buttons()
 
     def _offer_buttons(self) -> None:
-        """Show the buttons that would have an effect, labelled with it."""
+        """Show the buttons that would have an effect, and the effect as their label."""
         chosen = len(self._chosen())
         hidden = any(letter.id not in self._opened for letter in self._letters.values())
         self._look_button.set_visibility(hidden)
@@ -255,8 +256,9 @@ _FAULTS = TableKind("Its errors", FAULTS.without("component").columns)
 
 
 class ComponentSide:
-    """The panel beside the page, or over it on a phone, as live as the page: what a component does
-    now, its tasks, its errors.
+    """The panel of one component: its current work, tasks and errors, as live as the page.
+
+    It opens beside the page, or over it on a phone.
     """
 
     def __init__(self, tracebacks: TracebackDialog) -> None:
@@ -308,7 +310,7 @@ class ComponentSide:
             self._spout_tasks.rows = rows_of(_SPOUT_TASKS, places[:_TASKS_SHOWN])
         self._ways.set_text(printable(_ways(self._name, seen)))
         faults = [fault for fault in seen.faults if fault.component == self._name]
-        # The dialog of tracebacks asks the row for its component.
+        # TracebackDialog reads the component from the row.
         rows = rows_of(_FAULTS, faults)
         self._faults.rows = [row | {"component": self._name} for row in rows]
 
@@ -317,7 +319,7 @@ class ComponentSide:
 
 
 def _bolt_doing(row: BoltRow, seen: Overview) -> str:
-    """Describe in lines what a bolt is doing now."""
+    """Describe the current work of a bolt, in lines."""
     speed = seen.flow.of(row.name)
     lines = [
         f"executes {per_second(speed.a_second)} tuples per second"
@@ -340,7 +342,7 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
 
 
 def _spout_doing(row: SpoutRow, seen: Overview) -> str:
-    """Describe in lines what a spout is doing now."""
+    """Describe the current work of a spout, in lines."""
     speed = seen.flow.of(row.name)
     lines = [
         f"{per_second(speed.a_second)} messages complete per second"
@@ -359,7 +361,7 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
 
 
 def _ways(name: str, seen: Overview) -> str:
-    """Name the components that its tuples come from and go to."""
+    """Name the components that a component's tuples come from and go to."""
     sources = [
         f"{row.edge.source} ({row.edge.stream}, {row.edge.grouping})"
         for row in seen.edges

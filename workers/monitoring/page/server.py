@@ -45,8 +45,8 @@ _ALWAYS = {
 }
 _NOTHING = "default-src 'none'; frame-ancestors 'none'"
 # Vue compiles the templates of tables in the browser, which is eval; Quasar and ECharts set
-# styles. Neither turns text into a script: a script in the page has the nonce of its answer, or is
-# a file of ours.
+# styles. Neither turns text into a script: each script in the page has the nonce of its answer, or
+# is one of our files.
 _PAGE = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' "
     "'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
@@ -76,8 +76,8 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
         server_header=False,
     )
     server = uvicorn.Server(config)
-    # While it serves, uvicorn handles signals itself, and raises them again at its end. This is for
-    # a signal that comes earlier.
+    # While it serves, uvicorn handles signals itself, and raises them again when it stops. This
+    # handler is for a signal that arrives earlier.
     on_signals(lambda: setattr(server, "should_exit", True))
     sampler.start()
     host, port = listener.getsockname()[:2]
@@ -91,7 +91,7 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address. Raises UsageError if it is taken or not of this machine."""
+    """Listen on an address. Raises UsageError if it is taken, or not an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,7 +109,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A watcher of its own, so that scrapes and the page do not wait for each other.
+    # A separate watcher, so that scrapes and pages do not wait for each other.
     scrape = Scrape(registry_of(Watcher(addresses)))
     rooms = Rooms()
     cache = DeadLetterCache(addresses.amqp_url or "")
@@ -118,7 +118,7 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     async def metrics() -> Response:
         return Response(await scrape.text(), media_type=CONTENT_TYPE_LATEST)
 
-    # In the event loop: threads may all be busy.
+    # In the event loop, because all threads may be busy.
     @app.get("/health")
     async def health() -> Response:
         return Response("serving", media_type="text/plain")
@@ -132,7 +132,7 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
         Page(sampler, addresses, cache, lock, topology)
         return None
 
-    # A browser that was cut off for longer loads the page again, and its selections are lost.
+    # A browser that is cut off for longer reloads the page, and loses its selections.
     ui.run_with(
         app,
         dark=None,
@@ -141,7 +141,7 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
         message_history_length=_KEPT_MESSAGES,
         gzip_middleware_factory=None,
     )
-    # Websockets only: a plain request of a browser may come from another page.
+    # Websockets only: another site's page may make the browser send plain requests.
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
@@ -155,7 +155,7 @@ def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
 class Gate:
     """Checks every request and websocket, on any address that the monitor listens on.
 
-    ``/health`` is open to all and reveals nothing: health checks come with any host, or none.
+    ``/health`` is open to all and reveals nothing: health checks may name any host, or none.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -189,17 +189,17 @@ class Gate:
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:
-        """Return the refusal for a request that names another host, or comes from another page."""
+        """Return the refusal of a request that names another host, or comes from another page."""
         hosts = list(_headers(scope, b"host"))
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
             return PlainTextResponse(
-                "the monitor is not known by this name; tiercel monitor --allowed-host NAME", 400
+                "the monitor refuses this name; allow it: tiercel monitor --allowed-host NAME", 400
             )
         if not all(
             self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")
         ):
-            return PlainTextResponse("this came from another page", 403)
+            return PlainTextResponse("this request came from another page", 403)
         return None
 
 
@@ -298,7 +298,7 @@ class _Answer:
 
     async def _send_page(self, start: Message) -> None:
         nonce = secrets.token_urlsafe(16)
-        # Content is JSON in which every < is escaped, so each tag is one of the page's own scripts.
+        # The content is JSON with every < escaped, so each tag is one of the page's own scripts.
         page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
         headers = MutableHeaders(scope=start)
         headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)

@@ -62,7 +62,7 @@ _ORDERS = {
 }
 _LOOK = Path(__file__).with_name("look")
 STYLE = _LOOK / "page.css"
-# In the head of the page, before the scripts that it reloads.
+# In the head of the page, before the scripts whose failure it detects.
 LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
 _WINDOWS = {
     Window.TEN_MINUTES: "10 min",
@@ -133,7 +133,7 @@ class Page:
                 self._tables[kind] = table_of(kind)
         for long in (BOLTS, TASKS, FAULTS):
             self._tables[long].classes("tiercel-long")
-        # The other tables show too few rows to need it.
+        # The other tables have too few rows to need it.
         self._tables[TASKS].props("virtual-scroll")
 
     def _header(self) -> None:
@@ -179,7 +179,7 @@ class Page:
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
         if topology is not None:
-            # So that the page can be linked to, and shows the same topology after a reload.
+            # The page can be linked to, and shows the same topology after a reload.
             ui.navigate.history.replace(f"?{urlencode({'topology': topology})}")
         self._letters.clear()
 
@@ -190,8 +190,8 @@ class Page:
     async def _refresh(self) -> None:
         asked = self._topology, self._window
         look = await run.io_bound(self._sampler.look, *asked)
-        # None: the server is ending. A slow reading may arrive after another topology or window was
-        # chosen.
+        # None: the server is stopping. A slow reading may arrive after the operator has chosen
+        # another topology or window.
         if look is not None and asked == (self._topology, self._window):
             self._show(look)
             if look.overview is not None:
@@ -360,7 +360,7 @@ class Verdict:
         self._driver.set_text("")
 
     def show(self, seen: Overview, at: datetime) -> None:
-        """Show the health of a topology that was read ``at`` this time."""
+        """Show the health of a topology, which was read ``at`` this time."""
         self._state.set_text(f"{seen.name} is {seen.state}")
         self._driver.set_text(_about(seen, at))
         for state, button in self._buttons.items():

@@ -1,4 +1,4 @@
-// Lines over time. Names are shown by Vue as text: nothing here makes markup of them.
+// Lines over time. Vue shows names as text, never as markup.
 const HEIGHT = 124;
 const LEFT = 46;
 const RIGHT = 10;
@@ -81,7 +81,7 @@ export default {
         const known = value !== null && value !== undefined;
         const command = before ? "L" : "M";
         const place = known ? `${this.x(at).toFixed(1)},${this.y(value).toFixed(1)}` : "";
-        // A single one among unknown ones is a dot.
+        // A known value between unknown ones becomes a dot.
         const part = known ? command + place + (before ? "" : "h0") : "";
         before = known;
         return part;
