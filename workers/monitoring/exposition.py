@@ -1,4 +1,4 @@
-"""``/metrics``: the figures for Prometheus, over all time, in seconds and bytes."""
+"""``/metrics``: figures over all time for Prometheus, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ Row = TypeVar("Row")
 
 _SPOUT: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_emitted", "Tuples that spouts emitted"): lambda row: row.emitted,
-    ("tiercel_spout_transferred", "Copies of them, one a receiving task"): lambda row: (
+    ("tiercel_spout_transferred", "Tuples sent, one per receiving task"): lambda row: (
         row.transferred
     ),
-    ("tiercel_spout_acked", "Trees that were complete"): lambda row: row.acked,
-    ("tiercel_spout_failed", "Trees that a bolt failed, timeouts left out"): lambda row: (
+    ("tiercel_spout_acked", "Trees that completed"): lambda row: row.acked,
+    ("tiercel_spout_failed", "Trees that a bolt failed, without timeouts"): lambda row: (
         row.failed - row.timeouts
     ),
-    ("tiercel_spout_timeouts", "Trees that were not complete in time"): lambda row: row.timeouts,
-    ("tiercel_spout_released", "Trees given back without blame"): lambda row: row.released,
+    ("tiercel_spout_timeouts", "Trees that timed out"): lambda row: row.timeouts,
+    ("tiercel_spout_released", "Trees released, which does not count as a failure"): lambda row: (
+        row.released
+    ),
 }
 _SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
     ("tiercel_spout_pending", "Trees in flight"): lambda row: row.pending,
@@ -46,21 +48,21 @@ _SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
         "tiercel_spout_messages_in_back_off",
         "Failed messages that a spout holds until their back-off is over",
     ): lambda row: row.in_back_off,
-    ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
-    ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
+    ("tiercel_spout_tasks", "Tasks of a spout"): lambda row: row.tasks,
+    ("tiercel_spout_tasks_running", "Tasks of a spout that have a worker"): lambda row: row.running,
 }
 _BOLT: dict[_Figure, Callable[[BoltRow], float]] = {
     ("tiercel_bolt_executed", "Tuples that bolts executed"): lambda row: row.executed,
     ("tiercel_bolt_emitted", "Tuples that bolts emitted"): lambda row: row.emitted,
-    ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: (
+    ("tiercel_bolt_transferred", "Tuples sent, one per receiving task"): lambda row: (
         row.transferred
     ),
     ("tiercel_bolt_acked", "Tuples that bolts acked"): lambda row: row.acked,
     ("tiercel_bolt_failed", "Tuples that bolts failed"): lambda row: row.failed,
-    ("tiercel_bolt_execute_seconds", "Time in execute and flush, all tasks together"): lambda row: (
+    ("tiercel_bolt_execute_seconds", "Time in execute and flush, over all tasks"): lambda row: (
         row.execute_s
     ),
-    ("tiercel_bolt_process_seconds", "Time from execute to ack, all tuples together"): lambda row: (
+    ("tiercel_bolt_process_seconds", "Time from execute to ack, over all tuples"): lambda row: (
         row.process_s
     ),
 }
@@ -75,72 +77,76 @@ _TASK: dict[_Figure, Callable[[TaskRow], float]] = {
 }
 _TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
     ("tiercel_inbox_tuples", "Tuples in the inbox of a bolt task"): lambda row: row.waiting,
-    ("tiercel_inbox_bytes", "Bytes of their chunks"): lambda row: row.waiting_bytes,
-    ("tiercel_inbox_oldest_seconds", "Age of the oldest of them in the inbox"): lambda row: (
+    ("tiercel_inbox_bytes", "Bytes in the inbox of a bolt task"): lambda row: row.waiting_bytes,
+    ("tiercel_inbox_oldest_seconds", "Age of the oldest tuple in the inbox"): lambda row: (
         row.oldest_s
     ),
     (
         "tiercel_task_attempts",
-        "Attempts at a bolt task in this run, the first one included",
+        "Attempts at a bolt task in this run, including the first",
     ): lambda row: row.attempts,
-    ("tiercel_task_attended", "Whether a process runs the bolt task"): lambda row: row.attended,
+    ("tiercel_task_attended", "1 while a process runs the bolt task"): lambda row: row.attended,
     (
         "tiercel_task_seen_seconds",
-        "Time since a process said that it runs the bolt task",
+        "Time since a process last reported that it runs the bolt task",
     ): lambda row: row.seen_s,
     (
         "tiercel_task_call_seconds",
-        "Time for which a bolt task has been in one call of its bolt, where that lasts",
+        "Time that a bolt task has spent in its current call, if the call takes long",
     ): lambda row: row.doing_s,
 }
 _ONCE: dict[_Figure, Callable[[OnceRow], float]] = {
     (
         "tiercel_no_identity",
-        "Messages without the identity that was asked for",
+        "Messages without the identity that the spout looks for",
     ): lambda row: row.no_identity,
-    ("tiercel_once_repeated", "Tuples that were applied before"): lambda row: row.repeated,
+    ("tiercel_once_repeated", "Tuples that a bolt had applied before"): lambda row: row.repeated,
     ("tiercel_once_unkeyed", "Tuples without a key"): lambda row: row.unkeyed,
-    ("tiercel_once_unsure", "Tuples older than the remembered keys"): lambda row: row.unsure,
+    ("tiercel_once_unsure", "Tuples older than the keys that a bolt remembers"): lambda row: (
+        row.unsure
+    ),
 }
 _ONCE_NOW: dict[_Figure, Callable[[OnceRow], float]] = {
-    ("tiercel_once_marks", "Tuples that are remembered"): lambda row: row.remembered,
+    ("tiercel_once_marks", "Tuples that a bolt remembers"): lambda row: row.remembered,
 }
 _ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
-    ("tiercel_acker_completed", "Trees that these completed"): lambda row: row.completed,
+    ("tiercel_acker_completed", "Trees that updates completed"): lambda row: row.completed,
     ("tiercel_acker_late", "Updates of trees that were over"): lambda row: row.late,
 }
 _ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
     ("tiercel_acker_pending", "Roots in the ledger"): lambda row: row.pending,
-    ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
+    ("tiercel_acker_memory_bytes", "Memory of the roots in the ledger"): lambda row: (
+        row.memory_bytes
+    ),
 }
 _OWN: dict[_Figure, Callable[[Own], float]] = {
     (
         "tiercel_feed_entries",
         "Entries of outcomes that no spout worker has taken yet",
     ): lambda own: own.feed_entries,
-    ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
+    ("tiercel_feed_lag_seconds", "Age of the oldest entry in a feed"): lambda own: own.feed_lag_s,
 }
 _TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
-    ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
+    ("tiercel_driver_up", "1 while the topology has a driver"): lambda each: each.driver,
     (
         "tiercel_executors_fit",
-        "0 while the driver finds that no executor can run bolts",
+        "0 while the driver reports that no executor can run bolts",
     ): lambda each: not each.trouble,
-    ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
-    ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: (
+    ("tiercel_topology_active", "1 while the spouts may emit"): lambda each: each.state == "active",
+    ("tiercel_topology_message_timeout_seconds", "Time after which a message fails"): lambda each: (
         each.message_timeout_s
     ),
 }
 _QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
-    ("tiercel_queue_messages_ready", "Messages that wait"): lambda depth: depth.ready,
+    ("tiercel_queue_messages_ready", "Messages ready for delivery"): lambda depth: depth.ready,
     (
         "tiercel_queue_messages_unacked",
-        "Messages that are delivered and not settled",
+        "Messages delivered but not settled",
     ): lambda depth: depth.unacked,
     (
         "tiercel_queue_messages_delayed",
-        "Failed messages that wait for their back-off",
+        "Failed messages waiting for their back-off to end",
     ): lambda depth: depth.delayed,
     ("tiercel_queue_messages_dead", "Messages in the dead-letter queue"): lambda depth: (
         depth.dead_lettered
@@ -152,7 +158,7 @@ _QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
 class TiercelCollector(Collector):
     """Reads the servers when Prometheus scrapes.
 
-    While a server is away its figures are missing, and ``tiercel_up`` is 0.
+    While a server does not answer, its figures are missing and its ``tiercel_up`` is 0.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -160,7 +166,7 @@ class TiercelCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found, up = self._watcher.all()
-        servers = GaugeMetricFamily("tiercel_up", "Whether a server answers", labels=["server"])
+        servers = GaugeMetricFamily("tiercel_up", "1 while a server answers", labels=["server"])
         for server, answers in up.items():
             servers.add_metric([server], float(answers))
         yield servers
@@ -188,7 +194,7 @@ class Scrape:
 
 
 def registry_of(watcher: Watcher) -> CollectorRegistry:
-    """Return the registry that ``/metrics`` writes."""
+    """Return the registry behind ``/metrics``."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(TiercelCollector(watcher))
     return registry
@@ -228,7 +234,7 @@ def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
 def _latencies(spouts: Mapping[_Labels, SpoutRow]) -> Metric:
     family = HistogramMetricFamily(
         "tiercel_spout_complete_latency_seconds",
-        "From emit to complete tree",
+        "Time from emit to complete tree",
         labels=["topology", "spout"],
     )
     for labels, row in spouts.items():

@@ -1,4 +1,4 @@
-"""The state of a topology in one word, and its problems, the worst first. Pure."""
+"""The health of a topology: its grade, and its problems, worst first. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.rows import BoltRow
 from tiercel.workers.monitoring.tables import count, duration, per_second, seconds, tasks_named
 
-# Share of its time that a busy task spends in its bolt.
+# A bolt is busy if its busiest task spends at least this share of its time in the bolt.
 BUSY = 0.8
-# Between idle and busy.
+# The same share, for half busy.
 ENGAGED = 0.5
-# A tuple that has waited longer is waiting for its turn, not for its batch to fill.
+# Batches fill sooner: if a tuple waits longer, its bolt is behind.
 _LONG_WAIT_S = 2.0
-# Messages in queues that would take longer at the current pace are a backlog.
+# Ready messages are a backlog if they take longer at the current rate.
 _BACKLOG_S = 10.0
-# A call of a bolt that takes longer is reported.
+# Longer calls of a bolt are reported.
 _LONG_CALL_S = 10.0
 NOT_RUNNING = "not running"
 
@@ -29,11 +29,11 @@ class Grade(enum.Enum):
     """Grade of a topology."""
 
     WELL = "well"
-    # It works, and something needs a look.
+    # It works, but something needs attention.
     STRAINED = "strained"
-    # It does not work, or loses time with each message.
+    # Processes are missing, or messages time out.
     ILL = "ill"
-    # It is not meant to work now.
+    # It is deactivated, or not running.
     RESTING = "resting"
 
 
@@ -54,12 +54,12 @@ class Health:
     grade: Grade
     # The badge: one or two words.
     badge: str
-    # The worst first.
+    # Worst first.
     hurts: tuple[Hurt, ...]
 
 
 def health_of(seen: Overview) -> Health:
-    """Judge a topology."""
+    """Judge the health of a topology."""
     if seen.state == NOT_RUNNING:
         return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
     found = [
@@ -116,7 +116,7 @@ def _late(seen: Overview) -> Iterator[Hurt]:
 
 
 def _busy(seen: Overview) -> Iterator[Hurt]:
-    """Find the bottlenecks: bolts that are busy all the time, or have tuples waiting."""
+    """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
         if bolt.busy >= BUSY:
             yield _strained(
@@ -129,7 +129,7 @@ def _busy(seen: Overview) -> Iterator[Hurt]:
 
 
 def _awaited(seen: Overview) -> Iterator[Hurt]:
-    """Find the bottleneck where no bolt is busy: the bolt whose calls wait for something else."""
+    """Find the bottleneck if no bolt is busy: the bolt with most of the time until the ack."""
     ready = sum(queue.ready for queue in seen.queues)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
@@ -140,8 +140,8 @@ def _awaited(seen: Overview) -> Iterator[Hurt]:
         return
     if slowest.process_ms is not None and slowest.execute_ms is not None:
         yield _strained(
-            f"is the bottleneck: a tuple is in it for {duration(slowest.process_ms)}, and works "
-            f"for {duration(slowest.execute_ms)} of that; {counted(ready, 'message')} "
+            f"is the bottleneck: a tuple spends {duration(slowest.process_ms)} in it, but only "
+            f"{duration(slowest.execute_ms)} working; {counted(ready, 'message')} "
             f"{_wait(ready)} in the broker",
             slowest.name,
         )

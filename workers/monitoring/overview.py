@@ -1,6 +1,6 @@
-"""A topology as every view shows it, worked out of its counters. Pure.
+"""A topology as every view shows it, computed from its counters. Pure.
 
-Counts are exact: every tuple is counted once, where it is processed, however often steps repeat.
+Counts are exact: each tuple is counted once, where it is processed, however often steps repeat.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Fault:
     # The reason of the last error.
     reason: str
     count: int
-    # False: older errors were dropped, and ``count`` is the number that is left.
+    # False: older errors were dropped, and ``count`` covers only the kept ones.
     exact: bool
     # Aware, UTC.
     first: datetime
@@ -62,7 +62,7 @@ class Fault:
 def grouped(
     errors: Iterable[ErrorReport], bolts: Collection[str], known: Sequence[KnownError] = ()
 ) -> list[Fault]:
-    """Group reports, which come newest first, into groups in the same order.
+    """Group error reports by reason; reports and groups are sorted newest first.
 
     Errors of one kind that the same line of the user's code raised are one group. Other errors are
     one group if their reasons differ only in quoted text and numbers.
@@ -92,7 +92,7 @@ class _Group:
     echoed: int = 0
 
     def fault(self) -> Fault:
-        # A spout repeats the error of a bolt, for the message that fails.
+        # A spout reports the error of a bolt again, for the message that failed.
         count = self.own or self.echoed
         first = self.first
         if self.known is not None:
@@ -157,15 +157,15 @@ class SpoutRow:
     released: int
     # Mean time from emit to complete tree; None if nothing was acked.
     complete_ms: float | None
-    # Within 5 %.
+    # Accurate to 5 %.
     complete_p99_ms: float | None
-    # All complete latencies together, in seconds.
+    # Sum of all complete latencies, in seconds.
     complete_s: float
-    # (milliseconds, number of complete latencies below).
+    # (bound in milliseconds, number of complete latencies below it).
     latencies: Sequence[tuple[float, int]]
     pending: int
     oldest_s: float
-    # Failed messages that it holds until their back-off is over, now.
+    # Failed messages that it now holds until their back-off is over.
     in_back_off: int
     last_error: ErrorReport | None
 
@@ -184,7 +184,7 @@ class AckerRow:
     # Roots that bolts failed, without timeouts.
     failed: int
     timeouts: int
-    # Updates of trees that were over.
+    # Updates that arrived after their tree had ended.
     late: int
     # Mean time of a round trip to the ledger, divided by the updates that share it.
     update_ms: float | None
@@ -260,7 +260,7 @@ class Overview:
     driver: bool
     # Length of the window.
     seconds: float
-    # Complete trees, now.
+    # Complete trees per second, now.
     acked_a_second: float
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
@@ -271,23 +271,23 @@ class Overview:
     own: Own
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
-    # Grouped by reason, the newest first.
+    # Grouped by reason, newest first.
     faults: tuple[Fault, ...] = ()
     # Now.
     flow: Flow = STANDSTILL
     spout_tasks: tuple[SpoutTaskRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
-    # Where the driver runs; None: there is no driver, or it did not say.
+    # Where the driver runs; None: there is no driver, or its place is unknown.
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
-    # The last order that was given; the topology obeys it while it runs.
+    # The last order; the topology follows it while it runs.
     ordered: State = State.ACTIVE
     # The queues that it reads.
     queues: tuple[QueueDepth, ...] = ()
     # The queues that it only publishes to; their consumers are not part of it.
     sinks: tuple[QueueDepth, ...] = ()
-    # Components that met repeated messages, or messages that they could not tell apart.
+    # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
 
     @property
@@ -305,7 +305,7 @@ def queue_rows(sources: Iterable[QueueDepth], sinks: Iterable[QueueDepth]) -> tu
 
 
 def overview_of(name: str, readings: Readings) -> Overview:
-    """Work out the overview of a topology from its readings."""
+    """Compute the overview of a topology from its readings."""
     graph = readings.graph
     last: dict[str, ErrorReport] = {}
     for error in readings.errors:
@@ -353,7 +353,7 @@ def _own(name: str, readings: Readings) -> Own:
 
 
 def state_of(readings: Readings) -> str:
-    """Return the state of the topology: the one ordered, if any of its processes is there."""
+    """Return the state of a topology: the ordered one if a driver or a spout worker is alive."""
     if not readings.driver and not readings.present:
         return "not running"
     return (readings.state or State.ACTIVE).value
@@ -414,8 +414,8 @@ class Speed:
     # Per second: complete trees of a spout, executed tuples of a bolt.
     a_second: float = 0.0
     failed_a_second: float = 0.0
-    # Of a spout the median time from emit to complete tree, of a bolt the mean time in
-    # ``execute``; None if nothing was processed.
+    # For a spout, the median time from emit to complete tree; for a bolt, the mean time in
+    # ``execute``. None if nothing was processed.
     latency_ms: float | None = None
 
 
@@ -423,7 +423,7 @@ _STILL = Speed()
 
 
 def flow_of(readings: Readings) -> Flow:
-    """Work out the current speed from the rates."""
+    """Compute the current speed from the rates."""
     spouts = _together(readings.graph, readings.rates)
     bolts = {
         bolt.name: _bolt_speed(total_of(readings.rates, bolt.name)) for bolt in readings.graph.bolts

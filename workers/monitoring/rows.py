@@ -1,5 +1,5 @@
-"""The readings of a topology at one moment, and the rows that views show of its bolts and tasks,
-its processes, and its components that apply each message once. Pure.
+"""The readings of a topology at one moment, and the rows that views show of its bolts, tasks,
+processes and once bolts. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Graph
 
-# Counts per thousand seconds, and nanoseconds.
+# Rates are counts per thousand seconds; times are counted in nanoseconds.
 _PER_SECOND = 1e3
 _SHARE = 1e12
 DRIVER = "the driver"
@@ -46,7 +46,7 @@ class Readings:
     marks: Mapping[str, int] = field(default_factory=dict)
     # Kinds of errors that have a traceback.
     known_errors: Sequence[KnownError] = ()
-    # Where the driver runs that holds the lease; None: it did not say.
+    # Where the driver runs; None: there is no driver, or its place is unknown.
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
@@ -60,7 +60,7 @@ class TaskRow:
 
     component: str
     task: int
-    # Tuples in its inbox, including the ones that its current step works on.
+    # Tuples in its inbox, including the tuples of its current step.
     waiting: int
     waiting_bytes: int
     # Age of the oldest waiting tuple.
@@ -71,7 +71,7 @@ class TaskRow:
     # Share of the window that it spent in ``execute``, as in Storm: execute latency x executed /
     # window.
     capacity: float
-    # The same share, of the last ten seconds.
+    # The same share, over the last ten seconds.
     busy: float
     steps: int
     # Now.
@@ -82,13 +82,13 @@ class TaskRow:
     step_ms: float | None
     # Attempts at the task in this run, including the first.
     attempts: int
-    # A process reported in the last seconds that it runs the task.
+    # A process has recently reported that it runs the task.
     attended: bool
     # Seconds since the last such report; None: there was none in this run.
     seen_s: float | None
     # Time that its current call of the bolt has taken so far; None: no call takes long.
     doing_s: float | None = None
-    # Where its process runs; None: it has none, or did not say.
+    # Where its process runs; None: there is no process, or its place is unknown.
     place: Whereabouts | None = None
 
     @property
@@ -99,7 +99,7 @@ class TaskRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoltRow:
-    """One bolt in a window; waiting tuples and its processes are current."""
+    """One bolt in a window; its waiting tuples and processes are current."""
 
     name: str
     tasks: int
@@ -112,12 +112,12 @@ class BoltRow:
     execute_ms: float | None
     # Mean time from the beginning of ``execute`` to the ack; None if nothing was acked.
     process_ms: float | None
-    # Both as totals, in seconds.
+    # Totals of both, in seconds.
     execute_s: float
     process_s: float
     # Of its busiest task; near 1, the bolt needs more tasks.
     capacity: float
-    # Of its busiest task, in the last ten seconds.
+    # Of its busiest task, over the last ten seconds.
     busy: float
     # Tuples in the inboxes of its tasks, and in the line that they share.
     waiting: int
@@ -163,7 +163,7 @@ def _task(
         oldest_s=inbox.oldest_s if inbox else 0.0,
         executed=counts.get("executed", 0),
         execute_s=execute_s,
-        # The first report of a process covers the second before it, when the window had not begun.
+        # The first report of a process may cover time before the window.
         capacity=min(1.0, execute_s / readings.counted.seconds)
         if readings.counted.seconds
         else 0.0,
@@ -272,9 +272,9 @@ def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRow:
-    """One process that is alive."""
+    """One live process."""
 
-    # None: an older version, which does not report where it runs.
+    # None: it runs an older version, which does not report its place.
     place: Whereabouts | None
     # "the driver", or its tasks by component: ``split[3, 4]``.
     runs: str

@@ -1,5 +1,5 @@
-"""Reads all topologies every two seconds, whether a page is open or not, and remembers depths,
-throughput and latencies: ten minutes of single readings, three hours in steps of half a minute.
+"""Reads all topologies every two seconds, even if no page is open. Remembers depths, throughput and
+latencies: every reading for ten minutes, and steps of half a minute for three hours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_S = 2.0
 FINE = timedelta(minutes=10)
 KEPT = timedelta(hours=3)
 STEP = timedelta(seconds=30)
-# By the name of the chart's line; None where a server did not answer, or nothing was measured.
+# Keys are names of chart lines. None: a server did not answer, or nothing was measured.
 Figures = Mapping[str, float | None]
 
 
@@ -31,7 +31,7 @@ class Sample:
     at: datetime
     # Depths of the broker's queues.
     queues: Figures = field(default_factory=dict)
-    # Tuples and trees on their way through the topology.
+    # Tuples and trees in flight in the topology.
     inside: Figures = field(default_factory=dict)
     # Per second.
     throughput: Figures = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a reading that is under way runs into its timeouts."""
+        """Stop, without waiting for a reading that is under way."""
         self._stopped.set()
 
     def look(self, name: str | None, window: Window) -> Look:
@@ -71,7 +71,7 @@ class Sampler:
         return self._see(name, window)
 
     def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
-        """Return the samples of three hours, oldest first; of ten minutes if not ``long``."""
+        """Return the samples of three hours, oldest first; if not ``long``, of ten minutes."""
         with self._remembering:
             history = self._histories.get(name)
             if history is None:
@@ -83,7 +83,7 @@ class Sampler:
             try:
                 self._round()
             except Exception:
-                # The page must go on after any error, and try again.
+                # The thread must survive any error, and try again.
                 log.exception(
                     "could not read the servers, will retry", extra={"event": "monitor_look_failed"}
                 )
@@ -104,7 +104,7 @@ class Sampler:
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)
-        # Known topologies only: a client may ask for any name, which must not fill the memory.
+        # Known topologies only: clients may ask for any name, and must not fill the memory.
         if name is None or name in look.topologies:
             self._looks[name, window] = time.monotonic(), look
         return look
@@ -159,7 +159,7 @@ class History:
             self._steps[-1] = _step(last, sample)
 
     def samples(self) -> Sequence[Sample]:
-        """Return all samples, oldest first; a step keeps its highest figures: no peak is lost."""
+        """Return all samples, oldest first. Steps keep their highest figures: no peak is lost."""
         fine = self.fine()
         return [step for step in list(self._steps) if not fine or step.at < fine[0].at] + fine
 

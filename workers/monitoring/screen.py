@@ -41,13 +41,13 @@ from tiercel.workers.terminal import cell
 
 R = TypeVar("R")
 _Found = tuple[str, ErrorReport]
-# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
-# columns.
+# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit a
+# terminal of 80 characters.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-# Rows of several lines.
+# For tables whose rows have several lines.
 _BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
-_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others are of now"
+_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the other figures are current"
 # Wider than any terminal.
 _ENDLESS = 100_000
 # Characters of a date.
@@ -66,8 +66,8 @@ _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
-# Columns that are left out on a narrow terminal, the first one first. The page has all of them.
-# Tables that always fit are not listed.
+# Columns to leave out on a narrow terminal, in this order. Tables without an entry always fit. The
+# page shows all columns.
 _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
@@ -81,12 +81,12 @@ _LESS = {
 def window_named(name: str) -> Window:
     """Return the window of this name. Raises UsageError if there is none."""
     if name not in WINDOWS:
-        raise UsageError(f"there is no window {name!r}; there are {', '.join(WINDOWS)}")
+        raise UsageError(f"there is no window {name!r}; choose {', '.join(WINDOWS)}")
     return WINDOWS[name]
 
 
 def run_top(addresses: Addresses, topology: str, window: Window, stopped: threading.Event) -> None:
-    """Show a topology every second until ``stopped``; only once if the output is no terminal."""
+    """Show a topology every second until ``stopped``; only once if the output is not a terminal."""
     console = Console()
     with closing(Watcher(addresses)) as watcher:
         if not console.is_terminal:
@@ -104,7 +104,10 @@ def view_of(look: Look, window: Window) -> RenderableType:
     """Render one reading."""
     if look.overview is None:
         return Group(
-            *(cell(line, "bold red") for line in look.problems or ["no such topology any more"])
+            *(
+                cell(line, "bold red")
+                for line in look.problems or ["the topology is no longer known"]
+            )
         )
     name = next(name for name, each in WINDOWS.items() if each is window)
     return top_view(look.overview, name, look.problems)
@@ -198,7 +201,7 @@ def _fitting(
 ) -> RenderableType:
     """Return the table with as many columns as the terminal has room for.
 
-    The narrowest table breaks names over lines, but never numbers.
+    If even the narrowest table is too wide, it breaks names over lines, but never numbers.
     """
     rows = tuple(rows)
     names = {column.name for column in kind.columns}
@@ -232,7 +235,7 @@ def _table(
     *,
     break_names: bool = False,
 ) -> Table:
-    """``alarms`` returns True for a column's name and a row whose cell is bad news."""
+    """Make a table; ``alarms(column_name, row)`` is True for a cell with bad news."""
     table = Table(**look)
     for column in kind.columns:
         if column.kind is Kind.NUMBER:

@@ -189,7 +189,7 @@ def test_counters_that_cannot_be_read_hide_no_other_topology(watched, own_client
         assert 'topology="word-count"' in text
         assert "strange" not in text
     assert len(lines()) == 4
-    assert all("cannot read what strange keeps in Redis" in line for line in lines())
+    assert all("cannot read the data of strange in Redis" in line for line in lines())
 
 
 def test_tracebacks_that_cannot_be_read_hide_nothing_else_of_their_topology(watched, own_client):
