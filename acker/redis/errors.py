@@ -120,12 +120,16 @@ _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
 @contextmanager
-def translated(verb: str) -> Iterator[None]:
-    """Turn errors of the client into ours: "cannot ``verb``: …". No message holds a password."""
+def translated(verb: str, place: str = "") -> Iterator[None]:
+    """Turn errors of the client into ours: "cannot ``verb``: …", with host and port if ``place``
+    gives them. No message holds a password.
+    """
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
         said = shown(error)
+        if place not in said:
+            said = f"{place}: {said}"
         tls = _tls_advice(error)
         if tls:
             raise RedisRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error

@@ -21,7 +21,7 @@ from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window
 from tiercel.acker.metrics.redis import RedisMetrics
-from tiercel.acker.redis.clients import connect, is_full
+from tiercel.acker.redis.clients import connect, is_full, place_of
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
@@ -233,7 +233,10 @@ class TopologyReader:
         self._lease = Lease(presences)
         self._spout_seats = SpoutSeats(presences)
         prefixes = (shard_prefix(note.name, shard) for shard in range(len(redis_urls)))
-        self._clients = [connect(*each) for each in zip(redis_urls, prefixes, strict=True)]
+        self._clients = [
+            (place_of(url), connect(url, prefix))
+            for url, prefix in zip(redis_urls, prefixes, strict=True)
+        ]
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = open_ledger(note.ledger_spec(redis_urls))
         self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
@@ -270,11 +273,12 @@ class TopologyReader:
 
     def full(self) -> str | None:
         """Return advice if the memory of a server is full, else None."""
-        if not any(map(is_full, self._clients)):
+        places = sorted({at for at, client in self._clients if is_full(client)})
+        if not places:
             return None
         return (
-            "Redis is full: raise its maxmemory or free memory; messages in flight are finished, "
-            "and no new ones are taken until then"
+            f"Redis is full ({', '.join(places)}): raise its maxmemory or free memory; messages in "
+            "flight are finished, and no new ones are taken until then"
         )
 
     def close(self) -> None:
@@ -283,7 +287,7 @@ class TopologyReader:
             self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
         ):  # fmt: skip
             each.close()
-        for client in self._clients:
+        for _, client in self._clients:
             client.close()
 
     def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:

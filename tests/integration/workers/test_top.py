@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import generate_latest
@@ -192,7 +193,8 @@ def test_a_full_redis_is_named_with_what_to_do(redis):
     builder.set_spout("lines", QueueSpout("q"))
     with closing(Registry(server.url)) as registry:
         registry.announce(builder.build())
-    said = "Redis is full: raise its maxmemory or free memory"
+    place = urlsplit(server.url).netloc.rpartition("@")[2]
+    said = f"Redis is full ({place}): raise its maxmemory or free memory"
     top = ["top", "full", "--redis", server.url]
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
