@@ -5,24 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.rows import BoltRow
+from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
+from tiercel.workers.monitoring.rows import BoltRow, Load
 from tiercel.workers.monitoring.tables import count, duration, per_second, seconds, tasks_named
 
-# A bolt is busy if its busiest task spends at least this share of its time in the bolt.
-BUSY = 0.8
-# The same share, for half busy.
-ENGAGED = 0.5
 # Batches fill sooner: if a tuple waits longer, its bolt is behind.
 _LONG_WAIT_S = 2.0
 # Ready messages are a backlog if they take longer at the current rate.
 _BACKLOG_S = 10.0
 # Longer calls of a bolt are reported.
 _LONG_CALL_S = 10.0
-NOT_RUNNING = "not running"
 
 
 class Grade(enum.Enum):
@@ -60,7 +56,7 @@ class Health:
 
 def health_of(seen: Overview) -> Health:
     """Judge the health of a topology."""
-    if seen.state == NOT_RUNNING:
+    if not seen.running:
         return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
     found = [
         *_missing(seen),
@@ -84,13 +80,13 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
     """Find missing processes."""
     if not seen.driver:
         yield _ill("there is no driver: no bolt works until one is started")
-    if seen.trouble:
-        yield _ill(f"no executor can run bolts: {seen.trouble}")
+    if seen.executor_problem:
+        yield _ill(seen.executor_problem)
     for spout in seen.spouts:
-        if spout.running < spout.tasks:
-            gone = spout.tasks - spout.running
+        if spout.missing:
             yield _ill(
-                f"has no worker for {count(gone)} of {counted(spout.tasks, 'task')}", spout.name
+                f"has no worker for {count(spout.missing)} of {counted(spout.tasks, 'task')}",
+                spout.name,
             )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
@@ -106,19 +102,15 @@ def _late(seen: Overview) -> Iterator[Hurt]:
             f"{seconds(seen.message_timeout_s)}"
         )
     for bolt in seen.bolts:
-        calls = [task for task in seen.tasks if task.component == bolt.name and task.doing_s]
-        longest = max(calls, key=lambda task: task.doing_s or 0, default=None)
-        if longest is not None and (longest.doing_s or 0) > _LONG_CALL_S:
-            yield _strained(
-                f"has been in one call for {seconds(longest.doing_s or 0)} in task {longest.task}",
-                bolt.name,
-            )
+        task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
+        if call_s > _LONG_CALL_S:
+            yield _strained(f"has been in one call for {seconds(call_s)} in task {task}", bolt.name)
 
 
 def _busy(seen: Overview) -> Iterator[Hurt]:
     """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
-        if bolt.busy >= BUSY:
+        if bolt.load is Load.HOT:
             yield _strained(
                 f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
                 f"{_queued(bolt)}",
@@ -133,7 +125,7 @@ def _awaited(seen: Overview) -> Iterator[Hurt]:
     ready = sum(queue.ready for queue in seen.queues)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
-    if any(bolt.busy >= BUSY for bolt in seen.bolts):
+    if any(bolt.load is Load.HOT for bolt in seen.bolts):
         return
     slowest = max(seen.bolts, key=lambda bolt: bolt.process_s, default=None)
     if slowest is None or slowest.process_s < sum(bolt.process_s for bolt in seen.bolts) / 2:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tiercel.acker.metrics.contract import (
-    Counts,
     ErrorReport,
     KnownError,
     cumulative,
@@ -23,8 +22,9 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.registry import Component, Edge, Graph
+from tiercel.workers.control.registry import Component, Edge
 from tiercel.workers.monitoring.rows import (
+    PER_SECOND,
     BoltRow,
     OnceRow,
     ProcessRow,
@@ -67,45 +67,29 @@ def grouped(
     Errors of one kind that the same line of the user's code raised are one group. Other errors are
     one group if their reasons differ only in quoted text and numbers.
     """
-    groups: dict[Hashable, _Group] = {}
+    groups: dict[Hashable, tuple[str, str, KnownError | None, list[ErrorReport]]] = {}
     for error in errors:
         component, reason = _source(error, bolts)
         kind = known_for(known, component, reason)
         key = (component, _VARIES.sub("…", reason) if kind is None else kind.first)
-        group = groups.setdefault(key, _Group(component, reason, error.at, error.at, kind))
-        group.first = min(group.first, error.at)
-        if component == error.component:
-            group.own += 1
-        else:
-            group.echoed += 1
-    return [group.fault() for group in groups.values()]
+        groups.setdefault(key, (component, reason, kind, []))[-1].append(error)
+    return [_fault(*group) for group in groups.values()]
 
 
-@dataclass(slots=True)
-class _Group:
-    component: str
-    reason: str
-    first: datetime
-    last: datetime
-    known: KnownError | None
-    own: int = 0
-    echoed: int = 0
-
-    def fault(self) -> Fault:
-        # A spout reports the error of a bolt again, for the message that failed.
-        count = self.own or self.echoed
-        first = self.first
-        if self.known is not None:
-            count = max(count, self.known.count)
-            first = min(first, self.known.first.at)
-        return Fault(
-            component=self.component,
-            reason=self.reason,
-            count=count,
-            exact=self.known is not None,
-            first=first,
-            last=self.last,
-        )
+def _fault(
+    component: str, reason: str, known: KnownError | None, errors: Sequence[ErrorReport]
+) -> Fault:
+    # A spout reports the error of a bolt again, for the message that failed.
+    count = sum(error.component == component for error in errors) or len(errors)
+    first = min(error.at for error in errors)
+    return Fault(
+        component=component,
+        reason=reason,
+        count=max(count, known.count) if known else count,
+        exact=known is not None,
+        first=min(first, known.first.at) if known else first,
+        last=errors[0].at,
+    )
 
 
 def _source(error: ErrorReport, bolts: Collection[str]) -> tuple[str, str]:
@@ -133,10 +117,9 @@ def known_for(known: Iterable[KnownError], component: str, message: str) -> Know
     return None
 
 
-# Rates are counts per thousand seconds.
-_PER_SECOND = 1e3
 SOURCE = "source"
 SINK = "sink"
+NOT_RUNNING = "not running"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +151,16 @@ class SpoutRow:
     # Failed messages that it now holds until their back-off is over.
     in_back_off: int
     last_error: ErrorReport | None
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks that have no worker now."""
+        return self.tasks - self.running
+
+    @property
+    def failed_by_bolts(self) -> int:
+        """Failures without timeouts."""
+        return self.failed - self.timeouts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,8 +253,6 @@ class Overview:
     driver: bool
     # Length of the window.
     seconds: float
-    # Complete trees per second, now.
-    acked_a_second: float
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
     # Bolt tasks, in the order of the bolts.
@@ -291,6 +282,26 @@ class Overview:
     once: tuple[OnceRow, ...] = ()
 
     @property
+    def running(self) -> bool:
+        """True if any process of the topology is alive."""
+        return self.state != NOT_RUNNING
+
+    @property
+    def active(self) -> bool:
+        """True if spouts may emit."""
+        return self.state == State.ACTIVE.value
+
+    @property
+    def executors_fit(self) -> bool:
+        """False if the driver reported that no executor can run bolts."""
+        return not self.trouble
+
+    @property
+    def executor_problem(self) -> str:
+        """The problem that no executor can run bolts; empty if the driver reported none."""
+        return self.trouble and f"no executor can run bolts: {self.trouble}"
+
+    @property
     def queue_rows(self) -> tuple[QueueRow, ...]:
         """The rows of all its queues, as tables show them."""
         return queue_rows(self.queues, self.sinks)
@@ -317,7 +328,6 @@ def overview_of(name: str, readings: Readings) -> Overview:
         state=state_of(readings),
         driver=readings.driver,
         seconds=readings.counted.seconds,
-        acked_a_second=_together(graph, readings.rates)["acked"] / _PER_SECOND,
         spouts=spouts,
         bolts=tuple(
             bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
@@ -355,7 +365,7 @@ def _own(name: str, readings: Readings) -> Own:
 def state_of(readings: Readings) -> str:
     """Return the state of a topology: the ordered one if a driver or a spout worker is alive."""
     if not readings.driver and not readings.present:
-        return "not running"
+        return NOT_RUNNING
     return (readings.state or State.ACTIVE).value
 
 
@@ -389,7 +399,7 @@ def _acker(readings: Readings, timeouts: int) -> AckerRow:
         pending=readings.census.pending,
         memory_bytes=readings.census.memory_bytes,
         updates=counts["executed"],
-        updates_a_second=total_of(readings.rates, ACKER)["executed"] / 1000,
+        updates_a_second=total_of(readings.rates, ACKER)["executed"] / PER_SECOND,
         completed=counts["acked"],
         failed=counts["failed"],
         timeouts=timeouts,
@@ -403,7 +413,7 @@ def _edge(edge: Edge, readings: Readings) -> EdgeRow:
     return EdgeRow(
         edge=edge,
         tuples=total_of(readings.counted.counts, edge.target)[counter],
-        a_second=total_of(readings.rates, edge.target)[counter] / 1000,
+        a_second=total_of(readings.rates, edge.target)[counter] / PER_SECOND,
     )
 
 
@@ -424,43 +434,29 @@ _STILL = Speed()
 
 def flow_of(readings: Readings) -> Flow:
     """Compute the current speed from the rates."""
-    spouts = _together(readings.graph, readings.rates)
-    bolts = {
-        bolt.name: _bolt_speed(total_of(readings.rates, bolt.name)) for bolt in readings.graph.bolts
-    }
-    own = {
-        spout.name: _spout_speed(total_of(readings.rates, spout.name))
-        for spout in readings.graph.spouts
-    }
+    together: Counter[str] = Counter()
+    components: dict[str, Speed] = {}
+    for spout in readings.graph.spouts:
+        rates = total_of(readings.rates, spout.name)
+        together.update(rates)
+        components[spout.name] = _speed(rates, "acked", percentile(rates, 0.5))
+    for bolt in readings.graph.bolts:
+        rates = total_of(readings.rates, bolt.name)
+        execute_ms = mean(rates["execute_ns"] / 1e6, rates["executed"])
+        components[bolt.name] = _speed(rates, "executed", execute_ms)
     return Flow(
         known=bool(readings.rates),
-        acked_a_second=spouts["acked"] / _PER_SECOND,
-        failed_a_second=spouts["failed"] / _PER_SECOND,
-        p50_ms=percentile(spouts, 0.5),
-        p99_ms=percentile(spouts, 0.99),
-        components=own | bolts,
+        acked_a_second=together["acked"] / PER_SECOND,
+        failed_a_second=together["failed"] / PER_SECOND,
+        p50_ms=percentile(together, 0.5),
+        p99_ms=percentile(together, 0.99),
+        components=components,
     )
 
 
-def _together(graph: Graph, rates: Counts) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for spout in graph.spouts:
-        total.update(total_of(rates, spout.name))
-    return total
-
-
-def _spout_speed(rates: Counter[str]) -> Speed:
+def _speed(rates: Counter[str], done: str, latency_ms: float | None) -> Speed:
     return Speed(
-        a_second=rates["acked"] / _PER_SECOND,
-        failed_a_second=rates["failed"] / _PER_SECOND,
-        latency_ms=percentile(rates, 0.5),
-    )
-
-
-def _bolt_speed(rates: Counter[str]) -> Speed:
-    executed = rates["executed"]
-    return Speed(
-        a_second=executed / _PER_SECOND,
-        failed_a_second=rates["failed"] / _PER_SECOND,
-        latency_ms=rates["execute_ns"] / 1e6 / executed if executed else None,
+        a_second=rates[done] / PER_SECOND,
+        failed_a_second=rates["failed"] / PER_SECOND,
+        latency_ms=latency_ms,
     )

@@ -4,9 +4,10 @@ processes and once bolts. Pure.
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.inbox.contract import InboxFigures
@@ -16,12 +17,16 @@ from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import UNATTENDED_S, Presence
+from tiercel.workers.control.presence import NEW, UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Graph
 
 # Rates are counts per thousand seconds; times are counted in nanoseconds.
-_PER_SECOND = 1e3
+PER_SECOND = 1e3
 _SHARE = 1e12
+# Shares of its time that a task spends in its bolt.
+_HOT = 0.8
+_ENGAGED = 0.5
+_NO_INBOX = InboxFigures(tuples=0, bytes=0, adopted=False, oldest_s=0.0, attempts=0, seen_s=None)
 DRIVER = "the driver"
 
 
@@ -97,6 +102,15 @@ class TaskRow:
         return max(0, self.attempts - 1)
 
 
+class Load(enum.Enum):
+    """Load of a bolt, by the share of its time that its busiest task spends in it."""
+
+    CALM = "calm"
+    ENGAGED = "engaged"
+    # It is the bottleneck.
+    HOT = "hot"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoltRow:
     """One bolt in a window; its waiting tuples and processes are current."""
@@ -132,6 +146,15 @@ class BoltRow:
     # Tasks without a process.
     unattended: tuple[int, ...]
     last_error: ErrorReport | None
+    # Tasks that have been in one call for long, and for how many seconds.
+    calls: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def load(self) -> Load:
+        """Load over the last ten seconds."""
+        if self.busy >= _HOT:
+            return Load.HOT
+        return Load.ENGAGED if self.busy >= _ENGAGED else Load.CALM
 
 
 def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
@@ -151,16 +174,16 @@ def _task(
     rates: Mapping[str, int],
     readings: Readings,
 ) -> TaskRow:
-    inbox = readings.inboxes.get(task)
+    inbox = readings.inboxes.get(task, _NO_INBOX)
     execute_s = counts.get("execute_ns", 0) / 1e9
     steps = counts.get("steps", 0)
     step_s = counts.get("step_ns", 0) / 1e9
     return TaskRow(
         component=component,
         task=task,
-        waiting=inbox.tuples if inbox else 0,
-        waiting_bytes=inbox.bytes if inbox else 0,
-        oldest_s=inbox.oldest_s if inbox else 0.0,
+        waiting=inbox.tuples,
+        waiting_bytes=inbox.bytes,
+        oldest_s=inbox.oldest_s,
         executed=counts.get("executed", 0),
         execute_s=execute_s,
         # The first report of a process may cover time before the window.
@@ -169,28 +192,23 @@ def _task(
         else 0.0,
         busy=min(1.0, rates.get("execute_ns", 0) / _SHARE),
         steps=steps,
-        steps_a_second=rates.get("steps", 0) / _PER_SECOND,
+        steps_a_second=rates.get("steps", 0) / PER_SECOND,
         step_s=step_s,
         step_ms=mean(step_s * 1e3, steps),
-        attempts=inbox.attempts if inbox else 0,
+        attempts=inbox.attempts,
         attended=attended(inbox),
-        seen_s=inbox.seen_s if inbox else None,
-        doing_s=inbox.doing_s if inbox and attended(inbox) else None,
-        place=unpacked(inbox.place) if inbox and attended(inbox) else None,
+        seen_s=inbox.seen_s,
+        doing_s=inbox.doing_s if attended(inbox) else None,
+        place=unpacked(inbox.place) if attended(inbox) else None,
     )
 
 
-def attended(inbox: InboxFigures | None) -> bool:
+def attended(inbox: InboxFigures) -> bool:
     """Return True if a process runs the task.
 
     The driver uses the same rule to begin a new run when a task stays unattended.
     """
-    return (
-        inbox is not None
-        and inbox.adopted
-        and inbox.seen_s is not None
-        and inbox.seen_s <= UNATTENDED_S
-    )
+    return inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
 
 
 def bolt_row(
@@ -201,7 +219,7 @@ def bolt_row(
 ) -> BoltRow:
     """Return the row of a bolt; ``rows`` are its tasks."""
     counts = total_of(readings.counted.counts, component.name)
-    line = readings.inboxes.get(line_of(component.tasks))
+    line = readings.inboxes.get(line_of(component.tasks), _NO_INBOX)
     return BoltRow(
         name=component.name,
         tasks=len(component.tasks),
@@ -216,13 +234,14 @@ def bolt_row(
         process_s=counts["process_ns"] / 1e9,
         capacity=max((row.capacity for row in rows), default=0.0),
         busy=max((row.busy for row in rows), default=0.0),
-        waiting=sum(row.waiting for row in rows) + (line.tuples if line else 0),
-        oldest_s=max([line.oldest_s if line else 0.0, *(row.oldest_s for row in rows)]),
+        waiting=sum(row.waiting for row in rows) + line.tuples,
+        oldest_s=max([line.oldest_s, *(row.oldest_s for row in rows)]),
         steps_a_second=sum(row.steps_a_second for row in rows),
         step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
         restarts=sum(row.restarts for row in rows),
         unattended=tuple(row.task for row in rows if not row.attended),
         last_error=last_error,
+        calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
     )
 
 
@@ -240,10 +259,10 @@ class SpoutTaskRow:
     # A worker runs the task.
     running: bool
     # The spout may emit.
-    active: bool = False
-    pending: int = 0
-    oldest_s: float = 0.0
-    place: Whereabouts | None = None
+    active: bool
+    pending: int
+    oldest_s: float
+    place: Whereabouts | None
 
 
 def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
@@ -256,13 +275,11 @@ def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
 
 
 def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
-    presence = readings.present.get(task)
-    if presence is None:
-        return SpoutTaskRow(component=component, task=task, running=False)
+    presence = readings.present.get(task, NEW)
     return SpoutTaskRow(
         component=component,
         task=task,
-        running=True,
+        running=task in readings.present,
         active=presence.active,
         pending=presence.pending,
         oldest_s=presence.oldest_s,
@@ -291,8 +308,8 @@ def processes(readings: Readings) -> tuple[ProcessRow, ...]:
                 _note(running[readings.present[task].whereabouts], component, task)
     for component in readings.graph.bolts:
         for task in component.tasks:
-            inbox = readings.inboxes.get(task)
-            if inbox is not None and attended(inbox):
+            inbox = readings.inboxes.get(task, _NO_INBOX)
+            if attended(inbox):
                 _note(running[unpacked(inbox.place)], component, task)
     return tuple(ProcessRow(place=place, runs=_runs(tasks)) for place, tasks in running.items())
 
@@ -330,17 +347,14 @@ def once_rows(readings: Readings) -> tuple[OnceRow, ...]:
     rows = []
     for component in (*readings.graph.spouts, *readings.graph.bolts):
         total = total_of(readings.counted.counts, component.name)
-        remembered = readings.marks.get(component.name, 0)
-        met = any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE))
-        if met or remembered:
-            rows.append(
-                OnceRow(
-                    name=component.name,
-                    no_identity=total[NO_IDENTITY],
-                    repeated=total[ONCE_REPEATED],
-                    unkeyed=total[ONCE_UNKEYED],
-                    remembered=remembered,
-                    unsure=total[ONCE_UNSURE],
-                )
+        rows.append(
+            OnceRow(
+                name=component.name,
+                no_identity=total[NO_IDENTITY],
+                repeated=total[ONCE_REPEATED],
+                unkeyed=total[ONCE_UNKEYED],
+                remembered=readings.marks.get(component.name, 0),
+                unsure=total[ONCE_UNSURE],
             )
-    return tuple(rows)
+        )
+    return tuple(row for row in rows if any(astuple(row)[1:]))

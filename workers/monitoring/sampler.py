@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -116,29 +116,25 @@ def sample_of(look: Look) -> Sample:
     if seen is None:
         return Sample(at=datetime.now(UTC))
     queues: dict[str, float | None] = {}
-    away = look.rabbitmq_problem is not None
     for queue in seen.queues:
-        queues[f"{queue.name} ready"] = None if away else queue.ready
-        queues[f"{queue.name} unacked"] = None if away else queue.unacked
-        queues[f"{queue.name} dead"] = None if away else queue.dead_lettered
-    away = look.redis_problem is not None
-    still = away or not seen.flow.known
+        queues[f"{queue.name} ready"] = queue.ready
+        queues[f"{queue.name} unacked"] = queue.unacked
+        queues[f"{queue.name} dead"] = queue.dead_lettered
+    inside = {"pending trees": seen.own.pending, "waiting tuples": seen.own.waiting}
+    flow = seen.flow
+    redis = look.redis_problem is None
+    moving = redis and flow.known
     return Sample(
         at=datetime.now(UTC),
-        queues=queues,
-        inside={
-            "pending trees": None if away else seen.own.pending,
-            "waiting tuples": None if away else seen.own.waiting,
-        },
-        throughput={
-            "acked": None if still else seen.flow.acked_a_second,
-            "failed": None if still else seen.flow.failed_a_second,
-        },
-        latency={
-            "p50": None if still else seen.flow.p50_ms,
-            "p99": None if still else seen.flow.p99_ms,
-        },
+        queues=_if(look.rabbitmq_problem is None, queues),
+        inside=_if(redis, inside),
+        throughput=_if(moving, {"acked": flow.acked_a_second, "failed": flow.failed_a_second}),
+        latency=_if(moving, {"p50": flow.p50_ms, "p99": flow.p99_ms}),
     )
+
+
+def _if(known: bool, figures: Figures) -> Figures:
+    return figures if known else dict.fromkeys(figures)
 
 
 class History:
@@ -156,7 +152,13 @@ class History:
         if last is None or sample.at >= last.at + STEP:
             self._steps.append(sample)
         else:
-            self._steps[-1] = _step(last, sample)
+            self._steps[-1] = Sample(
+                at=last.at,
+                queues=highest((last.queues, sample.queues)),
+                inside=highest((last.inside, sample.inside)),
+                throughput=highest((last.throughput, sample.throughput)),
+                latency=highest((last.latency, sample.latency)),
+            )
 
     def samples(self) -> Sequence[Sample]:
         """Return all samples, oldest first. Steps keep their highest figures: no peak is lost."""
@@ -168,19 +170,11 @@ class History:
         return list(self._fine)
 
 
-def _step(one: Sample, other: Sample) -> Sample:
-    return Sample(
-        at=one.at,
-        queues=_highest(one.queues, other.queues),
-        inside=_highest(one.inside, other.inside),
-        throughput=_highest(one.throughput, other.throughput),
-        latency=_highest(one.latency, other.latency),
-    )
-
-
-def _highest(one: Figures, other: Figures) -> Figures:
-    def higher(name: str) -> float | None:
-        known = [figure for figure in (one.get(name), other.get(name)) if figure is not None]
-        return max(known, default=None)
-
-    return {name: higher(name) for name in {**one, **other}}
+def highest(several: Iterable[Figures]) -> Figures:
+    """Return the highest value of each figure; None if it is never known."""
+    found: dict[str, float | None] = {}
+    for figures in several:
+        for name, value in figures.items():
+            known = [each for each in (found.get(name), value) if each is not None]
+            found[name] = max(known, default=None)
+    return found

@@ -19,6 +19,7 @@ from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.health import Grade, health_of
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.tables import (
     ACKER,
@@ -117,32 +118,28 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     """Render everything about a topology, from top to bottom."""
     heading = cell(overview.name, "bold")
     heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
-    if overview.state != "not running" and not overview.driver:
+    if overview.running and not overview.driver:
         heading.append("  no driver", _ALARM)
-    if overview.trouble:
-        problems = [*problems, f"no executor can run bolts: {overview.trouble}"]
+    problems = [problem for problem in (*problems, overview.executor_problem) if problem]
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
-    parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]
+    ill = {hurt.component for hurt in health_of(overview).hurts if hurt.grade is Grade.ILL}
+    parts += [
+        _fitting(
+            _INBOXES,
+            overview.bolts,
+            lambda column, row: column == "without a process" and row.name in ill,
+        ),
+        _fitting(_ACKER, [overview.acker]),
+    ]
     if overview.once:
         parts.append(_fitting(ONCE, overview.once))
     if overview.queue_rows:
         parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
-    parts.append(_table(ERRORS, errors) if errors else cell("no errors", "dim"))
+    parts.append(_fitting(ERRORS, errors) if errors else cell("no errors", "dim"))
     return Group(*parts)
-
-
-def _inboxes(overview: Overview) -> RenderableType:
-    """Return the table of each bolt's inboxes and steps."""
-    return _fitting(
-        _INBOXES,
-        overview.bolts,
-        lambda column, row: (
-            column == "without a process" and bool(row.unattended) and overview.driver
-        ),
-    )
 
 
 def survey_view(survey: Survey) -> RenderableType:

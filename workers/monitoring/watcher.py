@@ -39,7 +39,6 @@ from tiercel.workers.control.registry import (
     topology_named,
 )
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
 from tiercel.workers.monitoring.rows import Readings
 
@@ -169,7 +168,7 @@ class Watcher:
                 problem, unreadable = self._read(name, window)
                 away = problem is not None and not unreadable
             seen = self._last.get((name, window))
-            if seen is not None and seen.state != NOT_RUNNING:
+            if seen is not None and seen.running:
                 return name
         return next(iter(self._known), None)
 

@@ -140,8 +140,10 @@ class LetterList:
             self._queue = ui.select([], label="queue", on_change=self.clear)
             self._queue.props('dense outlined data-testid="dead queue"').classes("min-w-40")
             self._look_button = self._button("look", "show bodies", self._look)
-            self._chosen_button = self._button("requeue chosen", "", self._requeue_chosen)
-            self._all_button = self._button("requeue all", "", self._requeue_all)
+            self._chosen_button = self._button(
+                "requeue chosen", "", lambda: self._requeue(self._chosen())
+            )
+            self._all_button = self._button("requeue all", "", partial(self._requeue, None))
         self._note = ui.label().classes("tiercel-faint")
         self._table = table_of(DEAD, selection="multiple")
         self._table.add_slot("body-cell-body", _BODY_CELL)
@@ -237,16 +239,9 @@ class LetterList:
         self._body.set_text(text)
         self._dialog.open()
 
-    async def _requeue_chosen(self) -> None:
-        chosen = self._chosen()
-        if chosen:
-            await self._requeue(chosen)
-
-    async def _requeue_all(self) -> None:
-        await self._requeue(None)
-
     async def _requeue(self, chosen: Sequence[str] | None) -> None:
-        if self._queue.value:
+        """Put the chosen letters back; all of them if None."""
+        if self._queue.value and chosen != []:
             await self._actions.requeue(self._queue.value, chosen, self._look)
 
 
@@ -334,10 +329,8 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
     if row.unattended:
         lines.append(f"no process runs task {tasks_named(row.unattended)}")
     lines += [
-        f"task {task.task} has been in one call for {seconds(task.doing_s)}"
-        for task in seen.tasks
-        if task.component == row.name and task.doing_s is not None
-    ][:5]
+        f"task {task} has been in one call for {seconds(call_s)}" for task, call_s in row.calls[:5]
+    ]
     return "\n".join(lines)
 
 
@@ -355,8 +348,8 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
     ]
     if row.in_back_off:
         lines.append(f"{counted(row.in_back_off, 'failed message')} held for their back-off")
-    if row.running < row.tasks:
-        lines.append(f"{count(row.tasks - row.running)} of {count(row.tasks)} tasks have no worker")
+    if row.missing:
+        lines.append(f"{count(row.missing)} of {count(row.tasks)} tasks have no worker")
     return "\n".join(lines)
 
 

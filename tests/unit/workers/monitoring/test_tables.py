@@ -132,7 +132,6 @@ BUSY = Overview(
     state="active",
     driver=True,
     seconds=600,
-    acked_a_second=1234.5,
     spouts=(
         SpoutRow(
             name="orders-in",
