@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -186,22 +186,15 @@ class TiercelCollector(Collector):
 class Scrape:
     """The text of ``/metrics``. Concurrent scrapes share one reading."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, collector: TiercelCollector) -> None:
+        self._collector = collector
         self._look: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
         """Read in a thread, or wait for the reading that is under way."""
         if self._look is None or self._look.done():
-            self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
+            self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._collector))
         return await asyncio.shield(self._look)
-
-
-def registry_of(watcher: Watcher) -> CollectorRegistry:
-    """Return the registry behind ``/metrics``."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(TiercelCollector(watcher))
-    return registry
 
 
 def _latencies(found: Mapping[str, Overview]) -> Metric:

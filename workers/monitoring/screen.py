@@ -15,23 +15,17 @@ from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
-from tiercel.queues.peek import QueuedMessage
-from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.health import Grade, health_of
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
-    DEAD,
     ERRORS,
-    MESSAGES,
     ONCE,
     OWN,
     QUEUES,
     SPOUTS,
-    STATE,
     Column,
     Kind,
     TableKind,
@@ -45,8 +39,6 @@ _Found = tuple[str, ErrorReport]
 # Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit a
 # terminal of 80 characters.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-# For tables whose rows have several lines.
-_BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
 _LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the other figures are current"
 # Wider than any terminal.
@@ -171,26 +163,11 @@ def error_table(found: Sequence[_Found]) -> Table:
     several = len({topology for topology, _ in found}) > 1
     time, *others = map(_of_error, ERRORS.columns)
     topology = [Column[_Found]("topology", lambda row: row[0], Kind.TEXT)] if several else []
-    return _table(TableKind(ERRORS.title, (time, *topology, *others)), found, look=_BOXED)
+    return table_of(TableKind(ERRORS.title, (time, *topology, *others)), found)
 
 
 def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
     return Column(column.name, lambda row: column.text(row[1]), column.kind)
-
-
-def letter_table(found: Iterable[DeadLetter]) -> Table:
-    """Content of ``tiercel dead-letters show``."""
-    return _table(DEAD, found, look=_BOXED)
-
-
-def message_table(found: Iterable[QueuedMessage]) -> Table:
-    """Content of ``tiercel peek``."""
-    return _table(MESSAGES, found, look=_BOXED)
-
-
-def state_table(found: Iterable[StateEntry]) -> Table:
-    """Content of ``tiercel state``."""
-    return _table(STATE, found, look=_BOXED)
 
 
 def _fitting(
@@ -204,8 +181,8 @@ def _fitting(
     names = {column.name for column in kind.columns}
     left_out = [name for name in _LESS.get(kind.title, ()) if name in names]
     kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
-    tables = [_table(each, rows, alarms) for each in kinds]
-    return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])
+    tables = [table_of(each, rows, alarms, narrow=True) for each in kinds]
+    return _Fitting([*tables, table_of(kinds[-1], rows, alarms, narrow=True, break_names=True)])
 
 
 class _Fitting:
@@ -224,16 +201,16 @@ class _Fitting:
         yield self._tables[-1]
 
 
-def _table(
+def table_of(
     kind: TableKind[R],
     rows: Iterable[R],
     alarms: Callable[[str, R], bool] | None = None,
-    look: Mapping[str, Any] = _NARROW,
     *,
+    narrow: bool = False,
     break_names: bool = False,
 ) -> Table:
     """Make a table; ``alarms(column_name, row)`` is True for a cell with bad news."""
-    table = Table(**look)
+    table = Table(**_NARROW) if narrow else Table()
     for column in kind.columns:
         if column.kind is Kind.NUMBER:
             table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)

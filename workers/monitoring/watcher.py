@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,15 +32,10 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.registry import (
-    Registry,
-    TopologyNote,
-    known_topologies,
-    topology_named,
-)
+from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
-from tiercel.workers.monitoring.rows import Readings
+from tiercel.workers.monitoring.rows import PER_SECOND, Readings
 
 # Dead letters shown per queue, oldest first, with at most 64 KiB of each body.
 SHOWN = 50
@@ -329,47 +324,28 @@ class RateMeter:
 
         A counter that decreases was lost by Redis: the meter starts again.
         """
-        if self._looks and _shrank(self._looks[-1][1], totals):
+        # Seen backwards, a counter that decreased has grown.
+        if self._looks and any(grown > 0 for *_, grown in _growth(totals, self._looks[-1][1])):
             self._looks.clear()
         self._looks.append((now, totals))
         while len(self._looks) > 2 and now - self._looks[1][0] >= _SPAN_S:
             self._looks.popleft()
         since, before = self._looks[0]
-        if now <= since:
-            return {}
-        return {
-            component: {
-                task: {
-                    name: round(
-                        1000
-                        * (count - before.get(component, {}).get(task, {}).get(name, 0))
-                        / (now - since)
-                    )
-                    for name, count in counts.items()
-                }
-                for task, counts in tasks.items()
-            }
-            for component, tasks in totals.items()
-        }
+        rates: Counts = {}
+        if now > since:
+            for component, task, name, grown in _growth(before, totals):
+                of_task = rates.setdefault(component, {}).setdefault(task, {})
+                of_task[name] = round(PER_SECOND * grown / (now - since))
+        return rates
 
 
-def _shrank(before: Counts, totals: Counts) -> bool:
-    return any(
-        count > totals.get(component, {}).get(task, {}).get(name, 0)
-        for component, tasks in before.items()
-        for task, counts in tasks.items()
-        for name, count in counts.items()
-    )
-
-
-def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
-    """Return all topologies that ever ran, or only the one with this name.
-
-    Raises UsageError if it never ran, AckerError.
-    """
-    if name is not None:
-        return {name: topology_named(redis_url, name)}
-    return known_topologies(redis_url)
+def _growth(before: Counts, after: Counts) -> Iterator[tuple[str, int, str, int]]:
+    """Yield each counter of ``after`` with its growth."""
+    for component, tasks in after.items():
+        for task, counts in tasks.items():
+            known = before.get(component, {}).get(task, {})
+            for name, count in counts.items():
+                yield component, task, name, count - known.get(name, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 from nicegui import run, ui
@@ -95,16 +96,9 @@ class Actions:
 
         Changes nothing, but needs the token because bodies may be confidential.
         """
-
-        def letters() -> Sequence[DeadLetter]:
-            return self._cache.look(queue)
-
-        async def action() -> None:
-            done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
-
-        await self._prompt.let(
-            "show", f"Show the bodies of the dead letters of {queue}. Nothing is changed.", action
-        )
+        says = f"Show the bodies of the dead letters of {queue}. Nothing is changed."
+        letters = partial(self._cache.look, queue)
+        await self._read(says, f"the dead letters of {queue}", letters, done)
 
     async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
         """Read the tracebacks of errors that bolts raised."""
@@ -113,14 +107,20 @@ class Actions:
             with closing(RedisMetrics(self._addresses.redis_urls[0], topology)) as metrics:
                 return metrics.traces()
 
-        async def action() -> None:
-            done(await _tried("look at", f"the tracebacks of {topology}", known, _shown) or ())
+        says = f"Show the code that errors of {topology} went through. Nothing is changed."
+        await self._read(says, f"the tracebacks of {topology}", known, done)
 
-        await self._prompt.let(
-            "show",
-            f"Show the code that errors of {topology} went through. Nothing is changed.",
-            action,
-        )
+    async def _read(
+        self,
+        says: str,
+        target: str,
+        read: Callable[[], Sequence[Result]],
+        done: Callable[[Sequence[Result]], None],
+    ) -> None:
+        async def action() -> None:
+            done(await _tried("look at", target, read, _shown) or ())
+
+        await self._prompt.let("show", says, action)
 
 
 def _number(chosen: Sequence[str] | None) -> str:

@@ -321,7 +321,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def _bounds(self) -> Connections:
-        return _bounds_of(self.config)
+        return cast(BoundedConfig, self.config).bounds
 
     def _judge(self) -> None:
         """Decide whether the monitor waits for the peer, or serves it."""
@@ -430,7 +430,7 @@ class PageSocket(WebSocketsSansIOProtocol):
 
     @property
     def _bounds(self) -> Connections:
-        return _bounds_of(self.config)
+        return cast(BoundedConfig, self.config).bounds
 
     def _admit(self) -> bool:
         """Count a frame; close the socket if there are too many."""
@@ -438,10 +438,6 @@ class PageSocket(WebSocketsSansIOProtocol):
         if not admitted:
             self._bounds.close(self)
         return admitted
-
-
-def _bounds_of(config: uvicorn.Config) -> Connections:
-    return cast(BoundedConfig, config).bounds
 
 
 _Bounded = HttpConnection | PageSocket

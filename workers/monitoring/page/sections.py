@@ -124,6 +124,22 @@ def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None)
     return table.props(f'data-testid="{kind.title}"')
 
 
+class _TextDialog:
+    """A dialog with a text of any length, which must be printable."""
+
+    def __init__(self, test_id: str) -> None:
+        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
+            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
+            self._text = ui.label().classes("tiercel-body w-full")
+            self._text.props(f'data-testid="{test_id}"')
+            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+
+    def show(self, heading: str, text: str) -> None:
+        self._heading.set_text(printable(heading))
+        self._text.set_text(text)
+        self._dialog.open()
+
+
 class LetterList:
     """The section of dead letters; shows one queue at a time.
 
@@ -149,10 +165,7 @@ class LetterList:
         self._table.add_slot("body-cell-body", _BODY_CELL)
         self._table.on("read", lambda event: self._read(str(event.args)))
         self._table.on_select(self._offer_buttons)
-        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
-            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
-            self._body = ui.label().classes("tiercel-body w-full").props('data-testid="whole body"')
-            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+        self._dialog = _TextDialog("whole body")
         self.clear()
 
     async def refresh(self, queues: Sequence[QueueDepth]) -> None:
@@ -233,11 +246,9 @@ class LetterList:
         if letter is None or letter.id not in self._opened:
             return
         kind, text = body_text(letter.body, letter.size)
-        self._heading.set_text(
-            printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {reason_of(letter)}")
+        self._dialog.show(
+            f"{kind}, {size(letter.size)}, from {letter.queue}: {reason_of(letter)}", text
         )
-        self._body.set_text(text)
-        self._dialog.open()
 
     async def _requeue(self, chosen: Sequence[str] | None) -> None:
         """Put the chosen letters back; all of them if None."""
@@ -372,10 +383,7 @@ class TracebackDialog:
         """``topology`` returns the name of the topology that the page shows."""
         self._actions = actions
         self._topology = topology
-        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
-            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
-            self._text = ui.label().classes("tiercel-body w-full").props('data-testid="traceback"')
-            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+        self._dialog = _TextDialog("traceback")
 
     def open_from(self, errors: ui.table) -> None:
         """Open the dialog when a row of this table is clicked."""
@@ -397,6 +405,5 @@ class TracebackDialog:
         if found is None:
             ui.notify("no traceback is kept of this error", type="warning")
             return
-        self._heading.set_text(printable(redact(heading_of(found))))
-        self._text.set_text(printable(redact(found.first.text), kept="\n\t"))
-        self._dialog.open()
+        text = printable(redact(found.first.text), kept="\n\t")
+        self._dialog.show(redact(heading_of(found)), text)

@@ -6,21 +6,21 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI, Response
 from nicegui import __version__, core, ui
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.monitoring.exposition import Scrape, registry_of
+from tiercel.workers.monitoring.exposition import Scrape, TiercelCollector
 from tiercel.workers.monitoring.page.limits import BoundedConfig, Lock, Rooms, limit_reports
 from tiercel.workers.monitoring.page.view import Page
 from tiercel.workers.monitoring.sampler import Sampler
@@ -110,7 +110,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # A separate watcher, so that scrapes and pages do not wait for each other.
-    scrape = Scrape(registry_of(Watcher(addresses)))
+    scrape = Scrape(TiercelCollector(Watcher(addresses)))
     rooms = Rooms()
     cache = DeadLetterCache(addresses.amqp_url or "")
 
@@ -184,29 +184,24 @@ class Gate:
             return PlainTextResponse("there is nothing here", 404)
         # Another site's page must not show ours in a frame, nor request it as a picture a thousand
         # times.
-        if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
+        if path == PAGE and set(Headers(scope=scope).getlist("sec-fetch-dest")) - {"document"}:
             return PlainTextResponse("open this page by itself, not in a frame", 403)
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:
         """Return the refusal of a request that names another host, or comes from another page."""
-        hosts = list(_headers(scope, b"host"))
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
             return PlainTextResponse(
                 "the monitor refuses this name; allow it: tiercel monitor --allowed-host NAME", 400
             )
         if not all(
-            self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")
+            self._hosts.admit_origin(origin, hosts[0]) for origin in headers.getlist("origin")
         ):
             return PlainTextResponse("this request came from another page", 403)
         return None
-
-
-def _headers(scope: Scope, name: bytes) -> Iterator[str]:
-    for key, value in scope["headers"]:
-        if key == name:
-            yield value.decode("latin-1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,8 +226,8 @@ class AllowedHosts:
 
         The address itself is allowed: it needs no name service, so a stranger cannot claim it.
         """
-        name = _name_in(_HOST.fullmatch(host))
-        return name is not None and name in LOOPBACK | self.given | {
+        found = _HOST.fullmatch(host)
+        return found is not None and _bare(found[1]) in LOOPBACK | self.given | {
             local_address.lower().removeprefix("::ffff:")
         }
 
@@ -244,10 +239,7 @@ class AllowedHosts:
         found = _ORIGIN.fullmatch(origin)
         if found is None:
             return False
-        return (
-            found[1].lower() == host.lower()
-            or found[2].strip("[]").lower() in self.given - LOOPBACK
-        )
+        return found[1].lower() == host.lower() or _bare(found[2]) in self.given - LOOPBACK
 
 
 def _checked(name: str) -> str:
@@ -256,11 +248,11 @@ def _checked(name: str) -> str:
         raise UsageError(
             f"--allowed-host {name}: write a host name or address, without scheme and port"
         )
-    return found[1].strip("[]").lower()
+    return _bare(found[1])
 
 
-def _name_in(found: re.Match[str] | None) -> str | None:
-    return found[1].strip("[]").lower() if found else None
+def _bare(name: str) -> str:
+    return name.strip("[]").lower()
 
 
 class SafeHeaders:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -276,34 +277,29 @@ class LineChart(ui.element, component="look/line_chart.js"):
 @dataclass(frozen=True)
 class _Tile:
     name: str
-    text: Callable[[Overview], str]
-    # True if the figure is bad news.
-    is_bad: Callable[[Overview], bool] = lambda _seen: False
+    figure: Callable[[Overview], Any]
+    shown: Callable[[Any], str] = count
+    # Any figure above 0 is bad news.
+    alarms: bool = False
 
 
 def _latency(number_ms: float | None) -> str:
     return "-" if number_ms is None else duration(number_ms)
 
 
-def _failed(seen: Overview) -> int:
-    return sum(spout.failed for spout in seen.spouts)
-
-
-def _dead(seen: Overview) -> int:
-    return sum(queue.dead_lettered or 0 for queue in seen.queues)
-
-
 _TILES = (
-    _Tile("acked/s now", lambda seen: per_second(seen.flow.acked_a_second)),
-    _Tile("p50 now", lambda seen: _latency(seen.flow.p50_ms)),
-    _Tile("p99 now", lambda seen: _latency(seen.flow.p99_ms)),
-    _Tile("pending trees", lambda seen: count(seen.own.pending)),
-    _Tile("oldest pending", lambda seen: seconds(seen.own.oldest_pending_s)),
-    _Tile("failed", lambda seen: count(_failed(seen)), lambda seen: _failed(seen) > 0),
+    _Tile("acked/s now", attrgetter("flow.acked_a_second"), per_second),
+    _Tile("p50 now", attrgetter("flow.p50_ms"), _latency),
+    _Tile("p99 now", attrgetter("flow.p99_ms"), _latency),
+    _Tile("pending trees", attrgetter("own.pending")),
+    _Tile("oldest pending", attrgetter("own.oldest_pending_s"), seconds),
+    _Tile("failed", lambda seen: sum(spout.failed for spout in seen.spouts), alarms=True),
+    _Tile("timeouts", attrgetter("acker.timeouts"), alarms=True),
     _Tile(
-        "timeouts", lambda seen: count(seen.acker.timeouts), lambda seen: seen.acker.timeouts > 0
+        "dead letters",
+        lambda seen: sum(queue.dead_lettered or 0 for queue in seen.queues),
+        alarms=True,
     ),
-    _Tile("dead letters", lambda seen: count(_dead(seen)), lambda seen: _dead(seen) > 0),
 )
 
 
@@ -323,11 +319,9 @@ class Tiles:
         """Show the figures of a topology."""
         for tile in _TILES:
             box, label = self._labels[tile.name]
-            label.set_text(tile.text(seen))
-            if tile.is_bad(seen):
-                box.classes(add="bad")
-            else:
-                box.classes(remove="bad")
+            figure = tile.figure(seen)
+            label.set_text(tile.shown(figure))
+            box.classes(remove="bad", add="bad" if tile.alarms and figure > 0 else "")
 
 
 class Verdict:
