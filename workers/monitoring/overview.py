@@ -188,8 +188,7 @@ class EdgeRow:
     """A subscription and its traffic."""
 
     edge: Edge
-    tuples: int
-    # Now.
+    # Tuples per second, now.
     a_second: float
 
 
@@ -303,16 +302,11 @@ class Overview:
 
     @property
     def queue_rows(self) -> tuple[QueueRow, ...]:
-        """The rows of all its queues, as tables show them."""
-        return queue_rows(self.queues, self.sinks)
-
-
-def queue_rows(sources: Iterable[QueueDepth], sinks: Iterable[QueueDepth]) -> tuple[QueueRow, ...]:
-    """Return the rows of the queues that are read, then of those that are published to."""
-    return (
-        *(QueueRow(depth=depth, use=SOURCE) for depth in sources),
-        *(QueueRow(depth=depth, use=SINK) for depth in sinks),
-    )
+        """The rows of the queues that it reads, then of the queues that it only publishes to."""
+        return (
+            *(QueueRow(depth=depth, use=SOURCE) for depth in self.queues),
+            *(QueueRow(depth=depth, use=SINK) for depth in self.sinks),
+        )
 
 
 def overview_of(name: str, readings: Readings) -> Overview:
@@ -409,12 +403,8 @@ def _acker(readings: Readings, timeouts: int) -> AckerRow:
 
 
 def _edge(edge: Edge, readings: Readings) -> EdgeRow:
-    counter = edge_counter(edge.source, edge.stream)
-    return EdgeRow(
-        edge=edge,
-        tuples=total_of(readings.counted.counts, edge.target)[counter],
-        a_second=total_of(readings.rates, edge.target)[counter] / PER_SECOND,
-    )
+    rates = total_of(readings.rates, edge.target)
+    return EdgeRow(edge=edge, a_second=rates[edge_counter(edge.source, edge.stream)] / PER_SECOND)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ processes and once bolts. Pure.
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
@@ -159,40 +159,30 @@ class BoltRow:
 
 def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
     """Return the rows of a bolt's tasks, in order."""
-    counts = readings.counted.counts.get(component.name, {})
-    rates = readings.rates.get(component.name, {})
-    return tuple(
-        _task(component.name, task, counts.get(task, {}), rates.get(task, {}), readings)
-        for task in component.tasks
-    )
+    return tuple(_task(component.name, task, readings) for task in component.tasks)
 
 
-def _task(
-    component: str,
-    task: int,
-    counts: Mapping[str, int],
-    rates: Mapping[str, int],
-    readings: Readings,
-) -> TaskRow:
+def _task(component: str, task: int, readings: Readings) -> TaskRow:
+    counts = Counter(readings.counted.counts.get(component, {}).get(task))
+    rates = Counter(readings.rates.get(component, {}).get(task))
+    window_s = readings.counted.seconds
     inbox = readings.inboxes.get(task, _NO_INBOX)
-    execute_s = counts.get("execute_ns", 0) / 1e9
-    steps = counts.get("steps", 0)
-    step_s = counts.get("step_ns", 0) / 1e9
+    execute_s = counts["execute_ns"] / 1e9
+    steps = counts["steps"]
+    step_s = counts["step_ns"] / 1e9
     return TaskRow(
         component=component,
         task=task,
         waiting=inbox.tuples,
         waiting_bytes=inbox.bytes,
         oldest_s=inbox.oldest_s,
-        executed=counts.get("executed", 0),
+        executed=counts["executed"],
         execute_s=execute_s,
         # The first report of a process may cover time before the window.
-        capacity=min(1.0, execute_s / readings.counted.seconds)
-        if readings.counted.seconds
-        else 0.0,
-        busy=min(1.0, rates.get("execute_ns", 0) / _SHARE),
+        capacity=min(1.0, execute_s / window_s) if window_s else 0.0,
+        busy=min(1.0, rates["execute_ns"] / _SHARE),
         steps=steps,
-        steps_a_second=rates.get("steps", 0) / PER_SECOND,
+        steps_a_second=rates["steps"] / PER_SECOND,
         step_s=step_s,
         step_ms=mean(step_s * 1e3, steps),
         attempts=inbox.attempts,

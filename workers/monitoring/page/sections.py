@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from nicegui import run, ui
@@ -22,14 +23,8 @@ from tiercel.workers.monitoring.overview import Overview, SpoutRow, known_for
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.rows import BoltRow, TaskRow
 from tiercel.workers.monitoring.tables import (
-    ACKER,
-    BOLTS,
     FAULTS,
-    ONCE,
-    PROCESSES,
-    QUEUES,
     SPOUT_TASKS,
-    SPOUTS,
     TASKS,
     Kind,
     TableKind,
@@ -84,25 +79,29 @@ def rows_of(kind: TableKind[R], rows: Iterable[R]) -> list[Cells]:
 
 def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
     """Return the rows of all tables but the dead letters."""
-    return {
-        SPOUTS: rows_of(SPOUTS, overview.spouts),
-        BOLTS: rows_of(BOLTS, overview.bolts),
-        TASKS: rows_of(TASKS, _tasks_shown(overview.tasks)),
-        ACKER: rows_of(ACKER, [overview.acker]),
-        ONCE: rows_of(ONCE, overview.once),
-        QUEUES: rows_of(QUEUES, overview.queue_rows),
-        OWN: rows_of(OWN, [overview.own]),
-        FAULTS: rows_of(FAULTS, overview.faults),
-        SPOUT_TASKS: rows_of(SPOUT_TASKS, overview.spout_tasks),
-        PROCESSES: rows_of(PROCESSES, overview.processes),
-    }
+    found = {kind: rows_of(kind, rows(overview)) for kind, rows in DETAILS.items()}
+    return {**found, FAULTS: rows_of(FAULTS, overview.faults)}
 
 
-def _tasks_shown(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+def _tasks_shown(seen: Overview) -> Sequence[TaskRow]:
     """Return all tasks; if there are too many, first tasks without a process, then by age."""
-    if len(rows) <= _TASKS_SHOWN:
-        return rows
-    return sorted(rows, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
+    if len(seen.tasks) <= _TASKS_SHOWN:
+        return seen.tasks
+    return sorted(seen.tasks, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
+
+
+# The tables at the end of the page, in order, with their rows.
+DETAILS: dict[TableKind[Any], Callable[[Overview], Iterable[Any]]] = {
+    tables.SPOUTS: attrgetter("spouts"),
+    tables.BOLTS: attrgetter("bolts"),
+    TASKS: _tasks_shown,
+    SPOUT_TASKS: attrgetter("spout_tasks"),
+    tables.PROCESSES: attrgetter("processes"),
+    tables.QUEUES: attrgetter("queue_rows"),
+    tables.ACKER: lambda seen: [seen.acker],
+    tables.ONCE: attrgetter("once"),
+    OWN: lambda seen: [seen.own],
+}
 
 
 # Vue shows values as text, never as markup.

@@ -26,7 +26,7 @@ from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of,
 from tiercel.workers.monitoring.page.limits import Lock
 from tiercel.workers.monitoring.page.sections import (
     DEAD,
-    OWN,
+    DETAILS,
     ComponentSide,
     LetterList,
     TracebackDialog,
@@ -35,14 +35,8 @@ from tiercel.workers.monitoring.page.sections import (
 )
 from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
 from tiercel.workers.monitoring.tables import (
-    ACKER,
     BOLTS,
     FAULTS,
-    ONCE,
-    PROCESSES,
-    QUEUES,
-    SPOUT_TASKS,
-    SPOUTS,
     TASKS,
     TableKind,
     count,
@@ -129,7 +123,7 @@ class Page:
             self._letters = LetterList(self._actions, cache)
 
     def _details(self) -> None:
-        for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, ONCE, OWN):
+        for kind in DETAILS:
             with _section(kind.title):
                 self._tables[kind] = table_of(kind)
         for long in (BOLTS, TASKS, FAULTS):
@@ -165,7 +159,7 @@ class Page:
 
     def _draw_graph(self) -> None:
         with _section("Topology"):
-            with ui.element("div").classes("tiercel-legend tiercel-graph-legend"):
+            with ui.element("div").classes("tiercel-legend"):
                 for tone, says in _LEGEND:
                     with ui.element("span").classes(f"tone-{tone}"):
                         ui.element("i")
@@ -216,9 +210,6 @@ class Page:
         self._side.show(seen)
         for kind, rows in tables_of(seen).items():
             self._tables[kind].rows = rows
-        self._draw(seen)
-
-    def _draw(self, seen: Overview) -> None:
         samples = self._sampler.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
         for chart in self._charts:
             chart.show(samples)
@@ -243,10 +234,7 @@ class TopologyGraph(ui.element, component="look/topology_graph.js"):
 
     def __init__(self, on_pick: Callable[[str], Awaitable[None] | None]) -> None:
         super().__init__()
-        self._props["nodes"] = []
-        self._props["edges"] = []
-        self._props["width"] = 1
-        self._props["height"] = 1
+        self._props.update(nodes=[], edges=[], width=1, height=1)
         self.props('data-testid="graph"')
         self.on("pick", lambda event: on_pick(str(event.args)))
 
@@ -262,10 +250,7 @@ class LineChart(ui.element, component="look/line_chart.js"):
     def __init__(self, kind: ChartKind) -> None:
         super().__init__()
         self._kind = kind
-        self._props["caption"] = kind.caption
-        self._props["unit"] = kind.unit
-        self._props["times"] = []
-        self._props["lines"] = []
+        self._props.update(caption=kind.caption, unit=kind.unit, times=[], lines=[])
         self.props(f'data-testid="{kind.key}"')
 
     def show(self, samples: Sequence[Sample]) -> None:
