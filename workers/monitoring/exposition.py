@@ -32,7 +32,7 @@ class _Group:
     labels: Mapping[str, str]
     rows: Callable[[Overview], Iterable[Any]]
     counters: _Figures = ()
-    gauges: _Figures
+    gauges: _Figures = ()
 
     def metrics(self, found: Mapping[str, Overview]) -> Iterator[Metric]:
         """Return the metrics of these topologies."""
@@ -91,7 +91,6 @@ _GROUPS = (
             ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
             ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
         ),
-        gauges=(),
     ),
     _Group(
         labels={"component": "component", "task": "task"},

@@ -317,6 +317,8 @@ def overview_of(name: str, readings: Readings) -> Overview:
         last.setdefault(error.component, error)
     spouts = tuple(_spout(each, readings, last.get(each.name)) for each in graph.spouts)
     tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
+    all_tasks = tuple(row for rows in tasks.values() for row in rows)
+    workers = spout_tasks(readings)
     return Overview(
         name=name,
         state=state_of(readings),
@@ -326,7 +328,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         bolts=tuple(
             bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
         ),
-        tasks=tuple(row for rows in tasks.values() for row in rows),
+        tasks=all_tasks,
         acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
         own=_own(name, readings),
@@ -335,8 +337,8 @@ def overview_of(name: str, readings: Readings) -> Overview:
         once=once_rows(readings),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
-        spout_tasks=spout_tasks(readings),
-        processes=processes(readings),
+        spout_tasks=workers,
+        processes=processes(readings, workers, all_tasks),
         driver_at=readings.driver_at,
         trouble=readings.trouble,
         ordered=readings.state or State.ACTIVE,

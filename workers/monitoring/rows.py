@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
 from tiercel.acker.inbox.chunk import line_of
@@ -287,25 +287,18 @@ class ProcessRow:
     runs: str
 
 
-def processes(readings: Readings) -> tuple[ProcessRow, ...]:
+def processes(
+    readings: Readings, spouts: Iterable[SpoutTaskRow], bolts: Iterable[TaskRow]
+) -> tuple[ProcessRow, ...]:
     """Return the processes: the driver first, then spout workers, then the processes of bolts."""
     running: dict[Whereabouts | None, dict[str, list[int]]] = defaultdict(dict)
     if readings.driver:
         running[readings.driver_at][DRIVER] = []
-    for component in readings.graph.spouts:
-        for task in component.tasks:
-            if task in readings.present:
-                _note(running[readings.present[task].whereabouts], component, task)
-    for component in readings.graph.bolts:
-        for task in component.tasks:
-            inbox = readings.inboxes.get(task, _NO_INBOX)
-            if attended(inbox):
-                _note(running[unpacked(inbox.place)], component, task)
+    alive: list[SpoutTaskRow | TaskRow] = [row for row in spouts if row.running]
+    alive += [row for row in bolts if row.attended]
+    for row in alive:
+        running[row.place].setdefault(row.component, []).append(row.task)
     return tuple(ProcessRow(place=place, runs=_runs(tasks)) for place, tasks in running.items())
-
-
-def _note(tasks: dict[str, list[int]], component: Component, task: int) -> None:
-    tasks.setdefault(component.name, []).append(task)
 
 
 def _runs(tasks: dict[str, list[int]]) -> str:

@@ -66,7 +66,8 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
     """Serve under the names in ``hosts`` until SIGINT or SIGTERM; then close ``listener``."""
     sampler = Sampler(Watcher(addresses))
     config = BoundedConfig(
-        _guarded(_app(addresses, sampler, lock), hosts),
+        # Answers are compressed last, because SafeHeaders reads pages.
+        GZipMiddleware(SafeHeaders(Gate(_app(addresses, sampler, lock), hosts))),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -145,11 +146,6 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
-
-
-def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
-    """Put the gate in front. Answers are compressed last, because SafeHeaders reads pages."""
-    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
 
 
 class Gate:
