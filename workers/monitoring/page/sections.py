@@ -364,7 +364,7 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
 
 
 def _ways(name: str, seen: Overview) -> str:
-    """Name the components that a component's tuples come from and go to."""
+    """Name the sources and targets of a component."""
     sources = [
         f"{row.edge.source} ({row.edge.stream}, {row.edge.grouping})"
         for row in seen.edges
