@@ -186,13 +186,11 @@ class Metrics(Protocol):
         too, and a call that had taken effect although its reply was lost is not counted twice. So
         do not add them again.
         """
-        ...
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
         """``add`` for several tasks, {(component, task): {counter: count}}, in the
         same one round trip.
         """
-        ...
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         """Keep these errors, the newest 1000 of the topology.
@@ -202,11 +200,9 @@ class Metrics(Protocol):
         A window begins with the first error after the window before. All processes that a task runs
         in share it.
         """
-        ...
 
     def totals(self) -> Counts:
         """Everything counted, by component, task and counter."""
-        ...
 
     def over(self, window: Window) -> Counted:
         """Return the counts of a window that ends now, and the length of that window.
@@ -214,11 +210,9 @@ class Metrics(Protocol):
         Exact, by the clock of each machine that counts. Counts older than a day and a slot are kept
         in the totals alone.
         """
-        ...
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         """Return the last reports, by the time at which they happened, newest first."""
-        ...
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
         """Keep the first report of each kind of error that has a traceback, and when each kind came
@@ -226,15 +220,12 @@ class Metrics(Protocol):
 
         Repeating a call changes nothing. The number of errors of a kind is among the counters.
         """
-        ...
 
     def traces(self) -> Sequence[KnownError]:
         """Return the kinds of errors that are kept, by when they came last, the newest first."""
-        ...
 
     def clear(self) -> None:
         """Forget everything that was counted for this topology."""
-        ...
 
 
 def bucket_of(latency_ms: float) -> str:
