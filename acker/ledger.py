@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tiercel.acker.effects import Effect
+from tiercel.acker.effects import Effect, perform_all
 
 # Characters of a failure's reason that are kept.
 REASON_LENGTH = 500
@@ -155,6 +155,11 @@ class LedgerSpec:
     # None: messages never time out, and entries never expire.
     message_timeout: timedelta | None
 
+    def check(self, owner: int) -> None:
+        """Raise ValueError for an owner that is not of this ledger."""
+        if not 1 <= owner <= self.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self.owners}")
+
 
 class OutcomeFeed(Protocol):
     """The outcomes of one owner's roots. The reader that opened it last counts. An earlier reader
@@ -225,6 +230,7 @@ class Ledger(Protocol):
         is failed; if a root has several failures the first counts. A call that names no root does
         nothing.
         """
+        return total(perform_all(self.applying(token, updates, failures)))
 
     def applying(
         self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
@@ -277,6 +283,7 @@ class Ledger(Protocol):
 
         Costs a look at every bucket: for tests, benchmarks and monitors.
         """
+        return self.census().pending
 
     def census(self) -> Census:
         """Count all entries; costs as much as ``pending``.
