@@ -126,18 +126,15 @@ class RateLimits(Protocol):
 
         Raises RedisUnavailableError, RedisRefusedError: nothing was granted, or it is lost.
         """
-        ...
 
     def give_back(self, task: int, permits: Mapping[bytes, int]) -> None:
         """Return permits that were not used, and leave the line; 0 only leaves it.
 
         A bucket never gets more than full. Raises as ``take``.
         """
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 def check_wants(wants: Mapping[bytes, int]) -> None:

@@ -239,14 +239,12 @@ class Inbox(Protocol):
         ``Opened.taken``). Finish a step that was found sealed first, else its entries come too;
         entries that it leaves done in part do come, also after ``read``. Raises StaleAttemptError.
         """
-        ...
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         """Return the entries at these positions that are still there, in the order given.
 
         For a sealed step that must be repeated. Raises StaleAttemptError.
         """
-        ...
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         """Note the tuples that a step covers, before its first effect leaves. False: the attempt is
@@ -257,7 +255,6 @@ class Inbox(Protocol):
         gives; nor does a step that is finished. Raises StepOrderError where an earlier step is
         sealed and not finished.
         """
-        ...
 
     def finish(self, step: int) -> Effect[bool]:
         """Forget the tuples that the sealed step covers.
@@ -266,25 +263,21 @@ class Inbox(Protocol):
 
         Raises StepOrderError if the step was never sealed.
         """
-        ...
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
         """Give claimed tuples back to the head of the line, in their order.
 
         False: the attempt is stale. Only when no sealed step of the task is unfinished.
         """
-        ...
 
     def wake(self) -> None:
         """End the ``take`` that waits, or else the next one that would, soon. Thread-safe.
 
         If the server is unreachable, ``take`` ends by itself within some seconds.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection that ``take`` waits with. Idempotent."""
-        ...
 
 
 class Inboxes(Protocol):
@@ -304,7 +297,6 @@ class Inboxes(Protocol):
         StaleAttemptError where a run with a higher number has an inbox: an older driver that comes
         late takes nothing away from its successor.
         """
-        ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
         """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
@@ -314,31 +306,25 @@ class Inboxes(Protocol):
         not discard, to the next one. Drain before anything is appended in the new run. Raises
         StaleAttemptError.
         """
-        ...
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         """Delete drained entries, once their roots were released. Raises StaleAttemptError."""
-        ...
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         """Look at the inboxes of these tasks."""
-        ...
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
         """Return the newest snapshot that earlier runs left in each inbox, as (task, snapshot),
         until ``forget_snapshot``. Changes nothing.
         """
-        ...
 
     def forget_snapshot(self, run: str, task: int) -> None:
         """Delete the snapshot, once the roots of the tuples that the bolt held were released."""
-        ...
 
     # -- a process that runs bolt tasks ----------------------------------------------------------
 
     def draw(self, run: str, task: int) -> int:
         """Draw the number of a new attempt. Raises StaleAttemptError if the run is over."""
-        ...
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         """Refuse from now on appends of older attempts of the sender to these inboxes.
@@ -346,7 +332,6 @@ class Inboxes(Protocol):
         Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at
         any of them; the others are fenced nevertheless. An append does the same for its own inbox.
         """
-        ...
 
     def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
         """Take the inbox over, to claim from ``line`` too. Fence off the older attempts everywhere
@@ -354,7 +339,6 @@ class Inboxes(Protocol):
 
         Raises StaleAttemptError if a newer attempt has opened it, or the run is over.
         """
-        ...
 
     def beat(
         self,
@@ -369,7 +353,6 @@ class Inboxes(Protocol):
 
         Return the tasks that by now belong to another attempt or run.
         """
-        ...
 
     # -- senders ---------------------------------------------------------------------------------
 
@@ -380,7 +363,6 @@ class Inboxes(Protocol):
         the oldest. A forgotten sender is STALE there from then on, because its append might be a
         repeat: draw another one, and emit the tuples of the call anew.
         """
-        ...
 
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
@@ -392,11 +374,9 @@ class Inboxes(Protocol):
         none without chunks, else ValueError. A parcel that was FULL must be in before the next part
         or number goes to the same inbox; see ``next_parcels``.
         """
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 # Bounds on the entries of one inbox that one ``drain`` returns: tuples, and bytes of payload.
