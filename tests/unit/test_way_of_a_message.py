@@ -94,6 +94,7 @@ def test_the_way_is_that_of_the_worker_and_of_the_bolts():
         "queues/queue_spout.py",
         "workers/spout/loop.py",
         "workers/spout/collector.py",
+        "workers/spout/outbox.py",
         "spark_jobs/running/attempt.py",
         "spark_jobs/running/commit.py",
         "workers/spout/trees.py",

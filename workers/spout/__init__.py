@@ -3,7 +3,8 @@
 worker     takes a task that is free, and keeps it
 process    one spout task, put together
 loop       its turns, in the worker and in the test kit: pace, orders, what the spout holds
-collector  from the spout into batches, and from batches into the ledger and the inboxes
+collector  gathers what the spout emits into batches
+outbox     sends a batch to the ledger and the inboxes
 admission  how many tuples may be in flight
 outcomes   out of the feed, to the loop
 trees      the messages in flight, and how outcomes, timeouts and losses end them

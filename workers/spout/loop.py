@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
 from tiercel.spark_jobs.running.slices import Spacing
@@ -27,14 +28,8 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import (
-    BATCH_TUPLES,
-    Attendance,
-    BatchFate,
-    Emitted,
-    Outbox,
-    TaskCollector,
-)
+from tiercel.workers.spout.collector import Emission, TaskCollector
+from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 from tiercel.workers.spout.outcomes import OutcomeSource
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller, Trees
@@ -42,6 +37,11 @@ from tiercel.workers.spout.trees import OutcomeTeller, Trees
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
+# A batch is sent when it is full or old enough, or when the spout has no more.
+_BATCH_TUPLES = 2_000
+_BATCH_SECONDS = 0.02
+# No further tuple is asked for after this size, so that a batch is encoded in little memory.
+_BATCH_BYTES = 4 * PARCEL_BYTES
 # Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
 # times the price.
 _BETWEEN_BATCHES_S = 0.01
@@ -149,7 +149,8 @@ class Pace:
         self._next_batch = now + self._gap_s
 
     def sent(self, took_s: float) -> None:
-        """A batch was sent, in so much time."""
+        """Note that sending a batch took this time."""
+        self._rest_s = _SHORTEST_REST_S
         self._spacing.took(took_s)
         self._gap_s = self._spacing.between_s(self._between_s)
 
@@ -326,8 +327,6 @@ class SpoutTask:
         self._trees = Trees(
             parts.teller, parts.ledger, parts.tally, settings.admission, settings.message_timeout
         )
-        # The tuples of the batch that the outbox holds.
-        self._outgoing = Emitted()
         self._holding = Holding(settings.patience)
         self._check_at = float("-inf")
         self._bell = Bell()
@@ -384,28 +383,33 @@ class SpoutTask:
         now = self._clock()
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
-        self._follow(self._outbox.topology)
+        if self._outbox.topology is not self._topology:
+            self._follow(self._outbox.topology)
         # A tuple that times out while no driver runs is not to blame.
         worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._check(now)
+        batch = self._outbox.held
         if emitting:
             self._tell_what_to_expect(now, attendance)
             # Without a driver every tuple could only time out, and each timeout counts against its
             # message: an hour without a driver would end in the dead-letter queue.
-            may_fill = attendance is Attendance.DRIVER and self._outbox.held is None
+            may_fill = attendance is Attendance.DRIVER and batch is None
             if may_fill and self._orders.active and self._pace.may_begin(now):
-                worked |= self._fill(now)
-        sent = self._outbox.held is not None and self._send(now)
-        self._tally.flush()
-        if worked or sent:
+                batch = self._fill(now)
+                worked |= batch is not None
+        if worked:
             self._pace.worked()
+        sent = batch is not None and self._send(batch, now)
+        self._tally.flush()
         return LoopTurn(worked, sent)
 
     def obey(self) -> None:
         """Ask for orders and obey them, as a turn does once per second."""
-        in_flight = len(self._trees) + len(self._outgoing.tuples) + len(self._collector)
+        held = self._outbox.held
+        outgoing = 0 if held is None else len(held.tuples)
+        in_flight = len(self._trees) + outgoing + len(self._collector.tuples)
         oldest_s = self._trees.oldest_s(self._clock())
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
 
@@ -445,8 +449,6 @@ class SpoutTask:
         Tuples that the spout emitted to other tasks since the last batch are given back, and
         emitted again.
         """
-        if topology is self._topology:
-            return
         self._topology = topology
         said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
         log.info(
@@ -469,44 +471,65 @@ class SpoutTask:
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded by the inboxes, and leave in full batches.
-        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else BATCH_TUPLES
+        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else _BATCH_TUPLES
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )
         if expected is not None:
             self._spout.expect(expected)
 
-    def _fill(self, now: float) -> bool:
-        """Ask the spout for the next batch: step 2 of docs/one-message.md. False: there is none.
+    def _fill(self, now: float) -> Emission | None:
+        """Ask the spout for the next batch: step 2 of docs/one-message.md. None: it has no tuples.
 
-        The bound counts tracked tuples; untracked ones are bounded by the inboxes, and tuples that
+        The bound counts tracked tuples. Untracked ones are bounded by the inboxes, and tuples that
         wait for a limit by the bolt that has it.
         """
+        collector = self._collector
         room = self._admission.bound - len(self._trees.working)
-        gathered = self._collector.gather(self._ask, room, self._clock, now)
-        if gathered.tracked >= room:
+        self._ask_for_tuples(room, now)
+        if collector.tracked >= room:
             self._admission.reached(now)
-        if not gathered.tuples:
-            return False
-        emission, self._outgoing = self._collector.take()
-        self._outbox.put(emission)
-        if log.isEnabledFor(logging.DEBUG):
-            self._log("2. message %s is root %d")
+        if not collector.tuples:
+            return None
         self._pace.began(now)
-        return True
+        batch = collector.take()
+        if log.isEnabledFor(logging.DEBUG):
+            _log("2. message %s is root %d", batch)
+        return batch
 
-    def _send(self, began: float) -> bool:
-        """Send the held batch: step 3 of docs/one-message.md. False: Redis does not take it now.
+    def _ask_for_tuples(self, room: int, now: float) -> None:
+        """Ask the spout until it has no more, the batch is full or old, or ``room`` tracked tuples
+        are there.
+        """
+        collector = self._collector
+        count = len(collector.tuples)
+        while (
+            count < _BATCH_TUPLES
+            and collector.size < _BATCH_BYTES
+            and collector.tracked < room
+            and self._clock() - now < _BATCH_SECONDS
+        ):
+            limit = _BATCH_TUPLES - count
+            if self._tracked:
+                limit = min(limit, room - collector.tracked)
+            self._ask(collector, limit)
+            if len(collector.tuples) == count:
+                return
+            count = len(collector.tuples)
+
+    def _send(self, batch: Emission, began: float) -> bool:
+        """Send the batch: step 3 of docs/one-message.md. False: Redis does not take it now.
 
         The tuples of a batch that is refused are given back.
         """
+        if batch is not self._outbox.held:
+            self._outbox.put(batch)
         fate = self._outbox.send(began)
         if fate is BatchFate.LATER:
             return False
         if fate is BatchFate.DONE and log.isEnabledFor(logging.DEBUG):
-            self._log("3. message %s, root %d, is in the ledger and on its way")
-        emitted, self._outgoing = self._outgoing, Emitted()
-        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+            _log("3. message %s, root %d, is in the ledger and on its way", batch)
+        wanted = [(root, msg_id) for root, msg_id in batch.tuples if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
         # The timeout begins here: tuples that waited for Redis until now had not been emitted.
         now = self._clock()
@@ -516,13 +539,12 @@ class SpoutTask:
             for _, msg_id in wanted:
                 self._teller.release(msg_id)
             return True
-        counts = {"emitted": len(emitted.tuples), "transferred": emitted.transferred}
+        self._trees.sent(tracked, now)
+        counts = {"emitted": len(batch.tuples), "transferred": batch.transferred}
         if untracked := len(wanted) - len(tracked):
             counts["acked"] = untracked
-        self._tally.add_all(counts)
-        self._trees.sent(tracked, now)
-        if untracked:
             self._trees.tell_acked([msg_id for root, msg_id in wanted if root is None])
+        self._tally.add_all(counts)
         return True
 
     def _give_back_unsent(self) -> None:
@@ -531,19 +553,15 @@ class SpoutTask:
         What a spout then emits, because something was given back, goes nowhere, and is not
         given back in turn.
         """
-        _, waiting = self._collector.take()
-        held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
+        waiting = self._collector.take().tuples
+        batch = self._outbox.held
+        outgoing = [] if batch is None else batch.tuples
+        held = [(root, msg_id) for root, msg_id in outgoing if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in held if root is not None]
         decided = self._trees.split_early(tracked, self._clock())
-        for root, msg_id in [*held, *waiting.tuples]:
+        for root, msg_id in [*held, *waiting]:
             if msg_id is not None and (root is None or root not in decided):
                 self._teller.release(msg_id)
-
-    def _log(self, step: str) -> None:
-        """Log a step of docs/one-message.md for each tracked tuple of the batch."""
-        for root, msg_id in self._outgoing.tuples:
-            if root is not None and msg_id is not None:
-                log.debug(step, msg_id, root, extra={"event": "message_step"})
 
     def _may_go_on(self, turn: LoopTurn) -> bool:
         """Return True if there may be more to do already, without a wake-up."""
@@ -553,3 +571,10 @@ class SpoutTask:
     def _rest(self) -> None:
         """Wait a moment for a wake-up."""
         self._bell.wait(self._pace.rest_s(self._clock()))
+
+
+def _log(step: str, batch: Emission) -> None:
+    """Log a step of docs/one-message.md for each tracked tuple of a batch."""
+    for root, msg_id in batch.tuples:
+        if root is not None and msg_id is not None:
+            log.debug(step, msg_id, root, extra={"event": "message_step"})

@@ -14,7 +14,6 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
@@ -24,8 +23,9 @@ from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
@@ -103,7 +103,9 @@ class SpoutProcess:
         parts = SpoutParts(
             teller=OutcomeTeller(copy.deepcopy(self._spec.spout)),
             collector=TaskCollector(
-                SpoutEmitter(topology, self._component, self._task_id),
+                topology,
+                self._component,
+                self._task_id,
                 self._tally,
                 RootIds(timeout or timedelta(seconds=30)) if config.ackers else None,
             ),
