@@ -18,6 +18,7 @@ from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
+from tiercel.queues.consuming.channel import Held
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
@@ -240,6 +241,12 @@ class FakeDelayWriter:
         pass
 
 
+def held_by(consumer):
+    """Return the size and the number of the messages that a consumer holds now."""
+    epoch = consumer._epoch
+    return Held(0, 0, 0, 0) if epoch is None else epoch.held
+
+
 class ConsumerBench:
     """A consumer on a channel that fails when it is told to."""
 
@@ -306,8 +313,8 @@ class ConsumerBench:
         return 0 if epoch is None else len(epoch._book._finished)
 
     @property
-    def intake(self):
-        return self.consumer._intake
+    def held(self):
+        return held_by(self.consumer)
 
     def report(self):
         self.consumer._report()

@@ -491,8 +491,8 @@ class SpoutTask:
             self._admission.reached(now)
         if not collector.tuples:
             return None
-        self._pace.began(now)
         batch = collector.take()
+        self._pace.began(now)
         if log.isEnabledFor(logging.DEBUG):
             _log("2. message %s is root %d", batch)
         return batch

@@ -349,21 +349,22 @@ class Trees:
     def _ack(self, roots: Sequence[int], now: float) -> int:
         """Tell the spout; returns how many were not in flight any more."""
         msg_ids, emitted_at, waited = self._pending.pop_all(roots)
+        told = [*msg_ids, *(each.msg_id for each in waited)]
+        if told:
+            self.tell_acked(told)
         # Tuples that were sent together have one latency here.
         completions = Counter(emitted_at)
         total_s = sum([(now - then) * count for then, count in completions.items()])
         self._admission.completed(len(msg_ids), total_s, now)
         if waited:
-            msg_ids += [each.msg_id for each in waited]
             completions.update([each.emitted_at for each in waited])
             total_s += sum([now - each.emitted_at for each in waited])
-        if msg_ids:
-            counts = Counter(acked=len(msg_ids), complete_us=round(total_s * 1e6))
+        if told:
+            counts = Counter(acked=len(told), complete_us=round(total_s * 1e6))
             for then, count in completions.items():
                 counts[bucket_of((now - then) * 1000)] += count
             self._tally.add_all(counts)
-            self.tell_acked(msg_ids)
-        return len(roots) - len(msg_ids)
+        return len(roots) - len(told)
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
         """These trees wait for a limit: they hold no room of the others, and the bolts before it
