@@ -119,7 +119,7 @@ class HandOut:
         return line
 
 
-class Held(NamedTuple):
+class HeldMessages(NamedTuple):
     """Messages that a channel holds: their size in bytes, and their number."""
 
     size: int
@@ -177,7 +177,7 @@ class Intake:
         self._size = max(size, self._size * _FADE) if self._seen else float(size)
         self._seen = True
 
-    def wanted(self, current: int, held: Held) -> int:
+    def wanted(self, current: int, held: HeldMessages) -> int:
         """Return the wanted prefetch, given the current one (0: no consumer).
 
         A change costs a round trip, so the prefetch grows only if that doubles the room left by
@@ -235,10 +235,10 @@ class Epoch:
         return bool(self._channel.is_open)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> HeldMessages:
         """Size and number of the messages that are not settled."""
         messages = self.messages
-        return Held(
+        return HeldMessages(
             size=messages.bytes_held,
             messages=len(messages.open) + len(messages.busy),
             waiting=len(messages.waiting),

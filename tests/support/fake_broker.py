@@ -18,7 +18,7 @@ from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.channel import Held
+from tiercel.queues.consuming.channel import HeldMessages
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
@@ -244,7 +244,7 @@ class FakeDelayWriter:
 def held_by(consumer):
     """Return the size and the number of the messages that a consumer holds now."""
     epoch = consumer._epoch
-    return Held(0, 0, 0, 0) if epoch is None else epoch.held
+    return HeldMessages(0, 0, 0, 0) if epoch is None else epoch.held
 
 
 class ConsumerBench:

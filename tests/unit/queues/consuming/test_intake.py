@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.consuming.channel import Held, Intake
+from tiercel.queues.consuming.channel import HeldMessages, Intake
 from tiercel.queues.limits import BYTES_HELD, MAX_BODY_BYTES
 
 MIB = 1024 * 1024
@@ -35,7 +35,7 @@ class Holder:
         self.waiting -= 1
 
     def wanted(self, current, waiting_here=0):
-        held = Held(self.held, self.count, self.waiting, waiting_here)
+        held = HeldMessages(self.held, self.count, self.waiting, waiting_here)
         return self.intake.wanted(current, held)
 
 
