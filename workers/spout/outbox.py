@@ -28,7 +28,7 @@ class Attendance(enum.Enum):
     """Readiness of the other side to take what a spout worker sends."""
 
     DRIVER = "driver"
-    # None, or one of another version of the topology.
+    # There is none, or only one of another version of the topology.
     NO_DRIVER = "no driver"
     REDIS_AWAY = "Redis away"
 
@@ -36,10 +36,10 @@ class Attendance(enum.Enum):
 class BatchFate(enum.Enum):
     """Result of sending the batch."""
 
-    # Redis does not answer, or an inbox is full: the batch is held, try again. Or none is held.
+    # Redis does not answer, or an inbox is full: the batch stays held, try again. Or none is held.
     LATER = "later"
     DONE = "done"
-    # One of its root ids was taken, or the run it was for is over: all of it must be emitted anew.
+    # One of its root ids was taken, or its run is over: all of its tuples must be emitted anew.
     REFUSED = "refused"
 
 
@@ -52,28 +52,28 @@ class Outbox:
     def __init__(
         self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology
     ) -> None:
-        """``owner`` is the spout task's id; a driver of another version of the topology is none."""
+        """``owner`` is the id of the spout task."""
         self._ledger = ledger
         self._inboxes = inboxes
         self._lease = lease
         self._owner = owner
-        # Drawn for each worker: what an earlier one of this task appended has nothing to do with
-        # this one's numbers. None: one is drawn before the next append.
+        # Drawn for each worker: the numbers of its batches begin anew, and must not be taken for
+        # those of an earlier worker of this task. None: one is drawn before the next append.
         self._sender: Sender | None = None
         self._arrangement = Arrangement(topology)
-        # By which the next batch must be emitted: it changes in ``look``, with the run.
+        # The topology for the next batch: ``look`` changes it, with the run.
         self.topology = topology
         # The batch until Redis took it; None: another one may be ``put``.
         self.held: Emission | None = None
         # Parcels of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
-        # The run that is sent to.
+        # The run to send to.
         self._run = ""
         self._number = 0
         self._registered = False
         self._retry_at = 0.0
         self._away = False
-        # An outage is told of once, and the next one not before this time.
+        # An outage is logged once, and the next one not before this time.
         self._told_away = False
         self._tell_at = 0.0
         self._attendance: Attendance | None = None
@@ -82,10 +82,7 @@ class Outbox:
         self._look_at = 0.0
 
     def look(self, now: float) -> Attendance:
-        """Tell whether a driver is there to take the batch.
-
-        Asks Redis twice per second at most.
-        """
+        """Return whether a driver can take the batch; ask Redis at most twice per second."""
         if self._attendance is None or now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
@@ -95,13 +92,13 @@ class Outbox:
         return self._attendance
 
     def put(self, batch: Emission) -> None:
-        """Take a batch over; only when none is held."""
+        """Hold a batch; only when none is held."""
         self.held = batch
         self._parcels = batch.parcels
         self._number += 1
 
     def register_again(self) -> None:
-        """Register the held batch again, for the ledger lost its memory."""
+        """Register the held batch again: the ledger lost its memory."""
         self._registered = False
 
     def send(self, now: float) -> BatchFate:
@@ -113,8 +110,8 @@ class Outbox:
             return BatchFate.LATER
         collided: list[int] = []
         try:
-            # Once only: after an append whose reply was lost, a root may be done with by now, and
-            # would be pending for ever.
+            # Only once: after an append whose reply was lost, the tree may be complete by now, and
+            # its root would be pending forever.
             if batch.roots and not self._registered:
                 collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
                 self._registered = not collided
@@ -140,9 +137,9 @@ class Outbox:
         return fate
 
     def _append(self, now: float) -> BatchFate:
-        """Append what no inbox has taken yet.
+        """Append the parcels that no inbox has taken yet.
 
-        An inbox that is full takes it later, and what follows waits behind it.
+        If an inbox is full, its parcel is appended later, and all parcels after it wait.
         """
         if self._sender is None:
             self._sender = self._inboxes.draw_sender()
@@ -157,7 +154,7 @@ class Outbox:
                     extra={"event": "run_changed"},
                 )
                 self._look_at = now
-                # It may be this sender that an inbox has forgotten.
+                # An inbox may have forgotten this sender.
                 self._sender = None
                 return BatchFate.REFUSED
             if len(sent) == len(self._parcels) and Appended.FULL not in verdicts:
@@ -182,15 +179,14 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
-        # Together: tuples for other numbers of tasks must never reach the
-        # run that has these.
+        # Both at once: tuples for other numbers of tasks must never reach this run.
         if self.held is None:
             self._run = holder.run
             self.topology = self._arrangement.follow(holder)
         return Attendance.DRIVER
 
     def _understood(self, holder: Holder) -> bool:
-        """Tell whether the driver reads what would be sent."""
+        """Return True if the driver's topology is the one that this worker sends for."""
         if self._arrangement.understands(holder):
             return True
         if holder.driver != self._stranger:
@@ -210,10 +206,10 @@ class Outbox:
 
 
 class Arrangement:
-    """Arrangement that a spout worker emits by. One thread only.
+    """The topology that a spout worker emits for. One thread only.
 
-    The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's
-    own topology must have the driver's shape; else the two are of different versions.
+    The lease has the number of tasks of each bolt in the driver's run. With these numbers the
+    worker's own topology must have the driver's shape; else the two are of different versions.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -222,12 +218,13 @@ class Arrangement:
         self._shape = shape_of(topology)
 
     def understands(self, holder: Holder) -> bool:
-        """Tell whether the driver's run reads what this worker would send it."""
+        """Return True if the driver's run can read tuples of this worker."""
         return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
 
     def follow(self, holder: Holder) -> Topology:
-        """Take the numbers of a driver that this worker understands; returns the topology to
-        emit by, the same object as long as the numbers are the same.
+        """Take over the numbers of tasks of a driver that this worker understands.
+
+        Return the topology to emit for: the same object while the numbers are the same.
         """
         if not self._is_same(holder):
             self._topology = self._numbered(holder)
