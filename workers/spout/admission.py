@@ -103,7 +103,7 @@ class Admission:
         self._reached_at = now
 
     def completed(self, count: int, total_s: float, now: float) -> None:
-        """Note trees that completed or wait for a limit; ``total_s`` is the sum of their latencies."""
+        """Note trees that completed or wait for a limit, and the sum of their latencies."""
         if count:
             self._completed_at = now
             self._count(count, total_s, now)

@@ -291,7 +291,7 @@ class TaskCollector:
             raise OutputLimitError.of(self._component, outputs.limit)
         chosen = [receiver] if receiver else []
         self._count += 1
-        identity = mix(self._count if root is None else root)
+        identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
         for choose, made in output_stream.subscribers:
             chosen += map(made.__getitem__, choose(kept, identity))
         self.size += size

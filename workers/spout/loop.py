@@ -41,7 +41,8 @@ _BATCH_TUPLES = 2_000
 _BATCH_SECONDS = 0.02
 # No further tuple is asked for after this size, so that a batch is encoded in little memory.
 _BATCH_BYTES = 4 * PARCEL_BYTES
-# Without this pause a thousand messages per second would be a thousand batches, ten times as costly.
+# Without this pause a thousand messages per second would be a thousand batches, at ten times the
+# cost.
 _BETWEEN_BATCHES_S = 0.01
 _LONGEST_BETWEEN_BATCHES_S = 0.04
 # Sending takes at most one part in this many of a worker's time: on a busy machine batches are
