@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiercel.queues.consuming.messages import Delivery, EpochSettings, OpenMessages
 from tiercel.queues.errors import BrokerUnavailableError
@@ -119,17 +119,6 @@ class HandOut:
         return line
 
 
-class HeldMessages(NamedTuple):
-    """Messages that a channel holds: their size in bytes, and their number."""
-
-    size: int
-    # Except messages waiting for their back-off.
-    messages: int
-    waiting: int
-    # Waiting messages that the broker's current consumer delivered.
-    waiting_here: int
-
-
 class Intake:
     """Decides the prefetch of the one consumer of a channel, and outlives the channel. Not
     thread-safe.
@@ -177,8 +166,9 @@ class Intake:
         self._size = max(size, self._size * _FADE) if self._seen else float(size)
         self._seen = True
 
-    def wanted(self, current: int, held: HeldMessages) -> int:
-        """Return the wanted prefetch, given the current one (0: no consumer).
+    def wanted(self, current: int, messages: OpenMessages) -> int:
+        """Return the wanted prefetch, given the current one (0: no consumer), and the messages of
+        the channel.
 
         A change costs a round trip, so the prefetch grows only if that doubles the room left by
         waiting messages, and shrinks only if that halves it. For a new consumer RabbitMQ counts
@@ -188,15 +178,17 @@ class Intake:
         if limit == 0:
             return 0
         most_waiting = max(limit, BACK_OFFS_HELD)
-        if held.size > self._bound or held.waiting >= most_waiting:
+        held, waiting = messages.bytes_held, len(messages.waiting)
+        if held > self._bound or waiting >= most_waiting:
             return 1
         first = max(1, self._bound // MAX_BODY_BYTES)
         affordable = min(limit, max(first, int(self._bound / max(self._size, 1.0))))
-        spare = min(_PER_WAITING * held.waiting, most_waiting - held.waiting)
-        fits = held.size <= self._bound // 2 and held.messages <= limit
+        spare = min(_PER_WAITING * waiting, most_waiting - waiting)
+        count = len(messages.open) + len(messages.busy)
+        fits = held <= self._bound // 2 and count <= limit
         if current <= 1 or 2 * (limit + spare) <= current:
             return affordable + spare if fits else 1
-        grows = affordable >= 2 * (current - held.waiting_here)
+        grows = affordable >= 2 * (current - messages.waiting_here)
         return affordable + spare if fits and grows else current
 
 
@@ -234,17 +226,6 @@ class Epoch:
         """True while messages can be settled."""
         return bool(self._channel.is_open)
 
-    @property
-    def held(self) -> HeldMessages:
-        """Size and number of the messages that are not settled."""
-        messages = self.messages
-        return HeldMessages(
-            size=messages.bytes_held,
-            messages=len(messages.open) + len(messages.busy),
-            waiting=len(messages.waiting),
-            waiting_here=messages.waiting_here,
-        )
-
     # -- taking messages ---------------------------------------------------------------------------
 
     def adjust(self, *, at_once: bool = False) -> None:
@@ -257,7 +238,7 @@ class Epoch:
         if broker_consumer.ending or not self.is_open:
             return
         prefetch = broker_consumer.prefetch
-        wanted = self._intake.wanted(prefetch, self.held) if self._taking else 0
+        wanted = self._intake.wanted(prefetch, self.messages) if self._taking else 0
         if wanted and broker_consumer.changing:
             unsettled, stirred_s = self._book.unsettled_before, self.messages.stirred_s
             if at_once or broker_consumer.is_clear(unsettled, stirred_s):

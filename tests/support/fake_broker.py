@@ -18,7 +18,6 @@ from pika.spec import Basic
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue
-from tiercel.queues.consuming.channel import HeldMessages
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.errors import BrokerUnavailableError, PublishRefusedError
 from tiercel.queues.retry import RetryPolicy
@@ -243,8 +242,10 @@ class FakeDelayWriter:
 
 def held_by(consumer):
     """Return the size and the number of the messages that a consumer holds now."""
-    epoch = consumer._epoch
-    return HeldMessages(0, 0, 0, 0) if epoch is None else epoch.held
+    if consumer._epoch is None:
+        return SimpleNamespace(size=0, messages=0)
+    held = consumer._epoch.messages
+    return SimpleNamespace(size=held.bytes_held, messages=len(held.open) + len(held.busy))
 
 
 class ConsumerBench:

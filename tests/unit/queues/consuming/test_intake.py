@@ -3,40 +3,43 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercel.queues.consuming.channel import HeldMessages, Intake
+from tiercel.queues.consuming.channel import Intake
 from tiercel.queues.limits import BYTES_HELD, MAX_BODY_BYTES
 
 MIB = 1024 * 1024
 
 
 class Holder:
-    """An intake, and the numbers that a channel holds."""
+    """An intake, and the messages of its channel."""
 
     def __init__(self, prefetch, bytes_held=BYTES_HELD):
         self.intake = Intake(prefetch, bytes_held)
         self.expect = self.intake.expect
-        self.held = self.count = self.waiting = 0
+        self.bytes_held = self.waiting_here = 0
+        self.open, self.busy, self.waiting = [], [], []
+
+    held = property(lambda self: self.bytes_held)
+    count = property(lambda self: len(self.open))
 
     def arrived(self, size):
-        self.held += size
-        self.count += 1
+        self.bytes_held += size
+        self.open.append(size)
         self.intake.saw(size)
 
     def let_go(self, size, count=1):
-        self.held -= size
-        self.count -= count
+        self.bytes_held -= size
+        del self.open[:count]
 
     def waits(self, size):
         self.let_go(size)
-        self.waiting += 1
+        self.waiting.append(0)
 
     def waited(self):
-        self.count += 1
-        self.waiting -= 1
+        self.open.append(self.waiting.pop())
 
     def wanted(self, current, waiting_here=0):
-        held = HeldMessages(self.held, self.count, self.waiting, waiting_here)
-        return self.intake.wanted(current, held)
+        self.waiting_here = waiting_here
+        return self.intake.wanted(current, self)
 
 
 def test_it_begins_with_as_many_of_the_largest_as_may_be_held():
@@ -138,7 +141,7 @@ def test_what_waits_for_its_back_off_takes_no_room():
     assert intake.wanted(8, 2) == 8
     intake.waits(100)
     intake.waits(100)
-    assert (intake.held, intake.count, intake.waiting) == (0, 0, 4)
+    assert (intake.held, intake.count, len(intake.waiting)) == (0, 0, 4)
     assert intake.wanted(0) == 12
     for _ in range(4):
         intake.waited()
