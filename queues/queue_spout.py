@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import Binding, WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
-from tiercel.queues.consuming.intake import Delivery
-from tiercel.queues.consuming.messages import Later
+from tiercel.queues.consuming.messages import Delivery, Later
 from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader

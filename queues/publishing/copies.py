@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pika import BasicProperties
 
@@ -23,6 +24,7 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Headers, Properties
 from tiercel.queues.broker.management import delay_arguments, delay_ms, delay_queue
 from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.message.properties import (
     BROKER_HEADERS,
     SENDER_HEADER,
@@ -31,7 +33,7 @@ from tiercel.queues.message.properties import (
     published_headers,
     since_header,
 )
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 from tiercel.queues.retry import FAILURES_HEADER
 
 log = logging.getLogger(__name__)
@@ -259,3 +261,79 @@ def delay_properties(
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
     told = {**published, **since_header(headers), FAILURES_HEADER: failures}
     return copy_properties(properties, headers.plus(told), user)
+
+
+class CopyFate(Enum):
+    """Result of copying a message; the values are names of counters."""
+
+    DEAD_LETTERED = "dead_lettered"
+    DELAYED = "delayed"
+    # The other queue did not take it.
+    REFUSED = "copies_refused"
+    # No delay queue can take it: its headers leave no room for more.
+    NO_ROOM = "no_room"
+
+
+Message = TypeVar("Message", bound=Arrived)
+
+
+class Copies(Generic[Message]):
+    """Copies messages to the dead-letter queue or a delay queue. The original is settled only when
+    the fate of its copy is known.
+    """
+
+    def __init__(
+        self,
+        dead_letter_writer: DeadLetterWriter,
+        delay_writer: DelayWriter,
+        told: Callable[[Message, CopyFate], None],
+    ) -> None:
+        """``told`` is called once per message, on any thread."""
+        self._dead_letter_writer = dead_letter_writer
+        self._delay_writer = delay_writer
+        self._told = told
+
+    def dead_letter(self, message: Message, reason: str) -> None:
+        """Publish a copy to the dead-letter queue."""
+        self._copy(
+            message,
+            CopyFate.DEAD_LETTERED,
+            "a message stays in its queue for now",
+            lambda done: self._dead_letter_writer.copy(message, reason, done),
+        )
+
+    def delay(self, message: Message, seconds: float, failures: int) -> None:
+        """Publish a copy to a delay queue, with the number of failures so far."""
+        self._copy(
+            message,
+            CopyFate.DELAYED,
+            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
+            lambda done: self._delay_writer.copy(message, seconds, failures, done),
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Wait at most this long for copies in flight, then end."""
+        self._dead_letter_writer.close(timeout_s / 2)
+        self._delay_writer.close(timeout_s / 2)
+
+    def _copy(
+        self, message: Message, fate: CopyFate, refused: str, copy: Callable[[Done], None]
+    ) -> None:
+        def done(error: QueuesError | None) -> None:
+            if isinstance(error, MessageTooLargeError):
+                self._told(message, CopyFate.NO_ROOM)
+                return
+            if error is not None:
+                dead = fate is CopyFate.DEAD_LETTERED
+                log.warning(
+                    "%s: %s",
+                    refused,
+                    error,
+                    extra={"event": "dead_letter_refused" if dead else "delay_refused"},
+                )
+            self._told(message, CopyFate.REFUSED if error is not None else fate)
+
+        try:
+            copy(done)
+        except Exception as error:  # noqa: BLE001 - no error of one message may harm its neighbours
+            done(PublishRefusedError(f"it cannot be copied: {error!r}"))

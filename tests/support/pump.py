@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
@@ -24,7 +25,6 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running import commit
 from tiercel.spark_jobs.running.around import Around, ticks_of

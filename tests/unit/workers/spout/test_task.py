@@ -22,8 +22,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import Attendance
 from tiercel.workers.spout.loop import Patience, SpoutSettings
+from tiercel.workers.spout.outbox import Attendance
 
 SINK = 2
 
