@@ -36,9 +36,9 @@ class KeyValueState:
     """A map from keys to values, one per component, shared by its tasks and kept from run to run.
 
     Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and
-    lists and dicts (with string keys) of these. ``put`` stores a copy. A task sees its own writes at
-    once; other tasks see them when the step is committed, which is before its tuples are acked. If
-    ``execute`` raises, the writes of its tuple are dropped.
+    lists and dicts (with string keys) of these. ``put`` stores a copy. A task sees its own writes
+    at once; other tasks see them when the step is committed, which is before its tuples are acked.
+    If ``execute`` raises, the writes of its tuple are dropped.
 
     Use it in ``execute`` and ``flush`` only, as ``self.state``. Every method raises BadStateError
     elsewhere, and for an invalid key or value, and AckerError if Redis does not answer; the step is
