@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import connect, translate, translated
+from tiercel.queues.broker.connection import connect, translated
 from tiercel.queues.broker.declare import dead_letter_queue
 from tiercel.queues.broker.management import Managed, ManagementSilentError, managed
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
@@ -142,16 +142,14 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     """Count the ready messages, and the consumers; return None if there is no such queue."""
     channel = connection.channel()
     try:
-        method = channel.queue_declare(name, passive=True).method
-        if not method.message_count and not method.consumer_count:
-            # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
-            # answer.
+        with translated(address):
             method = channel.queue_declare(name, passive=True).method
-    except ChannelClosedByBroker as error:
-        refusal = translate(error, address)
-        if isinstance(refusal, QueueMissingError):
-            return None
-        raise refusal from error
+            if not method.message_count and not method.consumer_count:
+                # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
+                # answer.
+                method = channel.queue_declare(name, passive=True).method
+    except QueueMissingError:
+        return None
     channel.close()
     return method.message_count, method.consumer_count
 
