@@ -6,7 +6,7 @@ import logging
 import secrets
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -99,13 +99,11 @@ class RowsToMessages:
         """
         row = 0
         for batch in batches:
-            columns = {name: batch.column(name).to_pylist() for name in self._columns_of(batch)}
+            names = [name for name in batch.schema.names if name not in _OF_ARRIVAL]
+            columns = {name: batch.column(name).to_pylist() for name in names}
             for at in range(batch.num_rows):
                 yield self._message(columns, at, identity(row), row)
                 row += 1
-
-    def _columns_of(self, batch: pa.RecordBatch) -> Sequence[str]:
-        return [name for name in batch.schema.names if name not in _OF_ARRIVAL]
 
     def _message(
         self, columns: dict[str, list[Any]], at: int, name: str, row: int
