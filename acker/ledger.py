@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,6 +309,15 @@ class RootUpdates:
     xors: Ids
     reasons: NDArray[np.int64]
     failures: Sequence[Failure]
+
+    def at(self, part: Any) -> RootUpdates:
+        """Return the work at these positions: indices, or a slice of them."""
+        return RootUpdates(
+            roots=self.roots[part],
+            xors=self.xors[part],
+            reasons=self.reasons[part],
+            failures=self.failures,
+        )
 
     @property
     def digest(self) -> bytes:

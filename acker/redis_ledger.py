@@ -23,7 +23,6 @@ from tiercel.acker.layout import (
     pack_failure,
     records,
     shards_of,
-    share,
     slices,
     unpack_roots,
 )
@@ -110,7 +109,7 @@ class RedisLedger(Ledger):
         return [
             scripts.apply(token, digest, number, part)
             for scripts, mine in self._by_shard(work.roots)
-            for number, part in enumerate(slices(share(work, mine)))
+            for number, part in enumerate(slices(work.at(mine)))
         ]
 
     def begin(self, run: str) -> bool:
@@ -135,7 +134,7 @@ class RedisLedger(Ledger):
             [
                 scripts.reset_timeout(part.roots, waiting=waiting)
                 for scripts, mine in self._by_shard(work.roots)
-                for part in slices(share(work, mine))
+                for part in slices(work.at(mine))
             ]
         )
 
@@ -178,7 +177,7 @@ class RedisLedger(Ledger):
         parts = [
             scripts.remove(kind, part, verb)
             for scripts, mine in self._by_shard(work.roots)
-            for part in slices(share(work, mine))
+            for part in slices(work.at(mine))
         ]
         return sum(perform_all(parts))
 

@@ -55,7 +55,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tiercel.acker.effects import Effect
@@ -191,12 +190,6 @@ def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
     )
 
 
-NO_CLAIMS = Claims(0)
-
-# No task is in a long call.
-NO_CALLS: Mapping[int, float] = MappingProxyType({})
-
-
 class StaleAttemptError(Exception):
     """Another attempt, or another run, owns the inbox now: end at once and change nothing more."""
 
@@ -218,12 +211,7 @@ class Inbox(Protocol):
     opened: Opened
 
     def take(
-        self,
-        tuples: int,
-        size: int,
-        wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
@@ -341,11 +329,7 @@ class Inboxes(Protocol):
         """
 
     def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float] = NO_CALLS,
-        place: str = "",
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
         """Report that the process is alive and runs these tasks, {task: attempt}. ``doing_s`` has
         the seconds for which tasks have been in one call of their bolt; ``place`` tells monitors

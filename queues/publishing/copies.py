@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -58,46 +59,19 @@ class Death:
     at: datetime
 
 
-class DeadLetterWriter:
-    """Copies messages of one queue to its dead-letter queue; connects for the first message.
+class CopyWriter:
+    """Copies messages of one queue; connects for the first message.
 
     It has a separate connection: RabbitMQ stops reading from a connection that publishes during a
     memory or disk alarm, and acks on it would wait too.
     """
 
-    def __init__(self, address: Address, queue: str, dead: str) -> None:
+    def __init__(self, address: Address, queue: str, name: str) -> None:
+        """``name`` is shown in RabbitMQ's list of connections."""
         self._address = address
         self._queue = queue
-        self._dead = dead
+        self._name = name
         self._outlet: Outlet | None = None
-
-    def copy(
-        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
-    ) -> None:
-        """Copy one message; ``done`` is called once, on another thread, with None when the
-        dead-letter queue has the copy.
-        """
-        if self._outlet is None or self._outlet.error is not None:
-            self._outlet = Outlet(
-                self._address, f"tiercel dead letters of {self._queue}", self._prepare
-            )
-        outlet = self._outlet
-        body = message.body
-        published = published_headers(message.exchange, message.routing_key)
-        death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
-        copy = dead_letter_properties(message.properties, death, published, self._address.user)
-
-        def first_try(error: QueuesError | None) -> None:
-            if isinstance(error, PublishRefusedError):
-                # The dead-letter queue may have been deleted: a new connection first declares it.
-                # Or RabbitMQ knows our user by another name.
-                outlet.reconnect(error)
-                plain = dead_letter_properties(message.properties, death, published)
-                outlet.submit(Publication("", self._dead, body, plain, done))
-            else:
-                done(error)
-
-        outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
         """Wait at most this long for copies in flight, then end."""
@@ -105,9 +79,56 @@ class DeadLetterWriter:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
 
+    def _send(self, copy: Publication, plain: Callable[[], BasicProperties]) -> None:
+        """Publish a copy; if it is refused, publish it again with ``plain`` properties: RabbitMQ
+        may know our user by another name.
+        """
+        if self._outlet is None or self._outlet.error is not None:
+            self._outlet = Outlet(self._address, self._name, self._prepare)
+        outlet = self._outlet
+
+        def first_try(error: QueuesError | None) -> None:
+            if isinstance(error, PublishRefusedError):
+                self._refused(outlet, error)
+                outlet.submit(replace(copy, properties=plain()))
+            else:
+                copy.done(error)
+
+        outlet.submit(replace(copy, done=first_try))
+
+    def _prepare(self) -> None:
+        """Run before each connection, on its thread."""
+
+    def _refused(self, outlet: Outlet, error: QueuesError) -> None:
+        """Run after a refusal, before the second try, which declares a missing delay queue."""
+
+
+class DeadLetterWriter(CopyWriter):
+    """Copies messages of one queue to its dead-letter queue."""
+
+    def __init__(self, address: Address, queue: str, dead: str) -> None:
+        super().__init__(address, queue, f"tiercel dead letters of {queue}")
+        self._dead = dead
+
+    def copy(
+        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
+    ) -> None:
+        """Copy one message; ``done`` is called once, on another thread, with None when the
+        dead-letter queue has the copy.
+        """
+        published = published_headers(message.exchange, message.routing_key)
+        death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
+        made = partial(dead_letter_properties, message.properties, death, published)
+        copy = Publication("", self._dead, message.body, made(self._address.user), done)
+        self._send(copy, made)
+
     def _prepare(self) -> None:
         with connected(self._address, "tiercel declare") as connection:
             declare_dead_letter_queue(connection, self._address, self._dead)
+
+    def _refused(self, outlet: Outlet, error: QueuesError) -> None:
+        # The dead-letter queue may have been deleted: a new connection first declares it.
+        outlet.reconnect(error)
 
 
 def dead_letter_properties(
@@ -191,13 +212,11 @@ def _ours(death: Death) -> dict[str, str]:
     }
 
 
-class DelayWriter:
-    """Copies messages of one queue to its delay queues; connects for the first message."""
+class DelayWriter(CopyWriter):
+    """Copies messages of one queue to its delay queues."""
 
     def __init__(self, address: Address, queue: str) -> None:
-        self._address = address
-        self._queue = queue
-        self._outlet: Outlet | None = None
+        super().__init__(address, queue, f"tiercel delays of {queue}")
 
     def copy(
         self,
@@ -210,39 +229,16 @@ class DelayWriter:
         is called once, with None when a delay queue has the copy; on another thread if it was sent.
         """
         published = published_headers(message.exchange, message.routing_key)
-        copy = delay_properties(message.properties, failures, published, self._address.user)
+        made = partial(delay_properties, message.properties, failures, published)
+        copy = made(self._address.user)
         if size_of(copy) > FRAME_BYTES:
             done(MessageTooLargeError("its headers leave no room for the number of its failures"))
             return
-        if self._outlet is None or self._outlet.error is not None:
-            self._outlet = Outlet(self._address, f"tiercel delays of {self._queue}")
-        outlet = self._outlet
         milliseconds = delay_ms(seconds)
-        publication = Publication(
-            "",
-            delay_queue(self._queue, milliseconds),
-            message.body,
-            copy,
-            done,
-            arguments=delay_arguments(self._queue, milliseconds),
-        )
-
-        def first_try(error: QueuesError | None) -> None:
-            if isinstance(error, PublishRefusedError):
-                # The queue was deleted, and the outlet declares it again; or our user has another
-                # name.
-                plain = delay_properties(message.properties, failures, published)
-                outlet.submit(replace(publication, properties=plain))
-            else:
-                done(error)
-
-        outlet.submit(replace(publication, done=first_try))
-
-    def close(self, timeout_s: float) -> None:
-        """Wait at most this long for copies in flight, then end."""
-        if self._outlet is not None:
-            self._outlet.drain(timeout_s)
-            self._outlet.close(1.0)
+        queue = delay_queue(self._queue, milliseconds)
+        arguments = delay_arguments(self._queue, milliseconds)
+        publication = Publication("", queue, message.body, copy, done, arguments=arguments)
+        self._send(publication, made)
 
 
 def delay_properties(

@@ -18,7 +18,7 @@ from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
-from tiercel.acker.inbox.contract import NO_CLAIMS, Bounds, Claims, Inboxes, Sender
+from tiercel.acker.inbox.contract import Bounds, Claims, Inboxes, Sender
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
@@ -75,8 +75,8 @@ def killed_after(effects: int) -> Iterator[None]:
         tuples: int,
         size: int,
         wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        finishing: int | None,
+        claims: Claims,
     ) -> list[Any]:
         if finishing is not None:
             spend()

@@ -185,7 +185,7 @@ def inbox_calls(url: str) -> tuple[Any, Calls]:
         "draw": lambda: inboxes.draw("run", 2),
         "fence": lambda: inboxes.fence("run", sender, [2]),
         "open": lambda: inboxes.open("run", 2, 1),
-        "beat": lambda: inboxes.beat("run", {2: 1}),
+        "beat": lambda: inboxes.beat("run", {2: 1}, {}, ""),
         "append": lambda: perform_all(inboxes.append("run", sender, 1, [parcel])),
     }
 
