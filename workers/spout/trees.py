@@ -224,8 +224,7 @@ class Trees:
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """Note tuples, as (root, message id), that are in flight from now on."""
         self.pending.add_all(emitted, now)
-        early = self._take_early()
-        for outcomes in early:
+        for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
 
     def not_sent(self) -> None:
