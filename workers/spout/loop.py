@@ -246,7 +246,7 @@ class Orders:
         self._control.close()
 
     def _ask(self) -> None:
-        # A kill is for the workers that read it: a Redis that comes back empty is not told again.
+        # A kill is only for the workers that read it: it is not passed on to an emptied Redis.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
         found = self._control.ask(known)
         self._state = found or known
