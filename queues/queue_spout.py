@@ -237,8 +237,8 @@ class QueueSpout(Spout):
         tags: dict[int, list[int]] = {}
         for _, epoch, tag in map(_message_id, msg_ids):
             tags.setdefault(epoch, []).append(tag)
-        for epoch, those in tags.items():
-            self._started.ack(epoch, *those)
+        for epoch, of_epoch in tags.items():
+            self._started.ack(epoch, *of_epoch)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         _, epoch, tag = _message_id(msg_id)

@@ -72,10 +72,9 @@ class Consumer:
         self._number = 0
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
-        hand_out = HandOut()
-        self._hand_out = hand_out
-        # Returns the messages that are ready now, at most as many as its argument says.
-        self.get: Callable[[int], list[Delivery]] = hand_out.take
+        self._hand_out = HandOut()
+        # Takes the messages that are ready now, up to a number.
+        self.get: Callable[[int], list[Delivery]] = self._hand_out.take
         self._failures = FailureBook(settings.tasks, settings.queue.delivery_limit)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()

@@ -246,7 +246,7 @@ class Orders:
         self._control.close()
 
     def _ask(self) -> None:
-        # A kill is for the workers that read it: a Redis that comes back empty is not told again.
+        # A kill is only for the workers that read it: it is not passed on to an emptied Redis.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
         found = self._control.ask(known)
         self._state = found or known
@@ -329,6 +329,7 @@ class SpoutTask:
         self._trees = Trees(
             parts.teller, parts.ledger, parts.tally, settings.admission, settings.message_timeout
         )
+        self._pending = self._trees.pending
         self._holding = Holding(settings.patience)
         self._check_at = float("-inf")
         self._bell = Bell()
@@ -342,12 +343,12 @@ class SpoutTask:
     @property
     def in_flight(self) -> int:
         """Number of trees in flight."""
-        return len(self._trees)
+        return len(self._pending)
 
     @property
     def next_timeout(self) -> float | None:
         """Time at which the next tree times out; None if no tree will."""
-        return self._trees.next_timeout
+        return self._pending.next_timeout
 
     def stop(self) -> None:
         """Begin to end. Thread-safe, and safe in a signal handler."""
@@ -411,17 +412,17 @@ class SpoutTask:
         """Ask for orders and obey them. A turn does this once per second."""
         held = self._outbox.held
         outgoing = 0 if held is None else len(held.tuples)
-        in_flight = len(self._trees) + outgoing + len(self._collector.tuples)
-        oldest_s = self._trees.oldest_s(self._clock())
+        in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
+        oldest_s = self._pending.oldest_s(self._clock())
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
 
     def close(self) -> None:
         """Ack trees that complete within the grace time, give back all others, close the spout."""
         deadline = self._clock() + self._settings.grace.total_seconds()
         self._orders.end(self._spout)
-        while (self._trees or self._outbox.held) and self._clock() < deadline:
+        while (self._pending or self._outbox.held) and self._clock() < deadline:
             goes_on = self._may_go_on(self.turn(emitting=False))
-            if not goes_on and (self._trees or self._outbox.held):
+            if not goes_on and (self._pending or self._outbox.held):
                 self._rest()
         self._give_back_unsent()
         self._trees.give_back_all("shutting down")
@@ -467,12 +468,14 @@ class SpoutTask:
 
     def _check(self, now: float) -> None:
         self._spout.check()
-        self._admission.look(now, len(self._trees.working))
+        self._admission.look(now, len(self._pending.working))
         self.obey()
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Only the inboxes bound untracked tuples, and these leave in full batches.
-        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else _BATCH_TUPLES
+        bound = (
+            self._admission.bound + len(self._pending.waiting) if self._tracked else _BATCH_TUPLES
+        )
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )
@@ -487,7 +490,7 @@ class SpoutTask:
         bolt bounds. Only the inboxes bound untracked tuples.
         """
         collector = self._collector
-        room = self._admission.bound - len(self._trees.working)
+        room = self._admission.bound - len(self._pending.working)
         self._ask_for_tuples(room, now)
         if collector.tracked >= room:
             self._admission.reached(now)

@@ -84,8 +84,8 @@ class Pending:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
         # By root: the message id, the time of emission, and the time at which the timeout began.
-        # ``waiting`` has the tuples that wait for a limit, ``working`` all others. Both are read by
-        # ``Trees``.
+        # ``waiting`` has the tuples that wait for a limit, ``working`` all others; only these count
+        # towards the bound.
         self.working: dict[int, tuple[MsgId, float, float]] = {}
         # Emission times of working tuples whose timeout began again: one of them may be the oldest.
         self._reset: dict[int, float] = {}
@@ -96,10 +96,6 @@ class Pending:
 
     def __contains__(self, root: int) -> bool:
         return root in self.working or root in self.waiting
-
-    def add(self, root: int, msg_id: MsgId, now: float) -> None:
-        """Note a tuple that was emitted at ``now``."""
-        self.working[root] = (msg_id, now, now)
 
     def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """Note tuples, as (root, message id), that were emitted at ``now``."""
@@ -217,34 +213,18 @@ class Trees:
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
-        self._pending = Pending(message_timeout)
-        # By root: trees that count towards the bound, and trees that wait for a limit.
-        self.working = self._pending.working
-        self.waiting = self._pending.waiting
+        # Trees in flight, without trees that are being sent. To be read only.
+        self.pending = Pending(message_timeout)
         # Outcomes of roots whose batch is still being sent: its append took effect, and the reply
         # was lost.
         self._early: list[Outcomes] = []
-
-    def __len__(self) -> int:
-        """Return the number of trees in flight, without trees that are being sent."""
-        return len(self._pending)
-
-    def oldest_s(self, now: float) -> float:
-        """Return the seconds since the oldest tree was emitted; 0 if none is in flight."""
-        return self._pending.oldest_s(now)
-
-    @property
-    def next_timeout(self) -> float | None:
-        """Time at which the next tree times out; None if no tree will."""
-        return self._pending.next_timeout
 
     # -- batches -----------------------------------------------------------------------------------
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
         """Note tuples, as (root, message id), that are in flight from now on."""
-        self._pending.add_all(emitted, now)
-        early = self._take_early()
-        for outcomes in early:
+        self.pending.add_all(emitted, now)
+        for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
 
     def not_sent(self) -> None:
@@ -256,7 +236,7 @@ class Trees:
         roots that have one.
         """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
-        self._pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
+        self.pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
         for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
         return known
@@ -282,7 +262,7 @@ class Trees:
                 )
         late = self._ack(outcomes.acked, now) if outcomes.acked else 0
         for failure in outcomes.failed:
-            in_flight = self._pending.pop(failure.root)
+            in_flight = self.pending.pop(failure.root)
             if in_flight is None:
                 late += 1
             else:
@@ -290,7 +270,7 @@ class Trees:
         if outcomes.released:
             late += self._release(outcomes.released)
         for root in outcomes.reset:
-            self._pending.reset(root, now)
+            self.pending.reset(root, now)
         if outcomes.waiting:
             self._set_apart(outcomes.waiting, now)
         return late
@@ -299,7 +279,7 @@ class Trees:
         """Fail the tuples that have timed out, or release them without ``blame``, as while there is
         no driver. Return False if none has.
         """
-        expired = self._pending.expire(now)
+        expired = self.pending.expire(now)
         if not expired:
             return False
         for _, in_flight in expired:
@@ -316,7 +296,7 @@ class Trees:
 
     def give_back_all(self, why: str) -> None:
         """Release all messages in flight."""
-        roots = [root for root, _ in self._pending.items()]
+        roots = [root for root, _ in self.pending.items()]
         if roots:
             log.warning(
                 "%s: giving %s back",
@@ -344,7 +324,7 @@ class Trees:
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
         """Ack complete trees; return the number of roots that were no longer in flight."""
-        msg_ids, emitted_at, waited = self._pending.pop_all(roots)
+        msg_ids, emitted_at, waited = self.pending.pop_all(roots)
         told = [*msg_ids, *(each.msg_id for each in waited)]
         if told:
             self.tell_acked(told)
@@ -366,7 +346,7 @@ class Trees:
         """Set trees apart that wait for a limit: they no longer count towards the bound, and the
         bolts before the limited one are done with them.
         """
-        found = [self._pending.wait(root, now) for root in roots]
+        found = [self.pending.wait(root, now) for root in roots]
         took_s = [now - emitted_at for emitted_at in found if emitted_at is not None]
         self._admission.completed(len(took_s), sum(took_s), now)
 
@@ -399,7 +379,7 @@ class Trees:
 
     def _release(self, roots: Sequence[int]) -> int:
         """Release messages; return the number of roots that were no longer in flight."""
-        found = [each for root in roots if (each := self._pending.pop(root)) is not None]
+        found = [each for root in roots if (each := self.pending.pop(root)) is not None]
         for in_flight in found:
             self._give_back(in_flight)
         return len(roots) - len(found)
