@@ -31,7 +31,6 @@ from tiercel.spark_jobs.emitting.fold import (
     fold,
     join_lineages,
     roots_of,
-    row_seeds,
     select,
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs
@@ -167,7 +166,7 @@ class Step:
         kept = setup.copy.held
         held = [kept.lineage] if kept.tuples else []
         self.lineage = join_lineages([*held, *map(attrgetter("lineage"), self._chunks)])
-        self._seeds = row_seeds(self.lineage)
+        self._seeds = self.lineage.seeds
         salt = mix(mix(setup.salt ^ self.task) ^ number)
         untracked = (self.lineage.counts == 0).nonzero()[0]
         seeds = self._seeds
