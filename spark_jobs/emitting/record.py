@@ -67,6 +67,8 @@ class Record:
     size = 0
     # Time in ``execute`` and ``flush``.
     execute_ns = 0
+    # The beginning of ``execute``, 0 before; and how much of the time since was reported already.
+    began_ns = told_ns = 0
     # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
     returned_ns = 0
 

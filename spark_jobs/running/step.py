@@ -6,6 +6,7 @@ read while the bolt works. ``Slices`` says how large a step is, and when the nex
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -220,6 +221,7 @@ class Step:
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
         self.at_work = True
+        self.record.began_ns = time.perf_counter_ns()
         if not self._setup.execution.execute(self._bolt, self, may, noting):
             self._setup.copy.drop()
         return self._done()
