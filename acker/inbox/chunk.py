@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.ids import LANES
+from tiercel.acker.ids import LANES, seed_array
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -151,6 +151,20 @@ class Lineage:
         """Count the trees that each tuple belongs to; shape (n,)."""
         # numpy's diff does the same for ten times the time, and most steps are short.
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def seeds(self) -> NDArray[np.uint64]:
+        """Return the identity of each tuple: the XOR of the seeds of its (root, edge) pairs; 0 for
+        one that is not tracked.
+        """
+        tracked = self.counts > 0
+        pairs = seed_array(self.roots, self.edges)
+        if len(pairs) == len(tracked) and tracked.all():
+            return pairs
+        seeds = np.zeros(len(tracked), np.uint64)
+        if tracked.any():
+            seeds[tracked] = np.bitwise_xor.reduceat(pairs, self.offsets[:-1][tracked])
+        return seeds
 
     def slice(self, first: int, end: int) -> Lineage:
         """Return the lineage of the tuples from ``first`` to before ``end``."""

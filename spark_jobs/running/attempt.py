@@ -309,13 +309,15 @@ class Attempt:
         if debugging:
             self._log("4. task %d of %s took tuples of root %d", step)
         may = self._may if self._gives_back else self._slices.may
+        executing = self.around.counting.executing
+        executing[self.task] = step.record
         try:
-            with self.around.counting.executing(self.task, self._setup.component):
-                if (retaken := self.retaken) is None:
-                    done = step.execute(None if sealed or taken.together else may)
-                else:
-                    done = self._execute_retaken(retaken, taken, step, None if sealed else may)
+            if (retaken := self.retaken) is None:
+                done = step.execute(None if sealed or taken.together else may)
+            else:
+                done = self._execute_retaken(retaken, taken, step, None if sealed else may)
         finally:
+            executing.pop(self.task, None)
             with self._between:
                 self.doing = None
         if debugging:

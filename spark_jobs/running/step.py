@@ -6,6 +6,7 @@ read while the bolt works. ``Slices`` says how large a step is, and when the nex
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,7 +32,6 @@ from tiercel.spark_jobs.emitting.fold import (
     fold,
     join_lineages,
     roots_of,
-    row_seeds,
     select,
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs
@@ -167,7 +167,7 @@ class Step:
         kept = setup.copy.held
         held = [kept.lineage] if kept.tuples else []
         self.lineage = join_lineages([*held, *map(attrgetter("lineage"), self._chunks)])
-        self._seeds = row_seeds(self.lineage)
+        self._seeds = self.lineage.seeds
         salt = mix(mix(setup.salt ^ self.task) ^ number)
         untracked = (self.lineage.counts == 0).nonzero()[0]
         seeds = self._seeds
@@ -221,6 +221,7 @@ class Step:
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
         self.at_work = True
+        self.record.began_ns = time.perf_counter_ns()
         if not self._setup.execution.execute(self._bolt, self, may, noting):
             self._setup.copy.drop()
         return self._done()
