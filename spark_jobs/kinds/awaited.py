@@ -1,4 +1,4 @@
-"""What a bolt task with an order remembers of tuples that failed, per key. Pure.
+"""Memory of a bolt task with an order: the tuples that failed, per key. Pure.
 
 ``Tries`` has the tuples that the task itself tries again. ``Awaited`` has the few whose messages
 must come again from the broker: until then nothing else of their key may begin. A tuple that does

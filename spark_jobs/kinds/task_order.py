@@ -210,7 +210,7 @@ class TaskOrder:
     # -- what became of them ---------------------------------------------------------------------
 
     def again(
-        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, sealed: bool
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
     ) -> list[int]:
         rows = []
         places = list(_places_of(shares))
@@ -228,7 +228,7 @@ class TaskOrder:
                 self._give_up(key, failures, reason)
                 record.reasons[row] = f"failed {failures} times: {reason}"
                 record.verdicts[row] = Reject(record.reasons[row])
-            elif not sealed:
+            elif not repeated:
                 rows.append(row)
         return rows
 

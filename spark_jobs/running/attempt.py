@@ -277,7 +277,7 @@ class Attempt:
         step.record.tell_resets = partial(self._reset_meanwhile, step)
         step.record.tell_raised = self._tell_raised
         if self._order is not None:
-            step.retry_in_place(partial(self._order.again, shares, sealed=sealed is not None))
+            step.retry_in_place(partial(self._order.again, shares, repeated=sealed is not None))
         done = self._executed(step, taken, sealed)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -285,7 +285,7 @@ class Attempt:
         if self._order is not None:
             done = self._order.noted(shares, done)
         ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
-        covered = sealed or self.backlog.take_out(done.settled(shares), number, ticks)
+        covered = sealed or self.backlog.take_out(done.finished(shares), number, ticks)
         # A sealed step may have had answers alone, which are gone with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
         if sealed or leaves or done.again:

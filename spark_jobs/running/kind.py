@@ -95,10 +95,10 @@ class Order(Protocol):
         ...
 
     def again(
-        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, sealed: bool
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
     ) -> list[int]:
         """Return the rows of the step that failed and are tried again where they are: they stay in
-        the backlog. None are in a ``sealed`` step, which covers all its tuples.
+        the backlog. None are in a ``repeated`` step, which was sealed with all its tuples.
 
         Rejects the ones that have failed too often.
         """

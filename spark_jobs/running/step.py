@@ -101,7 +101,7 @@ class Done:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
 
-    def settled(self, shares: Sequence[Share]) -> list[Share]:
+    def finished(self, shares: Sequence[Share]) -> list[Share]:
         """The part of the input that was executed, and is not tried again."""
         executed = first_of(shares, self.executed)
         if not self.again:
