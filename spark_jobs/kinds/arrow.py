@@ -187,6 +187,8 @@ def _departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Sequence[D
     failed[list(record.reasons)] = True
     if record.reasons:
         record.emitted = sum(int(anchors.go(failed).sum()) for anchors in record.emissions)
+        if record.in_order:
+            record.replayed.update(row for one in record.emissions for row in one.tied(failed))
     leaving: list[Departure] = []
     parts: dict[tuple[str, int], list[ArrowTaskOutput]] = {}
     for sent in record.sent:

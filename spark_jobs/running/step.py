@@ -33,10 +33,11 @@ from tiercel.spark_jobs.emitting.fold import (
     join_lineages,
     roots_of,
     select,
+    without_trees,
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
-from tiercel.spark_jobs.running.backlog import Share, chunks_of
+from tiercel.spark_jobs.running.backlog import Share, all_but, chunks_of, first_of
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
@@ -44,6 +45,8 @@ from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
+# Returns the rows that failed and are tried again where they are.
+Again = Callable[[Record, Lineage], Sequence[int]]
 
 # After this long no further tuple is begun; later where a step costs much itself, so that this
 # takes one part in ten of the time.
@@ -116,10 +119,19 @@ class Done:
     process_ns: int = 0
     # The input, with the tuples that were not executed.
     chunks: Sequence[Chunk] = ()
+    # Rows that failed and are tried again where they are: the step does not cover them.
+    again: Sequence[int] = ()
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
+
+    def finished(self, shares: Sequence[Share]) -> list[Share]:
+        """The part of the input that was executed, and is not tried again."""
+        executed = first_of(shares, self.executed)
+        if not self.again:
+            return executed
+        return all_but(executed, [row - self.record.held for row in self.again])
 
 
 class StepSetup:
@@ -149,6 +161,9 @@ class StepSetup:
 
 class Step:
     """The work of one step: made of its input, executed once. One thread only."""
+
+    # Returns the rows that failed and are tried again where they are; None: there are none.
+    _again: Again | None = None
 
     def __init__(
         self,
@@ -183,6 +198,13 @@ class Step:
         self.record.receive(self._chunks, seeds, kept.tuples)
         # True once the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
+
+    def retry_in_place(self, again: Again) -> None:
+        """Let tuples that fail stay in the inbox, where ``again`` says so: of what they emitted
+        nothing leaves.
+        """
+        self._again = again
+        self.record.in_order = True
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
@@ -253,15 +275,19 @@ class Step:
 
     def _done(self) -> Done:
         record = self.record
-        lineage = self.lineage
         # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
         parcels, children = self._parcels()
-        snapshot = self._setup.copy.snapshot(record, lineage)
+        snapshot = self._setup.copy.snapshot(record, self.lineage)
         if record.aborted:
             # The copy cannot be kept: the input fails, and nothing that it did leaves.
             parcels, children = [], []
             if self.states is not None:
                 self.states.forget(self.task)
+        again: Sequence[int] = ()
+        if self._again is not None and record.reasons:
+            again = self._again(record, self.lineage)
+            self.lineage = without_trees(self.lineage, again)
+        lineage = self.lineage
         executed = record.executed
         process_ns = record.process_ns
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
@@ -278,6 +304,7 @@ class Step:
             snapshot=snapshot,
             chunks=self._chunks,
             process_ns=process_ns,
+            again=again,
         )
 
     def _failures(self) -> list[Failure]:

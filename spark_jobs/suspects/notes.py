@@ -99,6 +99,7 @@ class ExecutionNotes:
         guilty = bool(trees) and self._guilty.issuperset(trees)
         if guilty:
             record.fail(item, REASON)
+            record.replayed.add(item.row)
         return guilty
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
