@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import BadPropertyError, SchemaError
+from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import FAILURES_HEADER
 
 # RabbitMQ's own headers: its counts, and the queues that it sends copies to.
@@ -351,14 +352,7 @@ PROPERTIES: Mapping[str, MessageProperty] = MappingProxyType(
     {
         each.name: each
         for each in (
-            _text("message_id"),
-            _text("correlation_id"),
-            _text("reply_to"),
-            _text("content_type"),
-            _text("content_encoding"),
-            _text("type"),
-            _text("app_id"),
-            _text("user_id"),
+            *map(_text, TEXTS),
             MessageProperty(name="exchange", type="string", read=_exchange),
             MessageProperty(name="routing_key", type="string", read=_routing_key),
             MessageProperty(name="queue", type="string", read=_queue),

@@ -32,6 +32,7 @@ from tiercel.queues.message.properties import (
     published_headers,
     since_header,
 )
+from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.queues.retry import FAILURES_HEADER
 
@@ -171,20 +172,9 @@ def copy_properties(properties: Any, headers: Headers, user: str | None = None) 
         headers = headers.plus({SENDER_HEADER: sender})
     elif SENDER_HEADER in headers:
         headers = headers.without(SENDER_HEADER.__eq__)
-    return Properties(
-        content_type=properties.content_type,
-        content_encoding=properties.content_encoding,
-        headers=headers,
-        delivery_mode=2,
-        priority=properties.priority,
-        correlation_id=properties.correlation_id,
-        reply_to=properties.reply_to,
-        message_id=properties.message_id,
-        timestamp=properties.timestamp,
-        type=properties.type,
-        app_id=properties.app_id,
-        user_id=None if sender is None else user,
-    )
+    kept = {name: getattr(properties, name) for name in (*TEXTS, "priority", "timestamp")}
+    kept["user_id"] = None if sender is None else user
+    return Properties(**kept, headers=headers, delivery_mode=2)
 
 
 def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
