@@ -96,10 +96,10 @@ class CopyWriter:
         outlet.submit(replace(copy, done=first_try))
 
     def _prepare(self) -> None:
-        """Run before each connection, on its thread."""
+        """Declare the queues, before each connection and on its thread."""
 
     def _refused(self, outlet: Outlet, error: QueuesError) -> None:
-        """Run after a refusal, before the second try, which declares a missing delay queue."""
+        """Handle a refusal, before the copy is published again."""
 
 
 class DeadLetterWriter(CopyWriter):
@@ -201,7 +201,7 @@ def _ours(death: Death) -> dict[str, str]:
 
 
 class DelayWriter(CopyWriter):
-    """Copies messages of one queue to its delay queues."""
+    """Copies messages of one queue to its delay queues, and declares each with its first copy."""
 
     def __init__(self, address: Address, queue: str) -> None:
         super().__init__(address, queue, f"tiercel delays of {queue}")
