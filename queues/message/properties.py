@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import BadPropertyError, SchemaError
@@ -187,7 +187,7 @@ _CHANGING = ("delivery_count", "redelivered")
 
 
 class Arrived(Protocol):
-    """A message as it arrived; ``consuming.hand_out.Delivery`` is one."""
+    """A message as it arrived; ``consuming.intake.Delivery`` is one."""
 
     @property
     def body(self) -> bytes:
@@ -214,11 +214,9 @@ class Arrived(Protocol):
         """As ``queues.retry.delivered_before`` returns it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MessageProperty:
+class MessageProperty(NamedTuple):
     """One property of a message."""
 
-    name: str
     # The type of its column in Spark's DDL; ``queues.values.schema`` has the Arrow type.
     type: str
     # Takes the message and the name of its queue; raises BadPropertyError for an invalid value.
@@ -288,7 +286,7 @@ def _text(name: str) -> MessageProperty:
         value = getattr(arrived.properties, name)
         return value if value is None or type(value) is str else near_text(value)
 
-    return MessageProperty(name=name, type="string", read=read)
+    return MessageProperty("string", read)
 
 
 def _sender(user: str | None, arrived: Arrived, _queue: str) -> str | None:
@@ -350,17 +348,14 @@ def _queue(_arrived: Arrived, queue: str) -> str:
 # By name.
 PROPERTIES: Mapping[str, MessageProperty] = MappingProxyType(
     {
-        each.name: each
-        for each in (
-            *map(_text, TEXTS),
-            MessageProperty(name="exchange", type="string", read=_exchange),
-            MessageProperty(name="routing_key", type="string", read=_routing_key),
-            MessageProperty(name="queue", type="string", read=_queue),
-            MessageProperty(name="headers", type="map<string,string>", read=_headers),
-            MessageProperty(name="priority", type="int", read=_priority),
-            MessageProperty(name="timestamp", type="timestamp", read=_timestamp),
-            MessageProperty(name="delivery_count", type="int", read=_delivery_count),
-            MessageProperty(name="redelivered", type="boolean", read=_redelivered),
-        )
+        **{name: _text(name) for name in TEXTS},
+        "exchange": MessageProperty("string", _exchange),
+        "routing_key": MessageProperty("string", _routing_key),
+        "queue": MessageProperty("string", _queue),
+        "headers": MessageProperty("map<string,string>", _headers),
+        "priority": MessageProperty("int", _priority),
+        "timestamp": MessageProperty("timestamp", _timestamp),
+        "delivery_count": MessageProperty("int", _delivery_count),
+        "redelivered": MessageProperty("boolean", _redelivered),
     }
 )
