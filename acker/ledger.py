@@ -155,11 +155,6 @@ class LedgerSpec:
     # None: messages never time out, and entries never expire.
     message_timeout: timedelta | None
 
-    def check(self, owner: int) -> None:
-        """Raise ValueError for an owner that is not of this ledger."""
-        if not 1 <= owner <= self.owners:
-            raise ValueError(f"owner {owner} is not one of 1 to {self.owners}")
-
 
 class OutcomeFeed(Protocol):
     """The outcomes of one owner's roots. The reader that opened it last counts. An earlier reader

@@ -60,7 +60,7 @@ class MemoryLedger(Ledger):
         self._feeds: dict[int, MemoryFeed] = {}
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
-        self._spec.check(owner)
+        self._check(owner)
         collided = []
         with self._changed:
             for root, ack_val in zip(roots, ack_vals, strict=True):
@@ -134,7 +134,7 @@ class MemoryLedger(Ledger):
             )
 
     def feed(self, owner: int) -> MemoryFeed:
-        self._spec.check(owner)
+        self._check(owner)
         with self._changed:
             self._feeds[owner] = MemoryFeed(self._changed)
             return self._feeds[owner]
@@ -207,6 +207,10 @@ class MemoryLedger(Ledger):
                 feed.waiting_since = self._clock()
             feed.arrived.append(outcomes)
             self._changed.notify_all()
+
+    def _check(self, owner: int) -> None:
+        if not 1 <= owner <= self._spec.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
 
 
 class MemoryFeed:

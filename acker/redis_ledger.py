@@ -92,7 +92,7 @@ class RedisLedger(Ledger):
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
-        self._spec.check(owner)
+        self._check(owner)
         ids, values, collided = _first_of_each(roots, ack_vals)
         parts = [
             scripts.register(owner, ids[part], values[part])
@@ -152,7 +152,7 @@ class RedisLedger(Ledger):
         )
 
     def feed(self, owner: int) -> OutcomeFeed:
-        self._spec.check(owner)
+        self._check(owner)
         servers: dict[RedisServer, FeedServer] = {}
         for server, keys, scripts in zip(self._server_of, self._keys, self._scripts, strict=True):
             # In a cluster, where shards may move, each shard is on its own.
@@ -189,6 +189,10 @@ class RedisLedger(Ledger):
         shards = shards_of(roots, self._spec.shards)
         for shard in np.unique(shards).tolist():
             yield self._scripts[shard], np.flatnonzero(shards == shard)
+
+    def _check(self, owner: int) -> None:
+        if not 1 <= owner <= self._spec.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
 
 
 class ShardScripts:

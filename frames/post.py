@@ -142,10 +142,10 @@ class Post:
             try:
                 _send(caller, self._on_word(_receive(caller)))
             except EOFError:
-                pass  # another reader checked if this one is alive
+                pass  # another reader checked whether this one is alive
             except (OSError, ValueError, TypeError, KeyError) as error:
                 log.warning(
-                    "a word to a reader could not be heard: %r", error, extra={"event": "bad_word"}
+                    "could not read a notice to a reader: %r", error, extra={"event": "bad_word"}
                 )
 
 
@@ -176,7 +176,7 @@ def _receive(caller: socket.socket) -> Word:
         raise EOFError
     word = json.loads(line)
     if not isinstance(word, dict):
-        raise TypeError("a word is a JSON object")
+        raise TypeError("a notice is a JSON object")
     return word
 
 

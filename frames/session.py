@@ -161,7 +161,7 @@ class ReadingSession:
         self._post.close()
         self._taker.stop(_GRACE)
 
-    # -- the listener's word, and that of users ----------------------------------------------------
+    # -- notices from the listener and from users --------------------------------------------------
 
     def _on_word(self, word: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import BadPropertyError, SchemaError
+from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.retry import FAILURES_HEADER
 
 # RabbitMQ's own headers: its counts, and the queues that it sends copies to.
@@ -213,11 +214,9 @@ class Arrived(Protocol):
         """As ``queues.retry.delivered_before`` returns it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MessageProperty:
+class MessageProperty(NamedTuple):
     """One property of a message."""
 
-    name: str
     # The type of its column in Spark's DDL; ``queues.values.schema`` has the Arrow type.
     type: str
     # Takes the message and the name of its queue; raises BadPropertyError for an invalid value.
@@ -287,7 +286,7 @@ def _text(name: str) -> MessageProperty:
         value = getattr(arrived.properties, name)
         return value if value is None or type(value) is str else near_text(value)
 
-    return MessageProperty(name=name, type="string", read=read)
+    return MessageProperty("string", read)
 
 
 def _sender(user: str | None, arrived: Arrived, _queue: str) -> str | None:
@@ -349,24 +348,14 @@ def _queue(_arrived: Arrived, queue: str) -> str:
 # By name.
 PROPERTIES: Mapping[str, MessageProperty] = MappingProxyType(
     {
-        each.name: each
-        for each in (
-            _text("message_id"),
-            _text("correlation_id"),
-            _text("reply_to"),
-            _text("content_type"),
-            _text("content_encoding"),
-            _text("type"),
-            _text("app_id"),
-            _text("user_id"),
-            MessageProperty(name="exchange", type="string", read=_exchange),
-            MessageProperty(name="routing_key", type="string", read=_routing_key),
-            MessageProperty(name="queue", type="string", read=_queue),
-            MessageProperty(name="headers", type="map<string,string>", read=_headers),
-            MessageProperty(name="priority", type="int", read=_priority),
-            MessageProperty(name="timestamp", type="timestamp", read=_timestamp),
-            MessageProperty(name="delivery_count", type="int", read=_delivery_count),
-            MessageProperty(name="redelivered", type="boolean", read=_redelivered),
-        )
+        **{name: _text(name) for name in TEXTS},
+        "exchange": MessageProperty("string", _exchange),
+        "routing_key": MessageProperty("string", _routing_key),
+        "queue": MessageProperty("string", _queue),
+        "headers": MessageProperty("map<string,string>", _headers),
+        "priority": MessageProperty("int", _priority),
+        "timestamp": MessageProperty("timestamp", _timestamp),
+        "delivery_count": MessageProperty("int", _delivery_count),
+        "redelivered": MessageProperty("boolean", _redelivered),
     }
 )

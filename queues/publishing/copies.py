@@ -34,6 +34,7 @@ from tiercel.queues.message.properties import (
     published_headers,
     since_header,
 )
+from tiercel.queues.message.writing import TEXTS
 from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 from tiercel.queues.retry import FAILURES_HEADER
 
@@ -97,10 +98,10 @@ class CopyWriter:
         outlet.submit(replace(copy, done=first_try))
 
     def _prepare(self) -> None:
-        """Run before each connection, on its thread."""
+        """Declare the queues, before each connection and on its thread."""
 
     def _refused(self, outlet: Outlet, error: QueuesError) -> None:
-        """Run after a refusal, before the second try, which declares a missing delay queue."""
+        """Handle a refusal, before the copy is published again."""
 
 
 class DeadLetterWriter(CopyWriter):
@@ -173,20 +174,9 @@ def copy_properties(properties: Any, headers: Headers, user: str | None = None) 
         headers = headers.plus({SENDER_HEADER: sender})
     elif SENDER_HEADER in headers:
         headers = headers.without(SENDER_HEADER.__eq__)
-    return Properties(
-        content_type=properties.content_type,
-        content_encoding=properties.content_encoding,
-        headers=headers,
-        delivery_mode=2,
-        priority=properties.priority,
-        correlation_id=properties.correlation_id,
-        reply_to=properties.reply_to,
-        message_id=properties.message_id,
-        timestamp=properties.timestamp,
-        type=properties.type,
-        app_id=properties.app_id,
-        user_id=None if sender is None else user,
-    )
+    kept = {name: getattr(properties, name) for name in (*TEXTS, "priority", "timestamp")}
+    kept["user_id"] = None if sender is None else user
+    return Properties(**kept, headers=headers, delivery_mode=2)
 
 
 def clean_headers(headers: Mapping[str, Any] | None) -> Headers:
@@ -213,7 +203,7 @@ def _ours(death: Death) -> dict[str, str]:
 
 
 class DelayWriter(CopyWriter):
-    """Copies messages of one queue to its delay queues."""
+    """Copies messages of one queue to its delay queues, and declares each with its first copy."""
 
     def __init__(self, address: Address, queue: str) -> None:
         super().__init__(address, queue, f"tiercel delays of {queue}")

@@ -80,8 +80,8 @@ class LetterBox(OpenQueue):
         # Fetched letters that the caller has not seen yet.
         self._unseen: deque[tuple[Any, Any, bytes]] = deque()
 
-    def oldest(self, most: int) -> Iterator[tuple[int, Any, bytes]]:
-        """As ``stretches``, but one letter at a time, as (delivery tag, properties, body).
+    def oldest(self, most: int) -> Iterator[tuple[Any, Any, bytes]]:
+        """As ``stretches``, but one letter at a time.
 
         The caller leaves or acks each letter. It may stop early: ``give_back`` leaves the rest in
         the queue.
@@ -91,16 +91,9 @@ class LetterBox(OpenQueue):
             number += len(came)
             self._unseen.extend(came)
             while self._unseen:
-                method, properties, body = self._unseen.popleft()
-                yield method.delivery_tag, properties, body
+                yield self._unseen.popleft()
         # Other readers have the rest, or the queue's leader was silent: a get waits for the leader.
-        for method, properties, body in self.got(min(most, self.count) - number):
-            yield method.delivery_tag, properties, body
-
-    def one_by_one(self, most: int | None) -> Iterator[tuple[int, Any, bytes]]:
-        """As ``got``, as (delivery tag, properties, body): for letters that leave the queue."""
-        for method, properties, body in self.got(most):
-            yield method.delivery_tag, properties, body
+        yield from self.got(min(most, self.count) - number)
 
     def put(self, queue: str, properties: Any, body: bytes, before: int) -> None:
         """Publish a letter to ``queue``, and return when the broker has confirmed it.
@@ -123,7 +116,7 @@ class LetterBox(OpenQueue):
             self._outlet = None
             self._connection.sleep(_AGAIN_S)
 
-    def leave(self, tag: int, properties: Any, body: bytes) -> None:
+    def leave(self, method: Any, properties: Any, body: bytes) -> None:
         """Leave a letter in the queue.
 
         It is given back at the end, or replaced now if it was returned often.
@@ -133,13 +126,12 @@ class LetterBox(OpenQueue):
             return
         copy = copy_properties(properties, clean_headers(properties.headers), self.user)
         self.put(self.name, copy, body, 0)
-        self.channel.basic_ack(tag)
+        self.channel.basic_ack(method.delivery_tag)
 
     def give_back(self, gone: int) -> None:
         """Give back the held letters, and letters that the caller has not seen."""
         while self._unseen:
-            method, properties, body = self._unseen.popleft()
-            self.leave(method.delivery_tag, properties, body)
+            self.leave(*self._unseen.popleft())
         super().give_back(gone)
 
     def _offer(self, queue: str, properties: Any, body: bytes) -> NackError | None:
@@ -213,9 +205,9 @@ def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
     """
     with dead_letters_of(amqp_url, queue) as box:
         letters = []
-        for tag, properties, body in box.oldest(limit):
+        for method, properties, body in box.oldest(limit):
             letters.append(_letter(queue, properties, body))
-            box.leave(tag, properties, body)
+            box.leave(method, properties, body)
         box.give_back(0)
     return letters
 
@@ -227,8 +219,8 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     """
     with dead_letters_of(amqp_url, queue) as box:
         found = None
-        for tag, properties, body in box.oldest(SEARCHED):
-            box.leave(tag, properties, body)
+        for method, properties, body in box.oldest(SEARCHED):
+            box.leave(method, properties, body)
             if _id(properties, body) == letter_id:
                 found = _letter(queue, properties, body)
                 break
@@ -251,8 +243,8 @@ def requeue(
     """
     moved = 0
     with dead_letters_of(amqp_url, queue) as box:
-        for tag, properties, body in box.one_by_one(limit):
-            _move(box, queue, (tag, properties, body), moved)
+        for letter in box.got(limit):
+            _move(box, queue, letter, moved)
             moved += 1
             on_moved(1)
     return moved
@@ -274,14 +266,14 @@ def requeue_chosen(
     wanted = Counter(chosen)
     moved: list[str] = []
     with dead_letters_of(amqp_url, queue) as box:
-        for tag, properties, body in box.oldest(SEARCHED if chosen else 0):
-            letter = _id(properties, body)
-            if not wanted[letter]:
-                box.leave(tag, properties, body)
+        for letter in box.oldest(SEARCHED if chosen else 0):
+            letter_id = _id(*letter[1:])
+            if not wanted[letter_id]:
+                box.leave(*letter)
                 continue
-            _move(box, queue, (tag, properties, body), len(moved))
-            wanted[letter] -= 1
-            moved.append(letter)
+            _move(box, queue, letter, len(moved))
+            wanted[letter_id] -= 1
+            moved.append(letter_id)
             on_moved(1)
             if len(moved) == len(chosen):
                 break
@@ -295,16 +287,16 @@ def purge(amqp_url: str, queue: str) -> int:
         return int(box.channel.queue_purge(box.name).method.message_count)
 
 
-def _move(box: LetterBox, queue: str, letter: tuple[int, Any, bytes], moved: int) -> None:
-    tag, properties, body = letter
+def _move(box: LetterBox, queue: str, letter: tuple[Any, Any, bytes], moved: int) -> None:
+    method, properties, body = letter
     try:
         box.put(queue, _as_new(properties, box.user), body, moved)
     except QueuesError:
         # Repeated refusals must not use up a delivery limit either.
-        box.leave(tag, properties, body)
+        box.leave(*letter)
         box.give_back(moved)
         raise
-    box.channel.basic_ack(tag)
+    box.channel.basic_ack(method.delivery_tag)
 
 
 def _as_new(properties: Any, user: str) -> Any:

@@ -100,18 +100,18 @@ class Publisher:
         ``on_refused`` is called, on another thread.
         """
         with self._lock:
-            unconfirmed = Unconfirmed()
+            unconfirmed = Unconfirmed(on_confirmed)
             run = secrets.token_hex(8)
             source = iter(messages)
             count = 0
-            while (message := self._next(source, count + 1, unconfirmed, on_confirmed)) is not None:
-                self._wait_for_room(unconfirmed, on_confirmed, len(message.body))
+            while (message := self._next(source, count + 1, unconfirmed)) is not None:
+                self._wait_for_room(unconfirmed, len(message.body))
                 done = _unless_refused(message, unconfirmed.done(count), on_refused)
                 publication = _publication(message, f"{run}-{count}", done)
                 unconfirmed.add(count, publication)
                 self._outlet.submit(publication)
                 count += 1
-            self._wait(unconfirmed, on_confirmed, 0, 0)
+            self._wait(unconfirmed, 0, 0)
             return count
 
     def publish_each(self, messages: Sequence[OutgoingMessage]) -> list[QueuesError | None]:
@@ -171,11 +171,7 @@ class Publisher:
         self._outlet = Outlet(self._address, _NAME)
 
     def _next(
-        self,
-        source: Iterator[OutgoingMessage],
-        number: int,
-        unconfirmed: Unconfirmed,
-        on_confirmed: Callable[[int], None],
+        self, source: Iterator[OutgoingMessage], number: int, unconfirmed: Unconfirmed
     ) -> OutgoingMessage | None:
         """Return the next message; before raising an error wait until earlier messages are
         confirmed.
@@ -183,23 +179,19 @@ class Publisher:
         try:
             return _checked(next(source, None), number)
         except Exception:
-            self._wait(unconfirmed, on_confirmed, 0, 0)
+            self._wait(unconfirmed, 0, 0)
             raise
 
-    def _wait_for_room(
-        self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], size: int
-    ) -> None:
+    def _wait_for_room(self, unconfirmed: Unconfirmed, size: int) -> None:
         """Wait until there is room for one more message of this size in flight."""
         if unconfirmed.nacked:
-            self._wait(unconfirmed, on_confirmed, 0, 0)
+            self._wait(unconfirmed, 0, 0)
         elif not unconfirmed.fits(_ROOM - 1, _ROOM_BYTES - size):
             # Until half of the messages are gone, so that the two threads do not wake each other
             # for every message.
-            self._wait(unconfirmed, on_confirmed, _ROOM // 2, _ROOM_BYTES // 2)
+            self._wait(unconfirmed, _ROOM // 2, _ROOM_BYTES // 2)
 
-    def _wait(
-        self, unconfirmed: Unconfirmed, on_confirmed: Callable[[int], None], count: int, size: int
-    ) -> None:
+    def _wait(self, unconfirmed: Unconfirmed, count: int, size: int) -> None:
         """Wait until at most this many messages and bytes are in flight, and publish nacked
         messages again.
         """
@@ -210,7 +202,7 @@ class Publisher:
         while True:
             fits = unconfirmed.wait(count, size, _LOOK_S)
             if confirmed := unconfirmed.take_confirmed():
-                on_confirmed(confirmed)
+                unconfirmed.on_confirmed(confirmed)
                 nacked_since = None
                 moved = True
             if unconfirmed.problem is not None:
@@ -294,7 +286,9 @@ class Unconfirmed:
     Each is known by its position in the batch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_confirmed: Callable[[int], None]) -> None:
+        # Called with the number of newly confirmed messages.
+        self.on_confirmed = on_confirmed
         # Reason why a message will never be accepted.
         self.problem: QueuesError | None = None
         self._changed = threading.Condition()

@@ -36,9 +36,9 @@ def test_the_topology_on_the_page_runs():
 def test_every_property_is_in_the_tables_with_its_type():
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", PAGE, re.MULTILINE)
     read = {name: type_ for names, type_ in rows for name in re.findall(r"`(\w+)`", names)}
-    for each in PROPERTIES.values():
+    for name, each in PROPERTIES.items():
         assert f"| {each.type} |" in PAGE
-        assert each.name in read
+        assert name in read
     for name in WRITTEN:
         assert re.search(rf"^\| .*`{name}`", PAGE, re.MULTILINE), name
 
