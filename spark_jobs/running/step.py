@@ -6,11 +6,13 @@ read while the bolt works. ``Slices`` says how large a step is, and when the nex
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -236,7 +238,7 @@ class Step:
     def _until(self, may: May | None) -> Iterator[Item]:
         """One tuple at least; those after a no, or after large output, are left to a later step."""
         record = self.record
-        for at, item in enumerate(record.fresh):
+        for at, item in enumerate(islice(record.tuples, record.held, None)):
             if may is not None and (not may() or record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
                 return
@@ -331,6 +333,13 @@ class Slices:
         self._work_began: float | None = None
         # The last time at which it was asked whether the step goes on, or began.
         self.asked_at = self._began
+        # Number of the step's tuples that the bolt has begun.
+        self.begun = 0
+        # True while another thread may give back the tuples behind these: the bolt then waits
+        # between two tuples. It holds ``between`` meanwhile.
+        self.asked_back = False
+        self.gave_back = False
+        self.between = threading.Lock()
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
@@ -370,16 +379,26 @@ class Slices:
         """A step begins. Its tuples are not executed yet: their data is fetched before."""
         self.asked_at = self._began = self._clock()
         self._work_began = None
+        self.begun = 0
+        self.gave_back = False
 
     def may(self) -> bool:
-        """Return True if the step goes on with another tuple.
+        """Return True if the step goes on with another tuple, and count the tuple as begun.
 
         Ask before each, also before the first, and once more after the last.
         """
+        begun = self.begun = self.begun + 1
+        if self.asked_back:
+            with self.between:
+                pass
         self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
-        return now - self._work_began < self._longest_s
+        if now - self._work_began < self._longest_s and not self.gave_back:
+            return True
+        if begun > 1:
+            self.begun = begun - 1
+        return False
 
     def ended(self, executed: int, offered: int) -> None:
         """The bolt executed this many of the offered tuples.
