@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiercel.queues.queue_spout import QueueSpout
+from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.spout import Spout, overrides_last
 
 
@@ -18,6 +19,9 @@ class Habits:
     takes_back: bool
     # Longest time after which it emits a failed message again; 0 if unknown.
     back_off_s: float
+    # How often, and after which waits, a bolt with an order tries a tuple of it again.
+    retry: RetryPolicy = DEFAULT_RETRY
+    delivery_limit: int = DELIVERY_LIMIT
 
 
 class AbsentSpout(Spout):
@@ -32,11 +36,18 @@ def habits_of(spout: Spout) -> Habits:
     if isinstance(spout, AbsentSpout):
         return spout.habits
     kind = type(spout)
-    return Habits(
+    habits = Habits(
         retries_later=kind.retry_later is not Spout.retry_later
         and overrides_last(spout, "retry_later", "fail"),
         takes_back=kind.release is not Spout.release,
-        back_off_s=spout.queue.retry.longest.total_seconds()
-        if isinstance(spout, QueueSpout)
-        else 0.0,
+        back_off_s=0.0,
+    )
+    if not isinstance(spout, QueueSpout):
+        return habits
+    queue = spout.queue
+    return replace(
+        habits,
+        back_off_s=queue.retry.longest.total_seconds(),
+        retry=queue.retry,
+        delivery_limit=queue.delivery_limit,
     )

@@ -74,9 +74,7 @@ class BasicRecorder(Recorder, BasicCollector):
             raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
-        identity = (
-            ((tup.seed + position * STEP) * SPREAD) & _MASK if output_stream.by_identity else 0
-        )
+        identity = (tup.seed + position * STEP) * SPREAD & _MASK if output_stream.by_identity else 0
         values = output_stream.keep(values) if output_stream.mutable else tuple(values)
         # All choices first: if one raises and the bolt goes on nevertheless, no task has
         # received the tuple.
@@ -85,8 +83,7 @@ class BasicRecorder(Recorder, BasicCollector):
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
         if chosen:
-            size = record.size + output_stream.size(values)
-            if size > record.most:
+            if (size := record.size + output_stream.size(values)) > record.most:
                 raise record.too_much()
             record.size = size
         tasks: list[int] = []

@@ -204,6 +204,21 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
     )
 
 
+def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
+    """The lineage of the same tuples, where these rows are in no tree."""
+    if not rows:
+        return lineage
+    stays = np.ones(len(lineage.counts), bool)
+    stays[rows] = False
+    pairs = np.repeat(stays, lineage.counts)
+    return Lineage(
+        offsets=_offsets(lineage.counts * stays),
+        roots=lineage.roots[pairs],
+        edges=lineage.edges[pairs],
+        keys=lineage.keys,
+    )
+
+
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:
     return expanded(lineage.offsets[:-1][rows], lineage.counts[rows])
 
@@ -240,9 +255,9 @@ def departures(
 
     Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
     that failed, for any reason, stays behind too: the message comes again, and its tree is
-    done for. So does what a BatchBolt emitted, if all its anchors failed. A Bolt's emission may
-    belong to other trees as well, which count on it, so it goes. The record then counts what
-    leaves.
+    done for. So does what a BatchBolt emitted, or any bolt with an order, if all its anchors
+    failed. A Bolt's emission may belong to other trees as well, which count on it, so it goes. The
+    record then counts what leaves.
     """
     if record.aborted:
         return []
@@ -253,9 +268,11 @@ def departures(
         for task_output in record.outputs.task_outputs
         if task_output.values
     ]
-    if record.reasons and (basic or batch):
+    if record.reasons and (basic or batch or record.in_order):
         failed = np.zeros(len(seeds), bool)
         failed[list(record.reasons)] = True
+        if record.in_order:
+            record.replayed.update(row for one in typed for row in one.anchors.tied(failed))
         typed = [_surviving(one, failed) for one in typed]
     if record.reasons or not basic:
         record.emitted -= _stayed(record, typed, basic=basic)

@@ -58,6 +58,12 @@ class Anchors:
         goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
         return goes
 
+    def tied(self, failed: NDArray[np.bool_]) -> list[int]:
+        """Return the ``failed`` rows that share an emission with one that has not failed."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        tied: list[int] = self.rows[failed[self.rows] & self.go(failed)[owner]].tolist()
+        return tied
+
     def numbered(self, numbers: Ids) -> Anchors:
         """The ids of copies that have these numbers, in the upper half."""
         upper = np.repeat(numbers, self.counts)

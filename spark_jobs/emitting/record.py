@@ -55,6 +55,8 @@ class Record:
 
     # Notes what the bolt raised, and its reason; returns the counter that counts it.
     tell_raised: Callable[[BaseException, str], str] | None = None
+    # True if the bolt has an order: an emission whose anchors all failed stays behind.
+    in_order = False
     # Rows of the open tuples that it has given up.
     open_rows: Sequence[int] = ()
     # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
@@ -253,6 +255,13 @@ class Record:
     def verdicts(self) -> dict[int, Verdict]:
         """The order that the bolt gave with a failed row, by row; of most there is none."""
         return {}
+
+    @cached_property
+    def replayed(self) -> set[int]:
+        """The rows that are never tried again where they are: their messages have failed, or an
+        emission leaves that is anchored to them.
+        """
+        return set()
 
     @cached_property
     def raised(self) -> Counter[str]:

@@ -1,10 +1,9 @@
-"""Tuples that a bolt task has given back, and that come before their successors: a line per key, in
-the order in which they first came. Pure.
+"""Memory of a bolt task with an order: the tuples that failed, per key. Pure.
 
-A tuple that failed is awaited: its message comes again. Until then nothing else of its key may
-begin. Successors that waited for it for too long are given back as well, and have their places
-behind it. A tuple that does not come again in time is awaited no longer: its message was
-dead-lettered, or its values are others now, or it was a copy of which the message was acked.
+``Tries`` has the tuples that the task itself tries again. ``Awaited`` has the few whose messages
+must come again from the broker: until then nothing else of their key may begin. A tuple that does
+not come again in time is awaited no longer: its message was dead-lettered, or its values are others
+now, or it was a copy of a message that was acked.
 
 ``TupleKeys`` finds the key of a tuple, by which it is ordered, and its identity, by which it is
 known again: a message that is delivered again has another root, but the same values.
@@ -14,17 +13,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tiercel.acker.inbox.chunk import Chunk
+from tiercel.queues.retry import RequeueAfter, RetryPolicy, next_action
 from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.grouping import key_digest
@@ -56,7 +57,7 @@ class TupleKeys:
         return None if stream is None else stream.key(tup.values)
 
     def identity(self, tup: Tuple) -> bytes:
-        """Return what a tuple that has a key is known again by."""
+        """Return the name by which a tuple that has a key is known again."""
         return self._streams[tup.source_component, tup.source_stream].identity(tup.values)
 
     def keys_in(self, chunk: Chunk) -> Sequence[bytes | None]:
@@ -67,7 +68,7 @@ class TupleKeys:
         return stream.keys_in(chunk)
 
     def identity_in(self, chunk: Chunk, row: int) -> bytes:
-        """Return what one row is known again by."""
+        """Return the name by which one row is known again."""
         stream = self._streams[chunk.route.component, chunk.route.stream]
         return stream.identity([python_value(column, row) for column in chunk.values.columns])
 
@@ -114,77 +115,49 @@ def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[st
     return spec.spout.changing_fields
 
 
-# Key, when its first place began to be awaited, number of places.
-_HEAD = struct.Struct(f">{KEY_BYTES}sdI")
-# Identity, when a tuple that has it was here last, True where it is doubtful.
-_PLACE = struct.Struct(f">{IDENTITY_BYTES}sd?")
-# Number of times that the holding time of successors doubles.
-_DOUBLINGS = 2
-# Doubtful tuples are awaited for this many first holding times: longer than the longest one.
-DOUBTFUL_HOLDS = 8
+# Key, identity, time of its failure, True where it is doubtful.
+_PLACE = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sd?")
+# Key, identity, number of failures.
+_TRIED = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sI")
 # A new process looks into its inbox before it gives anything up: the one before may have died of
-# what was awaited, or late.
+# the awaited tuple, or late.
 _LOOK_S = 2.0
 
 
 @dataclass(slots=True)
 class AwaitedPlace:
-    """Of one tuple in a line."""
+    """One tuple whose message comes again."""
 
     identity: bytes
-    # When its tuple was last here.
-    seen: float
+    # When it failed, or was seen to be here.
+    since: float
     # The same by the clock that outlives the process.
-    seen_wall: float
-    # True if it may never come again. One before it in the line has the same identity: a tuple
-    # with the same values, or a copy of the same message, whose spout worker died. Or its step was
-    # repeated and did other work: its message may have been acked before.
-    doubtful: bool = False
-
-
-@dataclass(slots=True)
-class AwaitedLine:
-    """Awaited tuples of one key; never empty."""
-
-    # The first one comes next.
-    places: deque[AwaitedPlace] = field(default_factory=deque)
-    # Time from which the first one has been awaited.
-    since: float = 0.0
-    # The same by the clock that outlives the process.
-    since_wall: float = 0.0
-    # When its successors were last given back.
-    cleared: float = 0.0
-    # How often they were, while the first one was awaited.
-    clearings: int = 0
+    since_wall: float
+    # True if it may never come again: its step was repeated and did other work, and its message may
+    # have been acked before.
+    doubtful: bool
 
 
 class Awaited:
-    """Of one bolt task."""
+    """Of one bolt task: a line of tuples per key, the next one first."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         wall: Callable[[], float],
         patience_s: float,
-        hold_s: float | None,
         doubtful_s: float | None = None,
     ) -> None:
         """``clock`` never goes back; ``wall`` is the same in each process.
 
-        The first one of a line is awaited for ``patience_s``, after which its successors go on; and
-        of these only what was here within that time is awaited any longer. Else several that never
-        come would hold up their key longer than the bolts below have patience. What is doubtful
+        A tuple is awaited for ``patience_s``, after which its successors go on. A doubtful one
         comes soon or never, and is awaited for ``doubtful_s``; None: like the others.
-
-        Successors are given back when they have waited for ``hold_s``, and then for twice as long
-        each time, up to a bound; None: they are held.
         """
         self._clock = clock
         self._wall = wall
         self._patience_s = patience_s
-        self._hold_s = hold_s
         self._doubtful_s = patience_s if doubtful_s is None else min(patience_s, doubtful_s)
-        self._lines: dict[bytes, AwaitedLine] = {}
+        self._lines: dict[bytes, deque[AwaitedPlace]] = {}
 
     def __len__(self) -> int:
         """Number of keys with awaited tuples."""
@@ -193,161 +166,187 @@ class Awaited:
     def __contains__(self, key: object) -> bool:
         return key in self._lines
 
-    @property
-    def keys(self) -> Container[bytes]:
-        """The keys with awaited tuples."""
-        return self._lines.keys()
-
     def first(self, key: bytes) -> bytes | None:
         """Return the identity of the key's next tuple; None: any tuple may be next."""
         line = self._lines.get(key)
-        return None if line is None else line.places[0].identity
+        return None if line is None else line[0].identity
 
     def failed(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
-        """A tuple was executed and failed: it keeps its place, or has one before all others.
+        """A tuple failed with its message: it keeps its place, or has one before all others.
 
         ``doubtful``: its message may not come again.
         """
-        line = self._lines.setdefault(key, AwaitedLine())
-        place = _place_of(identity, line)
-        if place is None:
-            place = self._place(identity)
-            line.places.appendleft(place)
-        place.doubtful = doubtful
-        self._begin(line)
-        self._see(place)
+        line = self._lines.setdefault(key, deque())
+        now, wall = self._clock(), self._wall()
+        for place in line:
+            if place.identity == identity:
+                place.since, place.since_wall, place.doubtful = now, wall, doubtful
+                return
+        line.appendleft(AwaitedPlace(identity, now, wall, doubtful))
 
     def done(self, key: bytes, identity: bytes) -> None:
         """A tuple was executed and will not be delivered again."""
         line = self._lines.get(key)
-        place = None if line is None else _place_of(identity, line)
+        place = next((one for one in line or () if one.identity == identity), None)
         if line is not None and place is not None:
-            line.places.remove(place)
-            self._next(key, line)
-
-    def given_back(self, key: bytes, identities: Sequence[bytes]) -> None:
-        """All tuples of a key that waited were given back, in their order.
-
-        Those that had a place in its line keep it.
-        """
-        line = self._lines[key]
-        line.cleared = self._clock()
-        line.clearings += 1
-        left = Counter(identities)
-        known = {place.identity for place in line.places}
-        for place in line.places:
-            if left[place.identity]:
-                left[place.identity] -= 1
-                self._see(place)
-        # What is left has no place yet: of several with the same values the last ones.
-        placed = Counter(identities) - left
-        for identity in identities:
-            if placed[identity]:
-                placed[identity] -= 1
-                continue
-            place = self._place(identity)
-            place.doubtful = identity in known
-            known.add(identity)
-            line.places.append(place)
-
-    def overdue(self, *, full: bool = False) -> Iterator[bytes]:
-        """The keys whose successors have waited for so long that they are to be given back, unless
-        the first one has come; ``full``: as soon as the first time, for no more can be held.
-        """
-        if self._hold_s is not None:
-            now = self._clock()
-            for key, line in self._lines.items():
-                if now >= line.cleared + (self._hold_s if full else self._held_for(line)):
-                    yield key
+            line.remove(place)
+            if not line:
+                del self._lines[key]
 
     def late(self) -> list[bytes]:
         """Return the keys whose first tuple has not come in time, or has not succeeded."""
         now = self._clock()
-        return [key for key, line in self._lines.items() if now >= self._until(line)]
+        return [key for key, line in self._lines.items() if now >= self._until(line[0])]
 
     def is_here(self, key: bytes) -> None:
         """The first one has come, and is under way or waits for its turn."""
-        line = self._lines[key]
-        line.since = line.cleared = self._clock()
+        self._lines[key][0].since = self._clock()
 
     def lapse(self) -> list[bytes]:
-        """Stop waiting for tuples that have not come in time; return their keys."""
-        now = self._clock()
+        """Stop waiting for the first tuples that have not come in time; return their keys."""
         late = self.late()
         for key in late:
             line = self._lines[key]
-            line.places.popleft()
-            line.places = deque(one for one in line.places if now < one.seen + self._patience(one))
-            self._next(key, line)
+            line.popleft()
+            if not line:
+                del self._lines[key]
         return late
 
-    def next_at(self, held: Container[bytes]) -> float | None:
-        """Return when the next one lapses, or is overdue if tuples of its key are ``held``."""
-        moments = [self._until(line) for line in self._lines.values()]
-        if self._hold_s is not None:
-            moments += [
-                line.cleared + self._held_for(line)
-                for key, line in self._lines.items()
-                if key in held
-            ]
-        return min(moments, default=None)
+    @property
+    def next_at(self) -> float | None:
+        """Time at which the next one lapses."""
+        return min((self._until(line[0]) for line in self._lines.values()), default=None)
 
     def dump(self) -> bytes:
         """Return the lines as bytes; empty if there are none."""
         return b"".join(
-            _HEAD.pack(key, line.since_wall, len(line.places))
-            + b"".join(
-                _PLACE.pack(one.identity, one.seen_wall, one.doubtful) for one in line.places
-            )
+            _PLACE.pack(key, one.identity, one.since_wall, one.doubtful)
             for key, line in self._lines.items()
+            for one in line
         )
 
     def load(self, dumped: bytes) -> None:
         """Take over the lines of an earlier process. Raises ValueError for an invalid dump."""
         now, wall = self._clock(), self._wall()
-        at = 0
-        while at < len(dumped):
-            if len(dumped) - at < _HEAD.size:
-                raise ValueError("not an order: it ends too early")
-            key, since_wall, count = _HEAD.unpack_from(dumped, at)
-            at += _HEAD.size
-            end = at + count * _PLACE.size
-            if not count or end > len(dumped):
-                raise ValueError("not an order: it ends too early")
-            places = deque(
-                AwaitedPlace(identity, now - max(0.0, wall - seen_wall), seen_wall, doubtful)
-                for identity, seen_wall, doubtful in _PLACE.iter_unpack(dumped[at:end])
-            )
-            since = now - max(0.0, wall - since_wall)
-            since = max(since, now + _LOOK_S - self._patience(places[0]))
-            self._lines[key] = AwaitedLine(places, since, since_wall, now)
-            at = end
+        for key, identity, since_wall, doubtful in _records(_PLACE, dumped):
+            place = AwaitedPlace(identity, now - max(0.0, wall - since_wall), since_wall, doubtful)
+            place.since += max(0.0, now + _LOOK_S - self._until(place))
+            self._lines.setdefault(key, deque()).append(place)
 
-    def _next(self, key: bytes, line: AwaitedLine) -> None:
-        if not line.places:
-            del self._lines[key]
-        self._begin(line)
-
-    def _begin(self, line: AwaitedLine) -> None:
-        line.since = line.cleared = self._clock()
-        line.since_wall = self._wall()
-        line.clearings = 0
-
-    def _until(self, line: AwaitedLine) -> float:
-        return line.since + self._patience(line.places[0])
-
-    def _patience(self, place: AwaitedPlace) -> float:
-        return self._doubtful_s if place.doubtful else self._patience_s
-
-    def _held_for(self, line: AwaitedLine) -> float:
-        return (self._hold_s or 0.0) * (1 << min(line.clearings, _DOUBLINGS))
-
-    def _place(self, identity: bytes) -> AwaitedPlace:
-        return AwaitedPlace(identity, self._clock(), self._wall())
-
-    def _see(self, place: AwaitedPlace) -> None:
-        place.seen, place.seen_wall = self._clock(), self._wall()
+    def _until(self, place: AwaitedPlace) -> float:
+        return place.since + (self._doubtful_s if place.doubtful else self._patience_s)
 
 
-def _place_of(identity: bytes, line: AwaitedLine) -> AwaitedPlace | None:
-    return next((place for place in line.places if place.identity == identity), None)
+@dataclass(slots=True)
+class TriedTuple:
+    """A tuple that failed and is tried again, the first of its key."""
+
+    identity: bytes
+    failures: int
+    # Its place in the backlog; None: an earlier process tried it, and this one not yet.
+    entry: OpenEntry | None = None
+    row: int = -1
+    # End of the back-off; None: it may begin.
+    next_at: float | None = None
+    # Its step failed as a whole, and it is executed in a step of its own: another tuple may be to
+    # blame, which would take it along among the dead letters.
+    alone: bool = False
+
+    def is_at(self, position: str | None, row: int) -> bool:
+        """Return True if this is the place of the tuple."""
+        return self.entry is not None and self.entry.position == position and self.row == row
+
+
+class Tries:
+    """Of one bolt task: the tuples that failed and wait in its backlog, one per key at most."""
+
+    def __init__(self, clock: Callable[[], float], policy: RetryPolicy, limit: int) -> None:
+        """A tuple is tried again ``limit`` times at most."""
+        self._clock = clock
+        self._policy = policy
+        self._limit = limit
+        self._tried: dict[bytes, TriedTuple] = {}
+        # Keys of the ones whose back-off goes on.
+        self._resting: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tried
+
+    @property
+    def resting(self) -> AbstractSet[bytes]:
+        """The keys of tuples whose back-off goes on."""
+        return self._resting
+
+    def failures(self, key: bytes, identity: bytes) -> int:
+        """Return how often the tuple has failed."""
+        tried = self._tried.get(key)
+        return tried.failures if tried is not None and tried.identity == identity else 0
+
+    def is_last(self, failures: int) -> bool:
+        """Return True if a tuple that failed so often is not tried again."""
+        return failures > self._limit
+
+    def first(self, key: bytes) -> TriedTuple | None:
+        """Return the tuple of the key that comes before all others, if it was tried here."""
+        tried = self._tried.get(key)
+        return tried if tried is not None and tried.entry is not None else None
+
+    @property
+    def alone(self) -> TriedTuple | None:
+        """Return a tuple that may begin, in a step of its own."""
+        tried = self._tried.values()
+        return next((one for one in tried if one.alone and one.next_at is None), None)
+
+    def failed(
+        self, key: bytes, identity: bytes, entry: OpenEntry, row: int, *, alone: bool
+    ) -> None:
+        """A tuple failed, and is tried again where it is, after the back-off."""
+        failures = self.failures(key, identity) + 1
+        action = next_action(failures - 1, self._policy, self._limit)
+        wait_s = action.after_s if isinstance(action, RequeueAfter) else 0.0
+        next_at = self._clock() + wait_s
+        self._tried[key] = TriedTuple(identity, failures, entry, row, next_at, alone)
+        self._resting.add(key)
+
+    def over(self, key: bytes) -> None:
+        """The first tuple of the key was executed, and is not tried again."""
+        self._tried.pop(key, None)
+        self._resting.discard(key)
+
+    def due(self) -> list[TriedTuple]:
+        """Return the tuples whose back-off has ended since the last call: they may begin."""
+        now = self._clock()
+        due = []
+        for key in list(self._resting):
+            tried = self._tried[key]
+            if tried.next_at is not None and now >= tried.next_at:
+                tried.next_at = None
+                self._resting.discard(key)
+                due.append(tried)
+        return due
+
+    @property
+    def next_at(self) -> float | None:
+        """Time at which the next back-off ends."""
+        moments = [self._tried[key].next_at for key in self._resting]
+        return min((at for at in moments if at is not None), default=None)
+
+    def dump(self) -> bytes:
+        """Return the numbers of failures as bytes; empty if there are none."""
+        return b"".join(
+            _TRIED.pack(key, one.identity, one.failures) for key, one in self._tried.items()
+        )
+
+    def load(self, dumped: bytes) -> None:
+        """Go on counting where an earlier process ended. Raises ValueError for an invalid dump."""
+        for key, identity, failures in _records(_TRIED, dumped):
+            self._tried[key] = TriedTuple(identity, failures)
+
+
+def _records(layout: struct.Struct, dumped: bytes) -> Iterator[tuple[Any, ...]]:
+    if len(dumped) % layout.size:
+        raise ValueError("not an order: it ends too early")
+    return layout.iter_unpack(dumped)

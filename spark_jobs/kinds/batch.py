@@ -21,8 +21,7 @@ from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.step import Execution, May, Slices, Step
-from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.running.step import Execution, Slices, Step
 from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class Batch:
         return Batch(self.tuples[:middle]), Batch(self.tuples[middle:])
 
 
-def _execute_batches(bolt: BatchBolt, step: Step, may: May | None, noting: Watch | None) -> bool:
+def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
     """Execute the input, tuple by tuple where each one is noted, then flush.
 
     Where each tuple is a call of its own the step is cut as others are.
@@ -55,11 +54,11 @@ def _execute_batches(bolt: BatchBolt, step: Step, may: May | None, noting: Watch
     began = time.perf_counter_ns()
     calls = _Calls(bolt, record)
     flush = partial(_flush, bolt, record)
-    if noting is None:
+    if step.noting is None:
         for batch in _batches(record.fresh):
             calls.execute(batch)
     else:
-        for tup in step.input(may, noting, flush):
+        for tup in step.input(flush):
             calls.execute(Batch([tup]))
     record.doing = None
     trusted = not record.aborted and flush()

@@ -31,11 +31,11 @@ from tiercel.spark_jobs.kinds.task_order import OrderGate
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
-from tiercel.spark_jobs.running.backlog import OpenEntry, Share, waiting_roots
+from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.step import May, Slices, Step
-from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.running.step import Slices, Step
+from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, threads_of
 from tiercel.spark_jobs.topology.graph import Topology
@@ -77,6 +77,8 @@ class Calls:
         self._renewals = Renewals(around, attempt.task)
         # Entries whose tuples the flight does not have yet.
         self._new: list[OpenEntry] = []
+        # Tuples that are called once more, which it does not have either.
+        self._again: list[tuple[OpenEntry, int]] = []
         self._tick: Call | None = None
         self._look_at = 0.0
         self._hanging: HangingCall | None = None
@@ -123,14 +125,13 @@ class Calls:
         self.line.close()
         self._caller.close()
 
-    def withdraw(self, shares: Sequence[Share]) -> StepInput:
-        """Take tuples out that have not begun; returns the step that gives them back."""
-        gone = {(one.entry.position, row) for one in shares for row in one.rows.tolist()}
-        for waiting in (self.line, self.flight):
-            waiting.withdraw(lambda call: (call.position, call.tup.row) in gone)
-        self._attempt.backlog.give_up(shares)
-        self._next = ((), False)
-        return StepInput(together=True, released=shares)
+    def call_again(self, entry: OpenEntry, row: int) -> None:
+        """Call the bolt again for a tuple that failed and stays in the backlog."""
+        comes = any(one is entry for one in self._new) or any(
+            one is entry and each == row for one, each in self._again
+        )
+        if not comes and not any(one.has(entry.position, row) for one in (self.line, self.flight)):
+            self._again.append((entry, row))
 
     # -- before the calls ------------------------------------------------------------------------
 
@@ -159,15 +160,18 @@ class Calls:
     @property
     def _crowd(self) -> int:
         """Number of tuples for which a place may be all that is missing."""
-        return self.flight.queued + self.line.crowd + sum(one.rows.size for one in self._new)
+        new = len(self._again) + sum(one.rows.size for one in self._new)
+        return self.flight.queued + self.line.crowd + new
 
     @property
     def _waits_for_more(self) -> bool:
         """True if nothing is to be done before more tuples come, or a permit."""
         flight = self.flight
-        if self._new or self.line.full or flight.full:
+        if self._new or self._again or self.line.full or flight.full:
             return False
-        idle = flight.idle and (self.line.held > 0 or not self._attempt.backlog)
+        resting = 0 if self._gate is None else self._gate.resting
+        rests = self._attempt.backlog.tuples <= resting and not self._attempt.backlog.must_leave
+        idle = flight.idle and (self.line.held > 0 or rests)
         return idle or flight.stands_still
 
     def _until(self, wait_s: float) -> float:
@@ -186,7 +190,7 @@ class Calls:
             return False
         backlog = self._attempt.backlog
         without_flight = self._retaken_waits() or backlog.must_leave
-        works = without_flight or self._new or self._attempt.due()
+        works = without_flight or self._new or self._again or self._attempt.due()
         # Once per turn: a step then has what came of it.
         return bool(works) and (isinstance(self.copy.begin(), BaseException) or without_flight)
 
@@ -220,7 +224,7 @@ class Calls:
         chosen, others = self._gate.in_turn(calls)
         for call in others:
             self.flight.add(call)
-        return chosen
+        return sorted(chosen, key=_place_of)
 
     def _go_together(self) -> bool:
         retaken = self._attempt.retaken
@@ -248,11 +252,15 @@ class Calls:
 
     def _feed_tuples(self) -> None:
         gate = self._gate
-        for entry in self._new:
-            for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
+        coming = [(entry, entry.rows.tolist()) for entry in self._new]
+        # Unless a step that made its calls itself has taken it.
+        coming += [(entry, [row]) for entry, row in self._again if row in entry.rows]
+        for entry, rows in coming:
+            for call in calls_of(entry.chunk, rows, entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=gate is not None and gate.comes_first(call))
         self._new.clear()
+        self._again.clear()
 
     def _refuse(self) -> None:
         """End what the line has no room for: it comes again."""
@@ -296,6 +304,9 @@ class Calls:
             return None
         ticks: list[Chunk] = []
         ordered = [call for call in calls if call.position is not None]
+        if self._gate is not None:
+            # One that was called again has come behind others.
+            ordered.sort(key=_place_of)
         rows = rows_of(ordered)
         clock = self._attempt.ticks
         if self._tick is not None and clock is not None and self._tick in calls:
@@ -306,11 +317,11 @@ class Calls:
         self._next = (ordered, False)
         return StepInput(shares=self._attempt.backlog.of(rows), ticks=ticks, together=True)
 
-    def _execute(self, bolt: Playback, step: Step, may: May | None, noting: Watch | None) -> bool:
+    def _execute(self, bolt: Playback, step: Step) -> bool:
         """Play back the calls that have ended, or make the calls of the step."""
         calls, together = self._next
         bolt.load(calls, together=together)
-        return execute_basic(bolt, step, may, noting)
+        return execute_basic(bolt, step)
 
 
 def _caller_of(around: Around, task: int, outputs: Outputs) -> Caller:
@@ -320,6 +331,10 @@ def _caller_of(around: Around, task: int, outputs: Outputs) -> Caller:
     if isinstance(spec.bolt, AsyncBolt):
         return Coroutines(around.loop, component, outputs, around.call_lasts(task))
     return around.threads(component, outputs, threads_of(spec))
+
+
+def _place_of(call: Call) -> tuple[tuple[int, int], int]:
+    return place(call.position or ""), call.tup.row
 
 
 def _wake_no_task() -> None:

@@ -70,9 +70,9 @@ class OpenLine:
         """Hand out the calls that end without having begun: their error says why."""
         return []
 
-    def withdraw(self, which: Callable[[Call], bool]) -> None:
-        """Take tuples out that wait."""
-        self._new = [call for call in self._new if not which(call)]
+    def has(self, position: str, row: int) -> bool:
+        """Return True if the tuple at this place waits."""
+        return any(call.position == position and call.tup.row == row for call in self._new)
 
     def close(self) -> None:
         """The attempt ends. What waits stays in the inbox."""
@@ -197,15 +197,9 @@ class LimitLine(OpenLine):
         self._over = []
         return over
 
-    def withdraw(self, which: Callable[[Call], bool]) -> None:
-        super().withdraw(which)
-        for value, line in list(self._lines.items()):
-            kept = deque(call for call in line if not which(call))
-            self.held -= len(line) - len(kept)
-            self._lines[value] = kept
-            if not kept:
-                del self._lines[value]
-                self._due.pop(value, None)
+    def has(self, position: str, row: int) -> bool:
+        waiting = (call for line in self._lines.values() for call in line)
+        return any(call.position == position and call.tup.row == row for call in waiting)
 
     def close(self) -> None:
         """Leave the lines at the limit. What waits stays in the inbox."""

@@ -1,7 +1,7 @@
 """Bolts with an order (``ordered_by``): a kind of bolt, with an order around it.
 
-A step never has two tuples of one key, and tuples wait for a predecessor that failed. Tuples that
-waited for too long are given back by a step of their own.
+A step never has two tuples of one key. A tuple that failed stays in the backlog and is tried again
+after its back-off; the other tuples of its key wait for it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ class InOrder:
         attempt = self._attempt
         order = self._order
         waiting = cast("ReadyBacklog", attempt.backlog)
-        if order.lapse(waiting):
+        if order.due() or order.lapse(waiting):
             waiting.refresh()
         is_full = waiting.held_back >= MOST_HELD_BACK
-        shares = order.too_long_in(waiting, full=is_full)
         order.tell(waiting)
-        if shares:
-            waiting.give_up(shares)
-            return StepInput(released=shares)
         if wait_s and (next_at := self.next_at) is not None:
             wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
         taken = None
@@ -76,19 +72,16 @@ class CallsInOrder(InOrder):
             self._gate.left()
             # Else it would wait for more tuples, with their successors at hand.
             self._calls.flight.ask_again()
-        taken = self._given_up() or self._calls.takes(wait_s)
-        self._stepped = taken is not None
-        return taken
-
-    def _given_up(self) -> StepInput | None:
-        """Return the step that gives back tuples that have waited too long."""
         order = self._order
         backlog = self._attempt.backlog
-        busy = self._gate.busy
-        flight = self._calls.flight
-        if order.lapse(backlog):
-            # Tuples that it held back may begin, though no call has ended.
-            flight.ask_again()
-        shares = order.too_long_in(backlog, busy, full=flight.full)
-        order.tell(backlog, busy)
-        return self._calls.withdraw(shares) if shares else None
+        tried = order.due()
+        for one in tried:
+            if one.entry is not None:
+                self._calls.call_again(one.entry, one.row)
+        if order.lapse(backlog) or tried:
+            # Tuples that were held back may begin, though no call has ended.
+            self._calls.flight.ask_again()
+        order.tell(backlog, self._gate.busy)
+        taken = self._calls.takes(wait_s)
+        self._stepped = taken is not None
+        return taken

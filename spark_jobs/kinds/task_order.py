@@ -7,6 +7,7 @@ it has left. So the outcome of that one is known, and kept. ``OrderGate`` does t
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -15,13 +16,16 @@ from itertools import islice
 import numpy as np
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contract import Entry
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.habits import habits_of
+from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.awaited import DOUBTFUL_HOLDS, Awaited, TupleKeys
+from tiercel.spark_jobs.kinds.awaited import Awaited, TriedTuple, Tries, TupleKeys
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
@@ -32,15 +36,14 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 
-# Successors make room for what they wait for after this time, or this part of their timeout.
-_HOLD_S = 2.0
-_HOLD_PART = 0.25
-# A tuple is awaited for so many timeouts and at least for this time: a spout worker that died has
+# A tuple is awaited for this many timeouts and at least for this time: a spout worker that died has
 # begun again by then, and the messages that it had have come once more.
 _TIMEOUTS = 2.0
 _PATIENCE_S = 60.0
 # Where a user's own spout replays, it is this many timeouts: its successors are held.
 _PATIENCE_PART = 0.5
+# A tuple is awaited for so long if its message may have been acked: longer than most back-offs.
+_DOUBTFUL_S = 16.0
 # Shorter waits are not worth reporting.
 _LOOK_S = 0.1
 # Fractions of a message's timeout, so that one call may fail.
@@ -56,42 +59,52 @@ class TaskOrder:
         self.component = topology.component_of(task)
         self._task = task
         self._waiting = waiting
+        clock = around.loop.time
         timeout_s = topology.config.message_timeout_secs
-        self._apart = SetApart(around.ledger, around.loop.time, timeout_s)
+        self._apart = SetApart(around.ledger, clock, timeout_s)
         self._keys = TupleKeys(topology, self.component)
-        self._awaited = Awaited(around.loop.time, around.wall, *_times(topology, self.component))
+        self._awaited = Awaited(clock, around.wall, *_times(topology, self.component))
+        self._tries = Tries(clock, *_policy(topology))
         # As the newest step left it, and the part of the copy in the newest snapshot.
         self._kept = b""
         self._copy = b""
-        # Keys of tuples that are held back, by what is awaited.
+        # Keys of tuples that are held back, by an awaited one or by a back-off.
         self.held: set[bytes] = set()
 
     def __bool__(self) -> bool:
-        """True if a tuple is awaited."""
-        return bool(self._awaited)
+        """True if a tuple failed and is not done."""
+        return bool(self._awaited or self._tries)
 
     @property
     def next_at(self) -> float | None:
         """Time of the next change that needs no new tuple."""
-        return self._awaited.next_at(self.held) if self._awaited else None
+        moments = [at for at in (self._awaited.next_at, self._tries.next_at) if at is not None]
+        return min(moments, default=None)
+
+    @property
+    def resting(self) -> int:
+        """Number of tuples that wait for the end of their back-off."""
+        return len(self._tries.resting)
 
     def tell_at(self, moment: float | None) -> float | None:
-        """Return that moment, or an earlier one at which to tell the spouts of what waits."""
-        if not self.held:
+        """Return that moment, or an earlier one at which to tell the spouts of tuples that wait."""
+        if not self.held and not self._tries.resting:
             return moment
         return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
         """Report waiting tuples to the spouts, unless the key that they wait for is ``busy``."""
-        if self._awaited:
+        if self:
             self._apart.look(lambda: self._waiting_in(backlog, busy))
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         kept, self._copy = parted(snapshot or b"")
+        awaited, tried = parted(kept)
         try:
-            self._awaited.load(kept)
+            self._awaited.load(awaited)
+            self._tries.load(tried)
             self._kept = kept
-        except ValueError as error:
+        except (ValueError, struct.error) as error:
             log.warning(
                 "%s[%d]: %s; tuples that failed before are delivered out of order",
                 self.component, self._task, error, extra={"event": "order_unreadable"},
@@ -108,13 +121,18 @@ class TaskOrder:
         return self._keys.key(tup)
 
     def awaits(self, key: bytes) -> bool:
-        """Return True if something of this key was given back and comes before all else."""
-        return key in self._awaited
+        """Return True if a tuple of this key failed and comes before all others."""
+        return key in self._awaited or self._tries.first(key) is not None
 
-    def comes_next(self, key: bytes, tup: Tuple) -> bool:
-        """Return True if the tuple is what is awaited of its key, or nothing is."""
+    def comes_next(self, key: bytes, call: Call) -> bool:
+        """Return True if the tuple is the one that comes before all others of its key, or none
+        does.
+        """
+        tried = self._tries.first(key)
+        if tried is not None:
+            return tried.next_at is None and tried.is_at(call.position, call.tup.row)
         first = self._awaited.first(key)
-        return first is None or first == self._keys.identity(tup)
+        return first is None or first == self._keys.identity(call.tup)
 
     def ready(self, backlog: Backlog) -> list[Share]:
         """Return what the next step may take: of each key what comes next, if it is there."""
@@ -137,20 +155,35 @@ class TaskOrder:
             return True
         if key in taken:
             return False
-        first = self._awaited.first(key)
-        if first is not None and first != self._keys.identity_in(entry.chunk, row):
-            self.held.add(key)
-            return False
-        taken.add(key)
-        return True
+        tried = self._tries.first(key)
+        if tried is not None:
+            is_next = tried.next_at is None and tried.is_at(entry.position, row)
+        else:
+            first = self._awaited.first(key)
+            is_next = first is None or first == self._keys.identity_in(entry.chunk, row)
+        (taken if is_next else self.held).add(key)
+        return is_next
+
+    def alone(self) -> Share | None:
+        """Return the tuple that is executed next, in a step of its own; None: any may be."""
+        tried = self._tries.alone if self._tries else None
+        if tried is None or tried.entry is None:
+            return None
+        return Share(tried.entry, np.array([tried.row]))
 
     # -- while they wait -------------------------------------------------------------------------
 
+    def due(self) -> list[TriedTuple]:
+        """Return the tuples whose back-off has ended since the last call: they may begin."""
+        return self._tries.due() if self._tries.resting else []
+
     def _waiting_in(self, backlog: Backlog, busy: Container[bytes]) -> Iterator[int]:
-        """The roots of what waits there for what is awaited of its key, unless that is ``busy``."""
+        """The roots of what waits there, with a key whose first tuple failed, unless that tuple is
+        under way: its key is ``busy``.
+        """
         for entry in backlog:
             for row, key in self._rows_of(Share(entry, entry.rows)):
-                if key is not None and key in self._awaited and key not in busy:
+                if key is not None and key not in busy and self.awaits(key):
                     yield from roots_of(entry.chunk.lineage, row)
 
     def lapse(self, backlog: Backlog) -> bool:
@@ -158,12 +191,14 @@ class TaskOrder:
         if not self._awaited or not (late := set(self._awaited.late())):
             return False
         # Under way for long, or without a place or a permit: it has come nevertheless.
-        waiting = self._places_in([Share(entry, entry.rows) for entry in backlog], late)
-        for key, those in waiting.items():
-            if self._awaited.first(key) in [identity for *_, identity in those]:
-                self._awaited.is_here(key)
+        for entry in backlog:
+            for row, key in self._rows_of(Share(entry, entry.rows)):
+                if key in late and self._awaited.first(key) == self._keys.identity_in(
+                    entry.chunk, row
+                ):
+                    self._awaited.is_here(key)
         given_up = self._awaited.lapse()
-        self.held.difference_update(key for key in given_up if key not in self._awaited)
+        self.held.difference_update(key for key in given_up if not self.awaits(key))
         for key in given_up:
             log.warning(
                 "%s[%d]: a failed tuple was not delivered again; the other tuples of its key (%s) "
@@ -172,68 +207,49 @@ class TaskOrder:
             )  # fmt: skip
         return bool(given_up)
 
-    def too_long_in(
-        self, backlog: Backlog, busy: Container[bytes] = (), *, full: bool = False
-    ) -> Sequence[Share]:
-        """Return what is to be given back of what waits there, and note that it is: tuples that
-        have waited for too long for what is awaited of their key, unless that is ``busy``.
-
-        ``full``: no more of them can be held, and what they wait for may be behind them.
-        """
-        overdue = {key for key in self._awaited.overdue(full=full) if key not in busy}
-        if not overdue:
-            return ()
-        return self._parted([Share(entry, entry.rows) for entry in backlog], overdue)[1]
-
-    def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
-        return self._parted(shares, self._awaited.keys) if self._awaited else (shares, ())
-
-    def _parted(
-        self, shares: Sequence[Share], keys: Container[bytes]
-    ) -> tuple[list[Share], list[Share]]:
-        gone: dict[str, list[int]] = {}
-        for key, those in self._places_in(shares, keys).items():
-            identities = [identity for *_, identity in those]
-            if self._awaited.first(key) in identities:
-                self._awaited.is_here(key)
-                continue
-            self._awaited.given_back(key, identities)
-            self.held.discard(key)
-            for entry, row, _ in those:
-                # What is in no tree would not come again: it waits where it is.
-                if entry.chunk.lineage.counts[row]:
-                    gone.setdefault(entry.position, []).append(row)
-        kept: list[Share] = []
-        given_back: list[Share] = []
-        for share in shares:
-            mask = np.isin(share.rows, gone.get(share.entry.position, ()))
-            kept += share.only(~mask)
-            given_back += share.only(mask)
-        return kept, given_back
-
-    def _places_in(
-        self, shares: Sequence[Share], keys: Container[bytes]
-    ) -> dict[bytes, list[tuple[OpenEntry, int, bytes]]]:
-        """Return where the tuples of these keys are, and what they are known again by."""
-        places: dict[bytes, list[tuple[OpenEntry, int, bytes]]] = {}
-        for share in shares:
-            for row, key in self._rows_of(share):
-                if key is not None and key in keys:
-                    identity = self._keys.identity_in(share.entry.chunk, row)
-                    places.setdefault(key, []).append((share.entry, row, identity))
-        return places
-
     # -- what became of them ---------------------------------------------------------------------
+
+    def again(
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
+    ) -> list[int]:
+        rows = []
+        places = list(_places_of(shares))
+        for row, reason in list(record.reasons.items()):
+            at = row - record.held
+            # Held tuples have left the inbox, and ticks were never there.
+            if not 0 <= at < len(places) or not _would_come_again(record, lineage, row):
+                continue
+            entry, number = places[at]
+            key = self._keys_of(entry)[number]
+            if key is None or row in record.replayed:
+                continue
+            failures = 1 + self._tries.failures(key, self._keys.identity_in(entry.chunk, number))
+            if self._tries.is_last(failures):
+                self._give_up(key, failures, reason)
+                record.reasons[row] = f"failed {failures} times: {reason}"
+                record.verdicts[row] = Reject(record.reasons[row])
+            elif not repeated:
+                rows.append(row)
+        return rows
+
+    def _give_up(self, key: bytes, failures: int, reason: str) -> None:
+        log.warning(
+            "%s[%d]: a tuple failed %d times (%s) and is rejected; the other tuples of its key "
+            "(%s) go on without it",
+            self.component, self._task, failures, reason, key.hex()[:8],
+            extra={"event": "order_given_up"},
+        )  # fmt: skip
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
         record = done.record
-        if self._awaited or record.reasons:
-            for tup in _held_and_failed(record):
+        if self or record.reasons:
+            for tup in reversed(list(_held_and_failed(record))):
                 if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
                     self._awaited.failed(key, self._keys.identity(tup))
-            for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
-                self._note(entry, row, comes_again=_comes_again(done, record.held + at))
-        kept = self._awaited.dump() if self._awaited else b""
+            again = set(done.again)
+            for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
+                self._note(entry, number, done, record.held + at, again)
+        kept = self._dump()
         if kept == self._kept and done.snapshot is None:
             return done
         self._kept = kept
@@ -241,23 +257,38 @@ class TaskOrder:
         return replace(done, snapshot=joined(self._kept, self._copy))
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
-        for at, (entry, row) in enumerate(islice(_places_of(shares), done.executed)):
-            if done.lineage.counts[done.record.held + at]:
-                self._note(entry, row, comes_again=True, doubtful=True)
-        self._kept = self._awaited.dump()
+        for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
+            key = self._keys_of(entry)[number]
+            if key is not None and done.lineage.counts[done.record.held + at]:
+                identity = self._keys.identity_in(entry.chunk, number)
+                self._awaited.failed(key, identity, doubtful=True)
+        self._kept = self._dump()
         return joined(self._kept, self._copy)
 
     def _note(
-        self, entry: OpenEntry, row: int, *, comes_again: bool, doubtful: bool = False
+        self, entry: OpenEntry, number: int, done: Done, row: int, again: Container[int]
     ) -> None:
-        key = self._keys_of(entry)[row]
-        if key is None or not (comes_again or key in self._awaited):
+        """Note what became of the tuple with this ``number`` in its entry and ``row`` in its
+        step.
+        """
+        key = self._keys_of(entry)[number]
+        comes_again = _comes_again(done, row)
+        if key is None or not (
+            row in again or comes_again or key in self._awaited or key in self._tries
+        ):
             return
-        identity = self._keys.identity_in(entry.chunk, row)
+        identity = self._keys.identity_in(entry.chunk, number)
+        if row in again:
+            self._tries.failed(key, identity, entry, number, alone=done.record.aborted)
+            return
+        self._tries.over(key)
         if comes_again:
-            self._awaited.failed(key, identity, doubtful=doubtful)
+            self._awaited.failed(key, identity)
         else:
             self._awaited.done(key, identity)
+
+    def _dump(self) -> bytes:
+        return joined(self._awaited.dump(), self._tries.dump()) if self else b""
 
     def _rows_of(self, share: Share) -> Iterator[tuple[int, bytes | None]]:
         keys = self._keys_of(share.entry)
@@ -277,7 +308,8 @@ class OrderedBacklog(Backlog):
         self._order = order
 
     def first(self, most: int) -> list[Share]:
-        return first_of(self._ready(), most)
+        alone = self._order.alone() if most > 0 else None
+        return first_of(self._ready(), most) if alone is None else [alone]
 
     def one_of(self, identities: AbstractSet[int]) -> Share | None:
         found = super().one_of(identities)
@@ -382,33 +414,47 @@ def _held_and_failed(record: Record) -> Iterator[Tuple]:
 
 
 def _comes_again(done: Done, row: int) -> bool:
-    """Return True if a tuple failed and its message is delivered again, in its place.
+    """Return True if a tuple failed and its message is delivered again, in its place."""
+    return row in done.record.reasons and _would_come_again(done.record, done.lineage, row)
+
+
+def _would_come_again(record: Record, lineage: Lineage, row: int) -> bool:
+    """Return True if the message of a failed tuple is delivered again, in its place.
 
     Who raises ``RetryLater`` has it come later than its successors, and what is rejected never
     comes.
     """
-    record = done.record
-    return row in record.reasons and row not in record.verdicts and bool(done.lineage.counts[row])
+    return row not in record.verdicts and bool(lineage.counts[row])
 
 
-def _times(topology: Topology, component: str) -> tuple[float, float | None, float | None]:
-    """Return for how long a tuple is awaited, for how long its successors are held, and for how
-    long what may never come is awaited.
+def _policy(topology: Topology) -> tuple[RetryPolicy, int]:
+    """Return after which waits a tuple is tried again, and how often: as the most patient spout
+    has it, for a tuple may be of any of them.
+    """
+    spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
+    retries = [spout.retry for spout in spouts]
+    first = max(retry.first for retry in retries)
+    longest = max(retry.longest for retry in retries)
+    limit = max(spout.delivery_limit for spout in spouts)
+    return RetryPolicy(first=first, longest=longest), limit
 
-    A queue has a message again after its back-off. Other spouts may never emit it again, and what
-    they are given back fails: so their tuples are held, and not until they time out. What a bolt
-    awaits may be held back by an ordered one before it, which gives up first.
+
+def _times(topology: Topology, component: str) -> tuple[float, float | None]:
+    """Return for how long a tuple is awaited, and for how long one that may never come.
+
+    A queue has a message again after its back-off. Other spouts may never emit it again. An awaited
+    tuple may be held back by an ordered bolt before this one, where another of its key is tried
+    again.
     """
     config = topology.config
     timeout_s = config.message_timeout_secs
     spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
     if not all(spout.takes_back for spout in spouts):
-        return _PATIENCE_PART * timeout_s, None, None
+        return _PATIENCE_PART * timeout_s, None
     back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
     patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
-    hold_s = min(_HOLD_S, _HOLD_PART * timeout_s)
     times = 1 + _ordered_before(topology, component)
-    return times * patience_s, hold_s, times * DOUBTFUL_HOLDS * hold_s
+    return times * patience_s, times * _DOUBTFUL_S
 
 
 def _ordered_before(topology: Topology, component: str) -> int:
@@ -439,6 +485,11 @@ class OrderGate:
     def next_at(self) -> float | None:
         return self._order.next_at
 
+    @property
+    def resting(self) -> int:
+        """Number of tuples that wait in the backlog for the end of their back-off."""
+        return self._order.resting
+
     def look(self, waiting: Sequence[Call]) -> None:  # noqa: ARG002 - each is asked about
         self._order.held.clear()
         self._passed.clear()
@@ -448,7 +499,7 @@ class OrderGate:
         if key is None:
             return True
         free = key not in self.busy and key not in self._passed
-        return free and self._order.comes_next(key, call.tup)
+        return free and self._order.comes_next(key, call)
 
     def began(self, call: Call) -> None:
         if (key := self._order.key(call.tup)) is not None:
@@ -462,7 +513,7 @@ class OrderGate:
         if not self._order.awaits(key):
             self._passed.add(key)
         elif key not in self.busy:
-            # What is awaited may stand behind it.
+            # The tuple that comes first may stand behind it.
             self._order.held.add(key)
 
     def over(self, call: Call) -> None:
@@ -474,7 +525,7 @@ class OrderGate:
         """Return True if other tuples wait for this one."""
         order = self._order
         key = order.key(call.tup)
-        return key is not None and order.awaits(key) and order.comes_next(key, call.tup)
+        return key is not None and order.awaits(key) and order.comes_next(key, call)
 
     def in_turn(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
         """Split calls into the ones that may be under way at once, and the others."""
@@ -483,7 +534,7 @@ class OrderGate:
         others: list[Call] = []
         for call in calls:
             key = self._order.key(call.tup)
-            may = key is None or (key not in keys and self._order.comes_next(key, call.tup))
+            may = key is None or (key not in keys and self._order.comes_next(key, call))
             (chosen if may else others).append(call)
             keys |= set() if key is None else {key}
         return chosen, others

@@ -26,7 +26,6 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure
-from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import (
@@ -261,11 +260,7 @@ class Attempt:
         ticks: list[Chunk] = []
         if self.ticks is not None and sealed.ticks > opened.ticks:
             ticks = [self.ticks.tick()]
-        shares: Sequence[Share] = self.backlog.exactly(sealed)
-        if self._order is not None:
-            shares, given_back = self._order.parted(shares)
-            self._release(given_back)
-        self._commit(StepInput(shares=shares, ticks=ticks), sealed)
+        self._commit(StepInput(shares=self.backlog.exactly(sealed), ticks=ticks), sealed)
         self.patiently(self._committer.finish)
         backlog.cover(sealed)
         self.backlog = backlog
@@ -284,9 +279,10 @@ class Attempt:
         if self._order is not None:
             done = self._order.noted(shares, done)
         ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
-        covered = sealed or self.backlog.take_out(first_of(shares, done.executed), number, ticks)
+        covered = sealed or self.backlog.take_out(done.finished(shares), number, ticks)
         # A sealed step may have had answers alone, which are gone with the process.
-        if sealed or covered.whole or covered.part or done.ticked or done.record.answered:
+        leaves = covered.whole or covered.part or done.ticked or done.record.answered
+        if sealed or leaves or done.again:
             self._leave(covered, done, states, began_ns)
             if self._order is not None and self._committer.conflicted:
                 self._reseal(covered, self._order.conflicted(shares, done))
@@ -295,8 +291,6 @@ class Attempt:
         self._step = number
         if done.ticked and self.ticks is not None:
             self.ticks.ticked(self.around.clock())
-        if taken.released:
-            self._release(taken.released)
         if log.isEnabledFor(logging.DEBUG):
             self._log("6. task %d of %s committed its step with tuples of root %d", step)
 
@@ -309,6 +303,9 @@ class Attempt:
         step = Step(self._setup, number, taken.shares, taken.ticks, states)
         step.record.tell_resets = partial(self._reset_meanwhile, step)
         step.record.tell_raised = self._tell_raised
+        if self._order is not None:
+            again = partial(self._order.again, taken.shares, repeated=sealed is not None)
+            step.retry_in_place(again)
         debugging = log.isEnabledFor(logging.DEBUG)
         if debugging:
             self._log("4. task %d of %s took tuples of root %d", step)
@@ -387,18 +384,6 @@ class Attempt:
         """Seal a step again before it is finished: one that is finished is not repeated."""
         if not self.patiently(self._inbox.seal(covered, snapshot).perform):
             raise StaleAttemptError("a newer attempt or run has taken the inbox over")
-
-    def _release(self, shares: Sequence[Share]) -> None:
-        """Give these tuples back to their spout, without blame."""
-        ledger = self.around.ledger
-        roots = [
-            root
-            for share in shares
-            for row in share.rows.tolist()
-            for root in roots_of(share.entry.chunk.lineage, row)
-        ]
-        if ledger is not None and roots:
-            self.patiently(lambda: ledger.release(roots))
 
     def wake_for_answer(self) -> None:
         """A thread has answered for a tuple of the bolt. Any thread."""

@@ -72,8 +72,6 @@ class Backlog:
         # By position, in the order of the inbox; those without rows are gone.
         self._open: dict[str, OpenEntry] = {}
         self._passed_over: list[Entry] = []
-        # Entries with tuples that were given up, by position.
-        self._given_up: dict[str, OpenEntry] = {}
         # Number of tuples that wait.
         self.tuples = 0
         # True if the next step covers something that is not executed.
@@ -163,16 +161,9 @@ class Backlog:
         """
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
-        self._given_up.clear()
         self.must_leave = False
         self._remove(shares)
         return covered
-
-    def give_up(self, shares: Sequence[Share]) -> None:
-        """Forget these tuples, which are not executed: the next step covers them."""
-        self._remove(shares)
-        self._given_up |= {share.entry.position: share.entry for share in shares}
-        self.must_leave = self.must_leave or bool(self._given_up)
 
     def rests(self, begun: Sequence[Share]) -> list[Rest]:
         """Return the claimed tuples that wait behind these, to be given back."""
@@ -215,17 +206,16 @@ class Backlog:
         part: dict[str, bytes] = {}
         tuples = sum(entry.tuples for entry in self._passed_over)
         size = sum(len(entry.payload) for entry in self._passed_over)
-        left = {position: entry.rows for position, entry in self._given_up.items()}
-        left |= {share.entry.position: _without(share.entry.rows, share.rows) for share in shares}
-        entries = self._given_up | {share.entry.position: share.entry for share in shares}
-        for position, rows in left.items():
-            total = entries[position].chunk.values.num_rows
+        for share in shares:
+            entry = share.entry
+            total = entry.chunk.values.num_rows
+            rows = _without(entry.rows, share.rows)
             if rows.size:
-                part[position] = _bitmap(total, rows)
+                part[entry.position] = _bitmap(total, rows)
             else:
-                whole.append(position)
+                whole.append(entry.position)
                 tuples += total
-                size += entries[position].size
+                size += entry.size
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def cover(self, sealed: Covered) -> None:
@@ -266,6 +256,17 @@ def first_of(shares: Sequence[Share], executed: int) -> list[Share]:
         done.append(Share(share.entry, share.rows[:executed]))
         executed -= len(share.rows)
     return done
+
+
+def all_but(shares: Sequence[Share], numbers: Sequence[int]) -> list[Share]:
+    """The shares without their tuples of these numbers."""
+    kept = []
+    first = 0
+    for share in shares:
+        own = np.arange(first, first + len(share.rows))
+        kept += share.only(~np.isin(own, numbers))
+        first += len(share.rows)
+    return kept
 
 
 def rows_left(total: int, done: bytes) -> Rows:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiercel.acker.inbox.chunk import Chunk
+from tiercel.acker.inbox.chunk import Chunk, Lineage
+from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.step import Done, Execution, Slices
@@ -21,10 +22,6 @@ class StepInput:
     ticks: Sequence[Chunk] = ()
     # True: the clock does not cut the step, as its calls are over, or are made at once.
     together: bool = False
-    # Tuples that were given up and go back to their spouts when the step, which covers them, has
-    # left. Not before it is sealed: a successor would find them in its inbox, and beside them those
-    # that came again.
-    released: Sequence[Share] = ()
 
 
 class BoltKind(Protocol):
@@ -96,8 +93,14 @@ class Order(Protocol):
         """Return an empty backlog, whose steps are given only tuples that may begin."""
         ...
 
-    def parted(self, shares: Sequence[Share]) -> tuple[Sequence[Share], Sequence[Share]]:
-        """Part the tuples of a sealed step into executed ones and ones it gave back."""
+    def again(
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
+    ) -> list[int]:
+        """Return the rows of the step that failed and are tried again where they are: they stay in
+        the backlog. None are in a ``repeated`` step, which was sealed with all its tuples.
+
+        Rejects the ones that have failed too often.
+        """
         ...
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:

@@ -35,10 +35,11 @@ from tiercel.spark_jobs.emitting.fold import (
     join_lineages,
     roots_of,
     select,
+    without_trees,
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
-from tiercel.spark_jobs.running.backlog import Share, chunks_of
+from tiercel.spark_jobs.running.backlog import Share, all_but, chunks_of, first_of
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
@@ -46,6 +47,8 @@ from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
 # Says before each tuple whether the step goes on with it.
 May = Callable[[], bool]
+# Returns the rows that failed and are tried again where they are.
+Again = Callable[[Record, Lineage], Sequence[int]]
 
 # After this long no further tuple is begun; later where a step costs much itself, so that this
 # takes one part in ten of the time.
@@ -83,12 +86,11 @@ class Execution:
 
     # Has the input of a step, as tuples or as rows, and all that the bolt did.
     record: type[Record]
-    # ``execute(bolt, step, may, noting)`` gives the input to the bolt, then flushes it, and returns
-    # whether the copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are
-    # never raised here. ``may`` is asked before each tuple, and ends the step when it says no
-    # (None: all tuples are executed); ``noting`` sees each tuple before the bolt does (None:
-    # nothing is noted). ``Step.input`` does both for a bolt that is called for each tuple.
-    execute: Callable[[Any, Step, May | None, Watch | None], bool]
+    # ``execute(bolt, step)`` gives the input to the bolt, then flushes it, and returns whether the
+    # copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are never raised
+    # here. ``Step.may`` is asked before each tuple, and ``Step.noting`` sees each before the bolt
+    # does: ``Step.input`` sees to both for a bolt that is called for each tuple.
+    execute: Callable[[Any, Step], bool]
     # ``departures(record, lineage, seeds)`` returns which emissions leave.
     departures: Callable[[Any, Lineage, Ids], Sequence[Departure]]
     # True if the bolt is given its whole input in one call, which no clock can cut.
@@ -118,10 +120,19 @@ class Done:
     process_ns: int = 0
     # The input, with the tuples that were not executed.
     chunks: Sequence[Chunk] = ()
+    # Rows that failed and are tried again where they are: the step does not cover them.
+    again: Sequence[int] = ()
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
+
+    def finished(self, shares: Sequence[Share]) -> list[Share]:
+        """The part of the input that was executed, and is not tried again."""
+        executed = first_of(shares, self.executed)
+        if not self.again:
+            return executed
+        return all_but(executed, [row - self.record.held for row in self.again])
 
 
 class StepSetup:
@@ -151,6 +162,13 @@ class StepSetup:
 
 class Step:
     """The work of one step: made of its input, executed once. One thread only."""
+
+    # Ends the step before the tuple for which it says no; None: all tuples are executed.
+    may: May | None = None
+    # Sees each tuple before the bolt does; None: nothing is noted.
+    noting: Watch | None = None
+    # Returns the rows that failed and are tried again where they are; None: there are none.
+    _again: Again | None = None
 
     def __init__(
         self,
@@ -185,6 +203,13 @@ class Step:
         self.record.receive(self._chunks, seeds, kept.tuples)
         # True once the bolt has been called: before that the step may wait for its turn.
         self.at_work = False
+
+    def retry_in_place(self, again: Again) -> None:
+        """Let tuples that fail stay in the inbox, where ``again`` says so: of what they emitted
+        nothing leaves.
+        """
+        self._again = again
+        self.record.in_order = True
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
@@ -222,22 +247,24 @@ class Step:
         if isinstance(self._bolt, BaseException):
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
+        self.may = may
+        self.noting = noting
         self.at_work = True
         self.record.began_ns = time.perf_counter_ns()
-        if not self._setup.execution.execute(self._bolt, self, may, noting):
+        if not self._setup.execution.execute(self._bolt, self):
             self._setup.copy.drop()
         return self._done()
 
-    def input(
-        self, may: May | None, noting: Watch | None, flush: Callable[[], bool]
-    ) -> Iterator[Any]:
+    def input(self, flush: Callable[[], bool]) -> Iterator[Any]:
         """Yield the tuples to execute one by one, until ``may`` says no."""
-        items = self._until(may)
-        return items if noting is None else noting(items, flush)
+        return self._until_no() if self.noting is None else self.noting(self._until_no(), flush)
 
-    def _until(self, may: May | None) -> Iterator[Item]:
-        """One tuple at least; those after a no, or after large output, are left to a later step."""
+    def _until_no(self) -> Iterator[Item]:
+        """Yield one tuple at least; tuples after a no, or after large output, are left to a later
+        step.
+        """
         record = self.record
+        may = self.may
         for at, item in enumerate(islice(record.tuples, record.held, None)):
             if may is not None and (not may() or record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
@@ -255,15 +282,19 @@ class Step:
 
     def _done(self) -> Done:
         record = self.record
-        lineage = self.lineage
         # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
         parcels, children = self._parcels()
-        snapshot = self._setup.copy.snapshot(record, lineage)
+        snapshot = self._setup.copy.snapshot(record, self.lineage)
         if record.aborted:
             # The copy cannot be kept: the input fails, and nothing that it did leaves.
             parcels, children = [], []
             if self.states is not None:
                 self.states.forget(self.task)
+        again: Sequence[int] = ()
+        if self._again is not None and record.reasons:
+            again = self._again(record, self.lineage)
+            self.lineage = without_trees(self.lineage, again)
+        lineage = self.lineage
         executed = record.executed
         process_ns = record.process_ns
         updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
@@ -280,6 +311,7 @@ class Step:
             snapshot=snapshot,
             chunks=self._chunks,
             process_ns=process_ns,
+            again=again,
         )
 
     def _failures(self) -> list[Failure]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
@@ -147,10 +147,9 @@ class Flight:
         """The gate may let tuples begin that it held back, though no call has ended since."""
         self.held_back = 0
 
-    def withdraw(self, which: Callable[[Call], bool]) -> None:
-        """Take tuples out that wait."""
-        self._waiting = deque(call for call in self._waiting if not which(call))
-        self.held_back = min(self.held_back, len(self._waiting))
+    def has(self, position: str, row: int) -> bool:
+        """Return True if the tuple at this place waits."""
+        return any(call.position == position and call.tup.row == row for call in self._waiting)
 
     def _beginning(self, room: int) -> list[Call]:
         gate = self._gate

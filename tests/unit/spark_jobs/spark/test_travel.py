@@ -99,9 +99,12 @@ def test_spouts_stay_where_they_are():
 
 
 def test_bolts_still_know_how_messages_come_again():
-    slow = QueueSpout("orders", retry=RetryPolicy(longest=timedelta(seconds=90)))
+    retry = RetryPolicy(longest=timedelta(seconds=90))
+    slow = QueueSpout("orders", retry=retry, delivery_limit=7)
     for spout in (slow, Source()):
         travelling = without_spouts(topology(Plain(), spout=spout)).spouts["spout"].spout
         assert habits_of(travelling) == habits_of(spout)
-    assert habits_of(slow) == Habits(retries_later=True, takes_back=True, back_off_s=90.0)
+    assert habits_of(slow) == Habits(
+        retries_later=True, takes_back=True, back_off_s=90.0, retry=retry, delivery_limit=7
+    )
     assert habits_of(Source()) == Habits(retries_later=False, takes_back=False, back_off_s=0.0)
