@@ -144,7 +144,7 @@ def child_lineage(
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts))
     offsets = _offsets(per_emission)
-    pairs = expanded(lineage.offsets[:-1][rows], counts)
+    pairs = _pairs(lineage, rows)
     derived = edges(seeds[rows], anchors.positions, np.full(len(rows), target, np.uint64))
     keys = lineage.keys
     if keys is not None:
@@ -220,7 +220,9 @@ def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
 
 
 def _pairs(lineage: Lineage, rows: Rows) -> Rows:
-    return expanded(lineage.offsets[:-1][rows], lineage.counts[rows])
+    firsts: Rows = lineage.offsets[:-1][rows]
+    counts = lineage.counts[rows]
+    return firsts if (counts == 1).all() else expanded(firsts, counts)
 
 
 def _offsets(counts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:

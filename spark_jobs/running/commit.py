@@ -83,8 +83,8 @@ class Committer:
         step = covered.step
         work = _work_of(done)
         self.conflicted = bool(covered.work) and covered.work != work
-        applying = self._applying(step, done)
         first = self._finishing()
+        applying = self._applying(step, done)
         first.append(self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot))
         if states is not None and states.begun:
             writing = states.writing(done.updates, done.failures)
