@@ -18,9 +18,8 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
-from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.fold import departures
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Execution, Step

@@ -257,9 +257,9 @@ class Step:
 
     def input(self, flush: Callable[[], bool]) -> Iterator[Any]:
         """Yield the tuples to execute one by one, until ``may`` says no."""
-        return self._until_no() if self.noting is None else self.noting(self._until_no(), flush)
+        return self._until() if self.noting is None else self.noting(self._until(), flush)
 
-    def _until_no(self) -> Iterator[Item]:
+    def _until(self) -> Iterator[Item]:
         """Yield one tuple at least; tuples after a no, or after large output, are left to a later
         step.
         """
