@@ -219,8 +219,8 @@ def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
     )
 
 
-def _pairs(lineage: Lineage, rows: Rows) -> Rows:
-    firsts: Rows = lineage.offsets[:-1][rows]
+def _pairs(lineage: Lineage, rows: Rows) -> NDArray[np.integer[Any]]:
+    firsts = lineage.offsets[:-1][rows]
     counts = lineage.counts[rows]
     return firsts if (counts == 1).all() else expanded(firsts, counts)
 
