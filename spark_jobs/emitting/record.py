@@ -115,20 +115,20 @@ class Record:
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
-        # None of its effects counts: it is as it was before the step.
+        # True if none of the step's effects counts.
         self.aborted = False
-        # Row of each failed tuple to why.
+        # The reason of each failed tuple, by its row.
         self.reasons: dict[int, str] = {}
         # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None
-        # Of life: a task that begins a batch or resets timeouts works, however long it takes.
+        # Signs of life: a task that begins a batch or resets timeouts works, however long it takes.
         self.signs = 0
         # Rows of tuples whose timeouts begin again, not reported yet.
         self.resets: list[int] = []
         # Passes rows on to the spouts at once; False if that has to wait.
         self.tell_resets: Callable[[Sequence[int]], bool] | None = None
         self._told_at = time.monotonic()
-        # The first five.
+        # The first five errors.
         self.errors: list[str] = []
         self.emitted = 0
         self.transferred = 0

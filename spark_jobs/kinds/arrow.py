@@ -137,7 +137,7 @@ class _Row:
 def _execute_rows(bolt: ArrowBolt, step: Step) -> bool:
     """Execute all rows, row by row where each one is noted, then flush.
 
-    A call over all rows cannot be cut.
+    The clock cannot cut a call over all rows.
     """
     record = cast("ArrowRecord", step.record)
     began = time.perf_counter_ns()

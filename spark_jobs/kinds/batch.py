@@ -157,7 +157,7 @@ class BatchRecorder(Recorder, BatchCollector):
     def __init__(self, record: Record, tuples: Sequence[Tuple]) -> None:
         """``tuples`` are the input of the call; none in ``flush``."""
         super().__init__(record)
-        # Row of each tuple that the bolt failed to why.
+        # The reason of each tuple that the bolt failed, by its row.
         self.failed: dict[int, Failing] = {}
         self._output = OutputRecorder(record)
         self._tuples = tuples

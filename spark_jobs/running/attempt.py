@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
-# A call that lasts longer keeps nothing waiting that others can execute.
+# While a call lasts longer, tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
@@ -62,7 +62,7 @@ class Attempt:
     doing: Step | None = None
     # The input of the step.
     _shares: Sequence[Share] = ()
-    # True if it is not known whether what should go back went.
+    # True if a reply was lost: tuples may have been given back, or not.
     _unsure = False
 
     def __init__(
@@ -106,11 +106,11 @@ class Attempt:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which it goes on although nothing comes."""
+        """Time on the loop's clock at which the attempt goes on although nothing comes."""
         return self.kind.next_at
 
     def wake(self) -> None:
-        """Make it look whether it should stop."""
+        """End a wait, so that the attempt sees that it should stop."""
         self._inbox.wake()
         self.kind.wake()
 

@@ -45,7 +45,7 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
-# Says before each tuple whether the step goes on with it.
+# Asked before each tuple: True if the step goes on with it.
 May = Callable[[], bool]
 # Returns the rows that failed and are tried again where they are.
 Again = Callable[[Record, Lineage], Sequence[int]]
@@ -401,7 +401,7 @@ class Slices:
         return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
 
     def took(self, entries: int) -> None:
-        """The inbox had this many entries for us."""
+        """Note how many entries the inbox had."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
         else:
@@ -433,10 +433,7 @@ class Slices:
         return False
 
     def ended(self, executed: int, offered: int) -> None:
-        """The bolt executed this many of the offered tuples.
-
-        The commit comes after this.
-        """
+        """Note how many of the offered tuples the bolt executed. Call it before the commit."""
         self._executed = self._clock()
         began = self._began if self._work_began is None else self._work_began
         took_s = self._executed - began
@@ -481,7 +478,7 @@ class Slices:
         return most
 
     def committed(self) -> None:
-        """The step has left."""
+        """Note that the step is committed."""
         self._spacing.took(self._clock() - self._executed)
 
 
@@ -522,10 +519,10 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 
 
 class Spacing:
-    """Times between beginnings, in seconds. They follow what each of them costs.
+    """Time between two beginnings, in seconds: it follows their cost.
 
-    So a busy machine, on which everything takes longer, is asked for larger pieces and not
-    for more of them.
+    A busy machine, on which everything takes longer, is then given larger pieces and not more of
+    them.
     """
 
     def __init__(self, *, times: float, longest_s: float) -> None:
@@ -535,7 +532,7 @@ class Spacing:
         self._cost_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """One of them cost so much. What a moment of trouble took counts little."""
+        """Note what one beginning cost. A moment of trouble counts little."""
         self._cost_s += (min(seconds, self._longest_s) - self._cost_s) / 8
 
     def between_s(self, least_s: float) -> float:
