@@ -14,8 +14,7 @@ from typing import Any
 from tiercel.spark_jobs.bolts.collecting import OutputCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
-from tiercel.spark_jobs.emitting.collectors import OutputRecorder
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import OutputRecorder, Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError
 from tiercel.spark_jobs.reasons import RAISED, reason_given
 

@@ -19,9 +19,8 @@ from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
 from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
-from tiercel.spark_jobs.emitting.collectors import SPREAD, STEP, Recorder
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, Anchors, OutputStream, copy_numbers_of
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import SPREAD, STEP, Record, Recorder
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
 from tiercel.spark_jobs.reasons import one_line
 from tiercel.spark_jobs.topology.grouping import rows_by_task

@@ -38,7 +38,7 @@ def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
 
 
 def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
-    """As ``first_lineage_of_few``."""
+    """Return what ``first_lineage_of_few`` does, computed in numpy."""
     given = np.asarray(ids, np.uint64)
     tracked = given != UNTRACKED
     roots = given[tracked]
@@ -144,7 +144,7 @@ def child_lineage(
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
     per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts))
     offsets = _offsets(per_emission)
-    pairs = expanded(lineage.offsets[:-1][rows], counts)
+    pairs = _pairs(lineage, rows)
     derived = edges(seeds[rows], anchors.positions, np.full(len(rows), target, np.uint64))
     keys = lineage.keys
     if keys is not None:
@@ -177,8 +177,8 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
 
 
 def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
-    """Neighbours of one root made one: tuples of one tree lie side by side nearly always, and the
-    rest is sorting.
+    """Merge neighbours of one root: tuples of one tree nearly always lie side by side, and the rest
+    is sorting.
     """
     changes = roots[1:] != roots[:-1]
     if changes.all():
@@ -219,8 +219,10 @@ def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
     )
 
 
-def _pairs(lineage: Lineage, rows: Rows) -> Rows:
-    return expanded(lineage.offsets[:-1][rows], lineage.counts[rows])
+def _pairs(lineage: Lineage, rows: Rows) -> NDArray[np.integer[Any]]:
+    firsts = lineage.offsets[:-1][rows]
+    counts = lineage.counts[rows]
+    return firsts if (counts == 1).all() else expanded(firsts, counts)
 
 
 def _offsets(counts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
@@ -295,7 +297,7 @@ def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
 
 
 def _surviving(one: _Typed, failed: NDArray[np.bool_]) -> _Typed:
-    """Those with an anchor that has not failed, or with none at all."""
+    """Keep the emissions with an anchor that has not failed, or with no anchor."""
     goes = one.anchors.go(failed)[one.kept]
     return replace(one, kept=one.kept[goes], values=one.values.filter(pa.array(goes)))
 
@@ -336,7 +338,7 @@ def _typed(record: Record, task_output: TaskOutput) -> _Typed:
 
 
 def _bad(task_output: TaskOutput) -> dict[int, str]:
-    """The emissions whose values do not fit, each with the error."""
+    """Return the emissions whose values do not fit, each with its error."""
     bad = {}
     for emission, values in enumerate(task_output.values):
         try:

@@ -24,8 +24,7 @@ from tiercel.spark_jobs.emitting.fold import Departure, child_lineage, join_anch
 from tiercel.spark_jobs.emitting.outputs import Anchors, Outputs
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.kinds.plain import by_halves
-from tiercel.spark_jobs.running.step import Execution, May, Step
-from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.running.step import Execution, Step
 
 log = logging.getLogger(__name__)
 
@@ -135,16 +134,14 @@ class _Row:
     state: int = OPEN
 
 
-def _execute_rows(
-    bolt: ArrowBolt,
-    step: Step,
-    may: May | None,  # noqa: ARG001 - a call over all rows cannot be cut
-    noting: Watch | None,
-) -> bool:
-    """Execute all rows, row by row where each one is noted, then flush."""
+def _execute_rows(bolt: ArrowBolt, step: Step) -> bool:
+    """Execute all rows, row by row where each one is noted, then flush.
+
+    The clock cannot cut a call over all rows.
+    """
     record = cast("ArrowRecord", step.record)
     began = time.perf_counter_ns()
-    if noting is None:
+    if step.noting is None:
         for portion in record.portions():
             _execute(bolt, record, portion)
     else:
@@ -153,7 +150,7 @@ def _execute_rows(
             for portion in record.portions()
             for one in portion.single_rows()
         ]
-        for row in noting(rows, lambda: _flush(bolt, record)):
+        for row in step.noting(rows, lambda: _flush(bolt, record)):
             record.doing = row
             _execute(bolt, record, row.portion)
     record.doing = None

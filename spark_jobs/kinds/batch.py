@@ -5,24 +5,25 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tiercel.acker.inbox.contract import Claims
 from tiercel.spark_jobs.bolts.bolt import BatchBolt
-from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
-from tiercel.spark_jobs.emitting.collectors import BatchRecorder
+from tiercel.spark_jobs.bolts.collecting import BatchCollector
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.bolts.verdicts import Failing, Reject, failing_for
 from tiercel.spark_jobs.emitting.fold import departures
-from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.errors import OutputLimitError
+from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
+from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, OutputLimitError
 from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.step import Execution, May, Slices, Step
-from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.running.step import Execution, Slices, Step
 from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Batch:
         return Batch(self.tuples[:middle]), Batch(self.tuples[middle:])
 
 
-def _execute_batches(bolt: BatchBolt, step: Step, may: May | None, noting: Watch | None) -> bool:
+def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
     """Execute the input, tuple by tuple where each one is noted, then flush.
 
     Where each tuple is a call of its own the step is cut as others are.
@@ -55,11 +56,11 @@ def _execute_batches(bolt: BatchBolt, step: Step, may: May | None, noting: Watch
     began = time.perf_counter_ns()
     calls = _Calls(bolt, record)
     flush = partial(_flush, bolt, record)
-    if noting is None:
+    if step.noting is None:
         for batch in _batches(record.fresh):
             calls.execute(batch)
     else:
-        for tup in step.input(may, noting, flush):
+        for tup in step.input(flush):
             calls.execute(Batch([tup]))
     record.doing = None
     trusted = not record.aborted and flush()
@@ -148,6 +149,90 @@ BATCH = Execution(
     departures=partial(departures, basic=False, batch=True),
     at_once=True,
 )
+
+
+class BatchRecorder(Recorder, BatchCollector):
+    """The ``BatchCollector`` of one call: ``commit`` or ``undo`` it when that has ended."""
+
+    def __init__(self, record: Record, tuples: Sequence[Tuple]) -> None:
+        """``tuples`` are the input of the call; none in ``flush``."""
+        super().__init__(record)
+        # The reason of each tuple that the bolt failed, by its row.
+        self.failed: dict[int, Failing] = {}
+        self._output = OutputRecorder(record)
+        self._tuples = tuples
+        self._rows = frozenset([tup.row for tup in tuples])
+        self._closed = False
+        self._marks = record.outputs.mark()
+        record.call()
+        self._size = record.size
+        self._emitted = record.emitted
+        self._transferred = record.transferred
+
+    def emit(
+        self,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> list[int]:
+        return self._output.emit(values, self._anchors(anchors), stream)
+
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchors: Tuple | Iterable[Tuple],
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        self._output.emit_direct(task, values, self._anchors(anchors), stream)
+
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        self._check_open()
+        self._check_mine(tup, "fails")
+        self.failed.setdefault(tup.row, failing_for(reason))
+
+    def commit(self, took_ns: int) -> None:
+        """The call returned after this time: its answers count, and the other tuples are acked."""
+        self._closed = True
+        for tup in self._tuples:
+            if tup.row in self.failed:
+                self._record.fail(tup, *self.failed[tup.row])
+            else:
+                tup.state = ACKED
+                tup.process_ns = took_ns
+
+    def undo(self) -> None:
+        """The call raised: its emissions are forgotten, and its tuples are as before."""
+        self._closed = True
+        record = self._record
+        record.outputs.rewind(self._marks)
+        record.size = self._size
+        record.emitted = self._emitted
+        record.transferred = self._transferred
+        for tup in self._tuples:
+            tup.emitted = 0
+
+    def _anchors(self, anchors: Tuple | Iterable[Tuple]) -> tuple[Tuple, ...]:
+        self._check_open()
+        anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        for anchor in anchored:
+            self._check_mine(anchor, "anchors to")
+        return anchored
+
+    def _check_mine(self, tup: Tuple, verb: str) -> None:
+        component = self._record.component
+        if not isinstance(tup, Tuple):
+            raise ForeignTupleError(f"{component!r} {verb} {tup!r:.60}, which is no tuple")
+        if tup.record is not self._record or tup.row not in self._rows:
+            raise ForeignTupleError(f"{component!r} {verb} {tup!r}, which is not in this batch")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyAckedError(
+                f"{self._record.component!r} uses the collector of a call that has ended; its "
+                "tuples are acked or failed: use the collector that execute_batch or flush is "
+                "given, and do not keep it"
+            )
 
 
 class BatchSlices(Slices):

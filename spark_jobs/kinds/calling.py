@@ -34,9 +34,8 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.step import May, Slices, Step
+from tiercel.spark_jobs.running.step import Slices, Step
 from tiercel.spark_jobs.running.suspicion import place
-from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, threads_of
 from tiercel.spark_jobs.topology.graph import Topology
@@ -318,11 +317,11 @@ class Calls:
         self._next = (ordered, False)
         return StepInput(shares=self._attempt.backlog.of(rows), ticks=ticks, together=True)
 
-    def _execute(self, bolt: Playback, step: Step, may: May | None, noting: Watch | None) -> bool:
+    def _execute(self, bolt: Playback, step: Step) -> bool:
         """Play back the calls that have ended, or make the calls of the step."""
         calls, together = self._next
         bolt.load(calls, together=together)
-        return execute_basic(bolt, step, may, noting)
+        return execute_basic(bolt, step)
 
 
 def _caller_of(around: Around, task: int, outputs: Outputs) -> Caller:

@@ -18,43 +18,37 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
-from tiercel.spark_jobs.emitting.collectors import BasicRecorder
 from tiercel.spark_jobs.emitting.fold import departures
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Execution, May, Step
-from tiercel.spark_jobs.suspects.notes import Watch
+from tiercel.spark_jobs.running.step import Execution, Step
 
 log = logging.getLogger(__name__)
 
 
-def execute_basic(bolt: BasicBolt, step: Step, may: May | None, noting: Watch | None) -> bool:
+def execute_basic(bolt: BasicBolt, step: Step) -> bool:
     """Execute the input of a ``BasicBolt``, whose tuples are acked by returning."""
-    return _execute_each(bolt, bolt.execute, BasicRecorder, step, may, noting)
+    return _execute_each(bolt, bolt.execute, BasicRecorder, step)
 
 
-def _execute_stateful(
-    bolt: StatefulBolt, step: Step, may: May | None, noting: Watch | None
-) -> bool:
+def _execute_stateful(bolt: StatefulBolt, step: Step) -> bool:
     """Execute as a ``BasicBolt``, while the bolt has its state."""
     record = step.record
     with cast("TaskStates", step.states).lent(step.task, bolt, record):
         once = record.once
         if once is not None:
             execute = once.guarded(bolt.execute)
-            return _execute_each(bolt, execute, once.collector, step, may, noting)
+            return _execute_each(bolt, execute, once.collector, step)
         execute = bolt.state.guarded(bolt.execute)
-        return _execute_each(bolt, execute, BasicRecorder, step, may, noting)
+        return _execute_each(bolt, execute, BasicRecorder, step)
 
 
-def _execute_each(  # noqa: PLR0913, PLR0917 - those of a kind, and what differs between them
+def _execute_each(
     bolt: BasicBolt,
     execute: Callable[..., None],
     collecting: Callable[[Record], BasicRecorder],
     step: Step,
-    may: May | None,
-    noting: Watch | None,
 ) -> bool:
     record = step.record
     clock = time.perf_counter_ns
@@ -71,7 +65,7 @@ def _execute_each(  # noqa: PLR0913, PLR0917 - those of a kind, and what differs
     returned_ns = 0
     # The clock is read once per tuple, so that the next one begins when this one is done: twice
     # would cost as much as the loop.
-    for tup in step.input(may, noting, flush):
+    for tup in step.input(flush):
         collector.current = record.doing = tup
         record.most = record.size + limit
         try:
@@ -91,7 +85,7 @@ def _execute_each(  # noqa: PLR0913, PLR0917 - those of a kind, and what differs
     return trusted
 
 
-def _execute_rich(bolt: Bolt, step: Step, may: May | None, noting: Watch | None) -> bool:
+def _execute_rich(bolt: Bolt, step: Step) -> bool:
     """Execute the input of a ``Bolt``, which acks by hand.
 
     Answers of its threads that wait take effect before it and after it.
@@ -108,7 +102,7 @@ def _execute_rich(bolt: Bolt, step: Step, may: May | None, noting: Watch | None)
             output.give_answers()
         return trusted
 
-    for tup in step.input(may, noting, flush):
+    for tup in step.input(flush):
         record.doing = tup
         record.call()
         tup.began_ns = time.time_ns()

@@ -28,7 +28,14 @@ from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptEr
 from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, arrival, first_of
+from tiercel.spark_jobs.running.backlog import (
+    Backlog,
+    Share,
+    TickClock,
+    arrival,
+    first_of,
+    schemas_of,
+)
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
@@ -42,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
-# A call that lasts longer keeps nothing waiting that others can execute.
+# While a call lasts longer, tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
@@ -55,12 +62,7 @@ class Attempt:
     doing: Step | None = None
     # The input of the step.
     _shares: Sequence[Share] = ()
-    # Number of its tuples that the bolt has begun; None: all must be executed.
-    _begun: int | None = None
-    # True while another thread may give tuples back: the bolt then waits between two tuples.
-    _asked_back = False
-    _gave_back = False
-    # True if it is not known whether what should go back went.
+    # True if a reply was lost: tuples may have been given back, or not.
     _unsure = False
 
     def __init__(
@@ -80,7 +82,8 @@ class Attempt:
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
-        self._read = partial(arrival, topology=around.topology, task=task, line=self._claims_from)
+        schemas = schemas_of(around.topology)
+        self._read = partial(arrival, schemas=schemas, task=task, line=self._claims_from)
         self.sender = _fenced(around, task)
         self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
@@ -89,8 +92,6 @@ class Attempt:
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
         self._step = opened.step
-        # Held while tuples are given back, and where a step begins and ends.
-        self._between = threading.Lock()
         # Most bolts have none of these three: no ticks, no input that ended a process, no order.
         self.ticks = _tick_clock(around, task, opened.ticks)
         self.retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
@@ -105,11 +106,11 @@ class Attempt:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which it goes on although nothing comes."""
+        """Time on the loop's clock at which the attempt goes on although nothing comes."""
         return self.kind.next_at
 
     def wake(self) -> None:
-        """Make it look whether it should stop."""
+        """End a wait, so that the attempt sees that it should stop."""
         self._inbox.wake()
         self.kind.wake()
 
@@ -125,24 +126,26 @@ class Attempt:
         """
         if not self._gives_back or not self._call_lasts():
             return
+        slices = self._slices
         # First: a bolt that does not see it has counted its tuple as begun already.
-        self._asked_back = True
-        with self._between:
+        slices.asked_back = True
+        with slices.between:
             if self._call_lasts():
                 self._give_back()
-            self._asked_back = False
+            slices.asked_back = False
 
     def _call_lasts(self) -> bool:
-        waits_s = self.around.clock() - self._slices.asked_at
-        return self.doing is not None and bool(self._begun) and waits_s > _LASTS_S
+        slices = self._slices
+        waits_s = self.around.clock() - slices.asked_at
+        return self.doing is not None and slices.begun > 0 and waits_s > _LASTS_S
 
     def _give_back(self) -> None:
-        rests = self.backlog.rests(first_of(self._shares, self._begun or 0))
+        rests = self.backlog.rests(first_of(self._shares, self._slices.begun))
         if not rests:
             return
         unfinished = self._committer.unfinished
         first = [] if unfinished is None else [self._inbox.finish(unfinished)]
-        self._gave_back = True
+        self._slices.gave_back = True
         try:
             done = perform_all([*first, self._inbox.give_back(rests)])
         except (RedisUnavailableError, StepOrderError):
@@ -211,7 +214,7 @@ class Attempt:
         )
         self._committer.unfinished = None
         self._slices.took(len(entries))
-        strange = self.backlog.add(entries, self._read)
+        strange = self.backlog.add(entries, self._read) if entries else ()
         ledger = self.around.ledger
         if strange and ledger is not None:
             self.patiently(lambda: ledger.release(strange))
@@ -265,19 +268,11 @@ class Attempt:
     def _commit(self, taken: StepInput, sealed: Covered | None) -> None:
         """One step, from its input to the end of its commit."""
         began_ns = time.perf_counter_ns()
-        self._slices.begin()
         number = sealed.step if sealed else self._step + 1
-        setup = self._setup
         shares = taken.shares
-        new = setup.execution.states
+        new = self._setup.execution.states
         states = None if new is None else self._states(new, number)
-        step = Step(setup, number, shares, taken.ticks, states)
-        self._begin(step, shares, cut=sealed is None and not taken.together)
-        step.record.tell_resets = partial(self._reset_meanwhile, step)
-        step.record.tell_raised = self._tell_raised
-        if self._order is not None:
-            step.retry_in_place(partial(self._order.again, shares, repeated=sealed is not None))
-        done = self._executed(step, taken, sealed)
+        step, done = self._executed(taken, number, sealed, states)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
         self._slices.ended(done.executed, done.offered)
@@ -299,53 +294,46 @@ class Attempt:
         if log.isEnabledFor(logging.DEBUG):
             self._log("6. task %d of %s committed its step with tuples of root %d", step)
 
-    def _executed(self, step: Step, taken: StepInput, sealed: Covered | None) -> Done:
-        """Run the bolt over the input of a step."""
+    def _executed(
+        self, taken: StepInput, number: int, sealed: Covered | None, states: TaskStates | None
+    ) -> tuple[Step, Done]:
+        """Make a step of the input, and run the bolt over it."""
+        slices = self._slices
+        slices.begin()
+        step = Step(self._setup, number, taken.shares, taken.ticks, states)
+        step.record.tell_resets = partial(self._reset_meanwhile, step)
+        step.record.tell_raised = self._tell_raised
+        if self._order is not None:
+            again = partial(self._order.again, taken.shares, repeated=sealed is not None)
+            step.retry_in_place(again)
         debugging = log.isEnabledFor(logging.DEBUG)
         if debugging:
             self._log("4. task %d of %s took tuples of root %d", step)
-        may = self._may if self._gives_back else self._slices.may
+        self._shares = taken.shares
+        self.doing = step
+        if self._setup.execution.at_once and not sealed and not taken.together:
+            slices.begun = sum([len(share.rows) for share in taken.shares])
+        may = None if sealed else slices.may
         executing = self.around.counting.executing
         executing[self.task] = step.record
         try:
             if (retaken := self.retaken) is None:
-                done = step.execute(None if sealed or taken.together else may)
+                done = step.execute(None if taken.together else may)
             else:
-                done = self._execute_retaken(retaken, taken, step, None if sealed else may)
+                done = self._execute_retaken(retaken, taken, step, may)
         finally:
             executing.pop(self.task, None)
-            with self._between:
+            # Not while tuples are given back.
+            with slices.between:
                 self.doing = None
         if debugging:
             self._log("5. task %d of %s executed tuples of root %d", step)
-        return done
+        return step, done
 
     def _log(self, text: str, step: Step) -> None:
         """Log steps 4 to 6 of docs/one-message.md, one line per root."""
         for root in step.all_roots:
             log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
-
-    def _begin(self, step: Step, shares: Sequence[Share], *, cut: bool) -> None:
-        """Note the step that is executed; one that is not ``cut`` keeps all its tuples."""
-        with self._between:
-            self.doing = step
-            self._shares = shares
-            self._gave_back = False
-            self._begun = None
-            if cut:
-                at_once = self._setup.execution.at_once
-                self._begun = sum(len(share.rows) for share in shares) if at_once else 0
-
-    def _may(self) -> bool:
-        """Return True if the step goes on with another tuple, and count that as begun."""
-        begun = self._begun = (self._begun or 0) + 1
-        if self._asked_back:
-            with self._between:
-                pass
-        goes_on = self._slices.may() and not self._gave_back
-        if not goes_on and begun > 1:
-            self._begun = begun - 1
-        return goes_on
 
     def _states(self, states: type[TaskStates], number: int) -> TaskStates:
         around = self.around

@@ -96,7 +96,9 @@ class Backlog:
                     self._pass_over(entry)
                     continue
                 chunk = part_of(chunk, rows)
-            rows = rows_left(chunk.values.num_rows, self._done.get(entry.position))
+            done = self._done.get(entry.position)
+            total = chunk.values.num_rows
+            rows = np.arange(total) if done is None else rows_left(total, done)
             if rows.size:
                 open_entry = OpenEntry(
                     entry.position,
@@ -267,10 +269,8 @@ def all_but(shares: Sequence[Share], numbers: Sequence[int]) -> list[Share]:
     return kept
 
 
-def rows_left(total: int, done: bytes | None) -> Rows:
+def rows_left(total: int, done: bytes) -> Rows:
     """The rows of a chunk of ``total`` rows that a bitmap does not have."""
-    if done is None:
-        return np.arange(total)
     bits = np.unpackbits(np.frombuffer(done, np.uint8), bitorder="little")[:total]
     padded = np.zeros(total, np.uint8)
     padded[: len(bits)] = bits
@@ -310,9 +310,10 @@ def _bitmap(total: int, left: Rows) -> bytes:
 
 
 def arrival(
-    payload: bytes, topology: Topology, task: int, line: int | None = None
+    payload: bytes, schemas: Mapping[tuple[str, str], Schema], task: int, line: int | None
 ) -> tuple[Chunk | None, list[int]]:
-    """Return the chunk if this topology can have written it for ``task``, or for its ``line``.
+    """Return the chunk if the topology of these ``schemas`` (``schemas_of``) can have written it
+    for ``task``, or for its ``line``.
 
     Else None, and the roots to release.
 
@@ -329,7 +330,7 @@ def arrival(
         )  # fmt: skip
         return None, []
     route = chunk.route
-    known = schema_of(route, topology)
+    known = schemas.get((route.component, route.stream))
     if (
         route.target_task in (task, line)
         and known is not None
@@ -363,15 +364,12 @@ def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> 
     return roots
 
 
-def schema_of(route: Route, topology: Topology) -> Schema | None:
-    """Return the schema of the stream that a chunk came on.
-
-    None if the topology has no such stream.
-    """
-    if route.component == SYSTEM:
-        return SYSTEM_STREAMS.get(route.stream)
-    component = topology.spouts.get(route.component) or topology.bolts.get(route.component)
-    return component.streams.get(route.stream) if component is not None else None
+def schemas_of(topology: Topology) -> dict[tuple[str, str], Schema]:
+    """Return the schema of each stream, by the names of its component and of the stream."""
+    streams: dict[str, Mapping[str, Schema]] = {SYSTEM: SYSTEM_STREAMS}
+    streams |= {name: spout.streams for name, spout in topology.spouts.items()}
+    streams |= {name: bolt.streams for name, bolt in topology.bolts.items()}
+    return {(name, stream): schema for name, of in streams.items() for stream, schema in of.items()}
 
 
 class TickClock:

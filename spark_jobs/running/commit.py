@@ -83,8 +83,9 @@ class Committer:
         step = covered.step
         work = _work_of(done)
         self.conflicted = bool(covered.work) and covered.work != work
-        sealing = self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot)
-        first = [*self._finishing(), sealing]
+        first = self._finishing()
+        applying = self._applying(step, done)
+        first.append(self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot))
         if states is not None and states.begun:
             writing = states.writing(done.updates, done.failures)
             # Never written unless sealed: a successor would take other tuples into the step.
@@ -97,8 +98,7 @@ class Committer:
             self.unfinished = step
             return None
         parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
-        appends = self._inboxes.append(self._run, self._sender, step, parcels)
-        applying = self._applying(step, done)
+        appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
         if first and not _on_one_server([*first, *appends, *applying]):
             _check(perform_all(first))
             first = []
@@ -173,7 +173,7 @@ class Committer:
     def _total(self, replies: Sequence[Reply]) -> Reply | None:
         if not replies or self._ledger is None:
             return None
-        reply = total(replies)
+        reply = replies[0] if len(replies) == 1 else total(replies)
         self.conflicted |= reply.applied is Applied.CONFLICTING
         if reply.applied is Applied.STALE:
             task = self._sender.task

@@ -31,8 +31,7 @@ from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.emitting.collectors import BasicRecorder
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
 from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
 from tiercel.spark_jobs.state.key_value import KeyValueState
 

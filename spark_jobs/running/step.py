@@ -6,11 +6,13 @@ read while the bolt works. ``Slices`` says how large a step is, and when the nex
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -43,7 +45,7 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
-# Says before each tuple whether the step goes on with it.
+# Asked before each tuple: True if the step goes on with it.
 May = Callable[[], bool]
 # Returns the rows that failed and are tried again where they are.
 Again = Callable[[Record, Lineage], Sequence[int]]
@@ -84,12 +86,11 @@ class Execution:
 
     # Has the input of a step, as tuples or as rows, and all that the bolt did.
     record: type[Record]
-    # ``execute(bolt, step, may, noting)`` gives the input to the bolt, then flushes it, and returns
-    # whether the copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are
-    # never raised here. ``may`` is asked before each tuple, and ends the step when it says no
-    # (None: all tuples are executed); ``noting`` sees each tuple before the bolt does (None:
-    # nothing is noted). ``Step.input`` does both for a bolt that is called for each tuple.
-    execute: Callable[[Any, Step, May | None, Watch | None], bool]
+    # ``execute(bolt, step)`` gives the input to the bolt, then flushes it, and returns whether the
+    # copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are never raised
+    # here. ``Step.may`` is asked before each tuple, and ``Step.noting`` sees each before the bolt
+    # does: ``Step.input`` sees to both for a bolt that is called for each tuple.
+    execute: Callable[[Any, Step], bool]
     # ``departures(record, lineage, seeds)`` returns which emissions leave.
     departures: Callable[[Any, Lineage, Ids], Sequence[Departure]]
     # True if the bolt is given its whole input in one call, which no clock can cut.
@@ -162,6 +163,10 @@ class StepSetup:
 class Step:
     """The work of one step: made of its input, executed once. One thread only."""
 
+    # Ends the step before the tuple for which it says no; None: all tuples are executed.
+    may: May | None = None
+    # Sees each tuple before the bolt does; None: nothing is noted.
+    noting: Watch | None = None
     # Returns the rows that failed and are tried again where they are; None: there are none.
     _again: Again | None = None
 
@@ -242,23 +247,25 @@ class Step:
         if isinstance(self._bolt, BaseException):
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
+        self.may = may
+        self.noting = noting
         self.at_work = True
         self.record.began_ns = time.perf_counter_ns()
-        if not self._setup.execution.execute(self._bolt, self, may, noting):
+        if not self._setup.execution.execute(self._bolt, self):
             self._setup.copy.drop()
         return self._done()
 
-    def input(
-        self, may: May | None, noting: Watch | None, flush: Callable[[], bool]
-    ) -> Iterator[Any]:
+    def input(self, flush: Callable[[], bool]) -> Iterator[Any]:
         """Yield the tuples to execute one by one, until ``may`` says no."""
-        items = self._until(may)
-        return items if noting is None else noting(items, flush)
+        return self._until() if self.noting is None else self.noting(self._until(), flush)
 
-    def _until(self, may: May | None) -> Iterator[Item]:
-        """One tuple at least; those after a no, or after large output, are left to a later step."""
+    def _until(self) -> Iterator[Item]:
+        """Yield one tuple at least; tuples after a no, or after large output, are left to a later
+        step.
+        """
         record = self.record
-        for at, item in enumerate(record.fresh):
+        may = self.may
+        for at, item in enumerate(islice(record.tuples, record.held, None)):
             if may is not None and (not may() or record.size >= PARCEL_BYTES) and at:
                 self._leave_out(at)
                 return
@@ -358,6 +365,13 @@ class Slices:
         self._work_began: float | None = None
         # The last time at which it was asked whether the step goes on, or began.
         self.asked_at = self._began
+        # Number of the step's tuples that the bolt has begun.
+        self.begun = 0
+        # True while another thread may give back the tuples behind these: the bolt then waits
+        # between two tuples. It holds ``between`` meanwhile.
+        self.asked_back = False
+        self.gave_back = False
+        self.between = threading.Lock()
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
@@ -387,7 +401,7 @@ class Slices:
         return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
 
     def took(self, entries: int) -> None:
-        """The inbox had this many entries for us."""
+        """Note how many entries the inbox had."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
         else:
@@ -397,22 +411,29 @@ class Slices:
         """A step begins. Its tuples are not executed yet: their data is fetched before."""
         self.asked_at = self._began = self._clock()
         self._work_began = None
+        self.begun = 0
+        self.gave_back = False
 
     def may(self) -> bool:
-        """Return True if the step goes on with another tuple.
+        """Return True if the step goes on with another tuple, and count the tuple as begun.
 
         Ask before each, also before the first, and once more after the last.
         """
+        begun = self.begun = self.begun + 1
+        if self.asked_back:
+            with self.between:
+                pass
         self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
-        return now - self._work_began < self._longest_s
+        if now - self._work_began < self._longest_s and not self.gave_back:
+            return True
+        if begun > 1:
+            self.begun = begun - 1
+        return False
 
     def ended(self, executed: int, offered: int) -> None:
-        """The bolt executed this many of the offered tuples.
-
-        The commit comes after this.
-        """
+        """Note how many of the offered tuples the bolt executed. Call it before the commit."""
         self._executed = self._clock()
         began = self._began if self._work_began is None else self._work_began
         took_s = self._executed - began
@@ -457,7 +478,7 @@ class Slices:
         return most
 
     def committed(self) -> None:
-        """The step has left."""
+        """Note that the step is committed."""
         self._spacing.took(self._clock() - self._executed)
 
 
@@ -498,10 +519,10 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 
 
 class Spacing:
-    """Times between beginnings, in seconds. They follow what each of them costs.
+    """Time between two beginnings, in seconds: it follows their cost.
 
-    So a busy machine, on which everything takes longer, is asked for larger pieces and not
-    for more of them.
+    A busy machine, on which everything takes longer, is then given larger pieces and not more of
+    them.
     """
 
     def __init__(self, *, times: float, longest_s: float) -> None:
@@ -511,7 +532,7 @@ class Spacing:
         self._cost_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """One of them cost so much. What a moment of trouble took counts little."""
+        """Note what one beginning cost. A moment of trouble counts little."""
         self._cost_s += (min(seconds, self._longest_s) - self._cost_s) / 8
 
     def between_s(self, least_s: float) -> float:

@@ -14,8 +14,8 @@ from tiercel.acker.inbox.chunk import Chunk, Lineage
 from tiercel.spark_jobs.bolts.collecting import AsyncCollector, BasicCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
-from tiercel.spark_jobs.emitting.collectors import Recorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.emitting.record import Recorder
 from tiercel.spark_jobs.errors import OutputLimitError, TupleError
 
 

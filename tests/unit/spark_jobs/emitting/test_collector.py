@@ -20,9 +20,8 @@ from tiercel import (
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple
 from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder
-from tiercel.spark_jobs.emitting.collectors import BasicRecorder, BatchRecorder, OutputRecorder
 from tiercel.spark_jobs.emitting.outputs import Outputs
-from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.emitting.record import BasicRecorder, OutputRecorder, Record
 from tiercel.spark_jobs.errors import (
     AlreadyAckedError,
     BadValuesError,
@@ -31,6 +30,7 @@ from tiercel.spark_jobs.errors import (
     TupleError,
     UnknownStreamError,
 )
+from tiercel.spark_jobs.kinds.batch import BatchRecorder
 
 
 class Splitter(Bolt):
