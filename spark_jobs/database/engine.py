@@ -1,4 +1,4 @@
-"""Connections to a database, and which errors are the database's, which a row's."""
+"""Connections to a database, and whether an error is the database's or a row's."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.logs.formatters import redact
 
 _CONNECT_S = 10
-# Longer than this a transaction waits for no other: then the sink says why it waits.
+# How long a transaction waits for another one. After that the sink reports the wait.
 _LOCK_S = 10
-# A client that died in a transaction holds its keys no longer. Its host may have died with it: the
-# server asks it then, if it has nothing to tell it.
+# How long a client that died in a transaction holds its keys. Its host may have died too, so an
+# idle server probes the connection.
 _IDLE_S = 60
 _ASKED_S = 20
 _UNHEARD_MS = 30_000
 NAME = "tiercel"
-# PostgreSQL: errors that pass. Serialization failures and deadlocks, locks that are not available,
+# PostgreSQL: transient errors. Serialization failures and deadlocks, locks that are not available,
 # a server that starts, stops, has no room, cannot read its disk or may not write (the primary
 # before a failover), a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
-# PostgreSQL: a table, a column or a right is missing.
+# PostgreSQL: a table, column or privilege is missing.
 _LACKING = ("42P01", "42703", "42501", "3F000")
-# Of SQLite, which has no numbers for them.
+# The same for SQLite, which has no codes for these errors.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
-# The name of these engines' pools in SQLAlchemy's log: pools of users keep their names.
+# The name of our pools in SQLAlchemy's log. Users' pools keep their names.
 _POOLS = "tiercel"
 _UNREADABLE = (
-    "no address of a database: write postgresql://user:password@host:5432/database, with the "
+    "not a database address: write postgresql://user:password@host:5432/database, with the "
     "password percent-encoded ('@' is %40)"
 )
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -41,8 +41,8 @@ _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"
 def engine_of(url: str) -> Engine:
     """Return an engine, which connects when it is used.
 
-    Raises TopologyError for an address that is none, of a database that is not known, or whose
-    driver is not installed.
+    Raises TopologyError for an invalid address, an unsupported database, or a driver that is not
+    installed.
     """
     try:
         parsed = _parsed(url)
@@ -62,22 +62,22 @@ def engine_of(url: str) -> Engine:
         if kind == "sqlite":
             return _sqlite(parsed)
     except ArgumentError as error:
-        raise TopologyError(f"no address of a database: {redact(str(error))}") from error
+        raise TopologyError(f"not a database address: {redact(str(error))}") from error
     except ModuleNotFoundError as error:
         raise TopologyError(
             f"the driver {error.name!r} is not installed: pip install 'tiercel[sql]'"
         ) from error
     raise TopologyError(
-        f"DatabaseSink knows PostgreSQL and SQLite, not {kind!r}: write to others in a bolt of "
-        "your own, and keep tup.key beside the rows"
+        f"DatabaseSink supports PostgreSQL and SQLite, not {kind!r}: write to other databases in a "
+        "bolt of your own, and store tup.key with the rows"
     )
 
 
 def _parsed(url: str) -> URL:
-    """Read the address. A refused part is not shown: it may belong to the password."""
+    """Parse the address. Errors do not show the invalid part: it may belong to the password."""
     try:
         parsed = make_url(url)
-    except ValueError:  # of the port
+    except ValueError:  # an invalid port
         raise TopologyError(_UNREADABLE) from None
     if "@" in (parsed.host or ""):
         raise TopologyError(_UNREADABLE)
@@ -85,14 +85,14 @@ def _parsed(url: str) -> URL:
 
 
 def passes(error: DBAPIError) -> bool:
-    """Return True for an error that no row caused: the database is away, or busy."""
+    """Return True for an error that no row caused: the database is unavailable or busy."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_PASSING)
-    # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too, and a
-    # value that a function in a check or a trigger cannot: both have the number that says nothing.
+    # SQLite: locked, or its disk is full or gone. An invalid statement, or a value that a function
+    # in a check or trigger rejects, is an OperationalError too, with the generic error code.
     return (
         isinstance(error, OperationalError)
         and not lacks(error)
@@ -101,7 +101,7 @@ def passes(error: DBAPIError) -> bool:
 
 
 def lacks(error: DBAPIError) -> bool:
-    """Return True if the tables are not as they were, or not ours to write to: of all rows."""
+    """Return True for an error that all rows share: a table is changed or not writable."""
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_LACKING)
@@ -117,10 +117,10 @@ def words_of(error: DBAPIError) -> str:
 
 
 def _quiet(engine: Engine) -> Engine:
-    """Log no traceback for a connection that ends amid a transaction.
+    """Log no traceback for a connection that is lost during a transaction.
 
-    The pool's rollback fails then, and it closes the connection; the call that had it raises, and
-    its caller explains the error.
+    The pool's rollback then fails, and the pool closes the connection; the call that used the
+    connection raises, and its caller explains the error.
     """
     pool = type(engine.pool)
     logging.getLogger(f"{pool.__module__}.{pool.__name__}.{_POOLS}").addFilter(_is_no_reset)
@@ -151,7 +151,8 @@ def _postgresql_settings() -> dict[str, Any]:
 def _sqlite(url: Any) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _LOCK_S})
 
-    # Python's module begins transactions when it thinks so, and not before a savepoint: we do.
+    # Python's sqlite3 begins transactions implicitly, and not before a savepoint. So begin them
+    # explicitly.
     @event.listens_for(engine, "connect")
     def plain(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
