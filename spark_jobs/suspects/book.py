@@ -1,5 +1,5 @@
-"""Cases of bolt tasks whose processes died: the steps they were executing, and how often. The
-contract of the case book, and its twin in memory.
+"""The case book: the tuples that bolt tasks were executing when their processes died, and how
+often. Its contract, and its twin in memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol
 
 from tiercel.acker.ledger import Failure, Token
 
-# One death may have any cause: an operator's kill, the kernel's choice when memory is short. Two on
-# one tuple are not.
+# One death may have any cause, such as an operator's kill or the kernel's out-of-memory killer. Two
+# deaths on one tuple are the tuple's fault.
 DEATHS = 2
 _KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
@@ -21,14 +21,11 @@ REASON = f"the Python process died while it executed this tuple, {DEATHS} times 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """Work that a process was doing.
-
-    Executing a tuple in some trees, or the ``flush`` of a bolt task.
-    """
+    """Work of a process: the execution of a tuple in some trees, or a ``flush``."""
 
     component: str
     task: int
-    # The tuple's, which is the same at every attempt; None: the flush.
+    # The tuple's seed, the same at every attempt; None: the flush.
     seed: int | None
     roots: tuple[int, ...] = ()
     deaths: int = 0
@@ -43,17 +40,14 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Notes that the attempts at one bolt task left behind."""
+    """Notes that the attempts at one bolt task have left."""
 
-    # Work of the latest process; if another process finds it, the latest one died doing it.
+    # Work of the latest process. If another process finds it, the latest one died during it.
     doing: Suspect | None = None
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:
-        """The case as the next process begins it.
-
-        Of a run of months the latest suspects are kept.
-        """
+        """The case with which the next process begins; only the latest suspects are kept."""
         if self.doing is None:
             return self
         before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
@@ -67,7 +61,7 @@ class Case:
 
     @property
     def failures(self) -> list[Failure]:
-        """One for each tree of the guilty tuples."""
+        """One failure for each tree of the guilty tuples."""
         return [
             Failure(root=root, component=each.component, task=each.task, reason=REASON)
             for each in self.suspects
@@ -92,9 +86,9 @@ def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
 def _suspect(
     *, component: object, task: object, seed: object, roots: object, deaths: object
 ) -> Suspect:
-    """Return a suspect of these fields and no others.
+    """Return a suspect with exactly these fields.
 
-    Raises TypeError for more or less, and for a value of another kind.
+    Raises TypeError for missing or other fields, and for values of other types.
     """
     if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
         raise TypeError("a component and the roots of its tuple are missing")
@@ -114,16 +108,13 @@ def _is_id(root: object) -> bool:
 class CaseBook(Protocol):
     """The open cases of one topology, one per bolt task.
 
-    Losing them is safe: another process has to die first.
+    Losing them is safe: one more process dies until the tuple is found again.
 
     Raises RedisUnavailableError while the server does not answer.
     """
 
     def load(self, token: Token) -> Case:
-        """The case of this task, an empty one where there is none.
-
-        Cases of earlier runs are forgotten.
-        """
+        """The case of this task, empty if there is none. Forgets cases of earlier runs."""
         ...
 
     def guilty(self, token: Token) -> frozenset[int]:
@@ -135,20 +126,19 @@ class CaseBook(Protocol):
         ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        """Record what the process does from now on.
+        """Record the work of the process from now on; None if no tuple is to blame.
 
-        When this has returned, the record outlives the process.
-
-        None, nothing that could be blamed, can also be noted on a server that is out of memory.
+        Once this has returned, the record outlives the process. None can also be noted on a server
+        that is out of memory.
         """
         ...
 
     def cases(self) -> list[Case]:
-        """Return all cases, for a driver that begins a run. Changes nothing."""
+        """Return all cases, for a driver that begins a run."""
         ...
 
     def forget(self) -> None:
-        """Delete all cases, once their failures were reported. Idempotent."""
+        """Delete all cases, after their failures were reported. Idempotent."""
         ...
 
     def close(self) -> None:

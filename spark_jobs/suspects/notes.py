@@ -1,6 +1,4 @@
-"""Finds the tuple that kills the process, where the process before this one died, and decides about
-a tuple that hangs.
-"""
+"""Finds the tuple that killed the previous process, and fails a tuple that hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ T = TypeVar("T", bound=Item)
 
 
 class Watch(Protocol):
-    """Chooses what to execute of some input, given a ``flush`` that it may call in between."""
+    """Yields the tuples of some input that are to be executed; may call ``flush`` in between."""
 
     def __call__(self, items: Iterable[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
@@ -32,9 +30,9 @@ class ExecutionNotes:
     """
 
     def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
-        """Open the case of the process before.
+        """Open the case of the previous process.
 
-        Fails guilty tuples at once: should the run end, they are not released.
+        Fails guilty tuples at once, so that they are not released if the run ends.
         """
         self._book = book
         self._token = token
@@ -55,9 +53,9 @@ class ExecutionNotes:
 
     @property
     def clear(self) -> bool:
-        """True if every death that was noted has been put down to a tuple.
+        """True if a guilty tuple explains every recorded death.
 
-        Of tuples that were executed at once, it is one of them.
+        If tuples were executed at once, one of them is enough.
         """
         guilty = self._case.guilty
         return all(not guilty.isdisjoint(each.roots) for each in self._case.suspects)
@@ -65,19 +63,18 @@ class ExecutionNotes:
     def watch(
         self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]
     ) -> Iterator[T]:
-        """The input of a step, each tuple noted before.
+        """Yield the input of a step, each tuple noted before.
 
-        What only belongs to trees of the guilty fails and is left out.
-
-        ``roots`` of a row of the input. The caller executes an item before it asks for the next.
-        Where a process died in ``flush``, it is called after each item, so that the next death
-        names one; after one that returned False nothing more comes.
+        Tuples that belong only to trees of guilty tuples fail and are left out. ``roots`` returns
+        the roots of a row of the input. The caller executes an item before it asks for the next. If
+        a process died in ``flush``, it is called after each item, so that the next death names one;
+        when it returns False, the input ends.
         """
         for item in items:
             trees = roots(item.row)
             if self._fails(record, item, trees):
                 continue
-            # An untracked tuple has no message that could be delivered again or be dead-lettered.
+            # An untracked tuple has no message that could be redelivered or dead-lettered.
             self._note(self._suspect(record, item.seed, trees) if trees else None)
             yield item
             if self._flushing and not flush():
@@ -90,11 +87,12 @@ class ExecutionNotes:
         roots: Roots,
         identity: int,
         items: Iterable[T],
-        flush: Callable[[], bool],  # noqa: ARG002 - as the others are given it
+        flush: Callable[[], bool],  # noqa: ARG002 - the signature of ``watch``
     ) -> Iterator[T]:
-        """The input of a step whose tuples are executed at once, noted by the step's identity.
+        """Yield the input of a step whose tuples are executed at once, noted by the step's
+        identity.
 
-        What only belongs to trees of the guilty fails before the first one is executed.
+        Tuples that belong only to trees of guilty tuples fail before the first one is executed.
         """
         kept = [item for item in items if not self._fails(record, item, roots(item.row))]
         trees = [root for item in kept for root in roots(item.row)]
@@ -109,10 +107,10 @@ class ExecutionNotes:
         return guilty
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
-        """A step that was sealed is executed again, as a whole, for it must do the same work;
-        False: leave it out.
+        """Note a sealed step before it is executed again, as a whole, because it must do the same
+        work; False: leave it out.
 
-        It was executed once, so it seldom kills. One that does so twice fails as a whole.
+        It was executed once, so it seldom kills. A step that kills twice fails as a whole.
         """
         if any(each.seed == identity and each.guilty for each in self._case.suspects):
             return False
@@ -120,9 +118,9 @@ class ExecutionNotes:
         return True
 
     def rest(self) -> None:
-        """Nothing of the user's runs from here on.
+        """Note that no code of the user's runs from here on.
 
-        Best effort: a tuple that is named wrongly must kill once more anyway.
+        Best effort: a tuple that is named wrongly is guilty only after another death.
         """
         try:
             self._note(None)
@@ -141,7 +139,7 @@ class ExecutionNotes:
 class Lookout:
     """Watches one bolt task, from the watchdog's thread."""
 
-    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+    def __init__(  # noqa: PLR0913 - it joins parts that each have a contract
         self,
         token: Token,
         book: CaseBook | None,
@@ -153,8 +151,8 @@ class Lookout:
     ) -> None:
         """``work`` returns the step that is being executed; ``token`` names the case of the task.
 
-        ``waiting`` returns the roots of the tuples in the task's inbox, the step's own among them;
-        ``limit`` is that of the task's calls, where the bolt has one of its own.
+        ``waiting`` returns the roots of the tuples in the task's inbox, including the step's own;
+        ``limit`` is the limit of the bolt's calls, if it has its own.
         """
         self.task = token.task
         self.limit = limit
@@ -173,11 +171,10 @@ class Lookout:
         )
 
     def lasts(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait behind one, once for each tree.
+        """Restart the timeouts of all tuples that wait behind a long call, once for each tree.
 
-        They would end with the tuple's own, before its process is replaced, and blame messages
-        that did nothing: a message that hangs would take its neighbours along into the
-        dead-letter queue.
+        They would time out with the hanging tuple, before its process is replaced, and innocent
+        messages would follow it into the dead-letter queue.
         """
         item = doing.item
         work = doing.work
@@ -190,8 +187,8 @@ class Lookout:
             self._ledger.reset_timeout(sorted(new))
 
     def renew(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait for the call: its own, the step's tuples
-        that are done and not committed, and the tuples behind them in the inbox.
+        """Restart the timeouts of all tuples that wait for the call: its own, the step's executed
+        tuples, which are not committed yet, and the tuples behind them in the inbox.
         """
         item = doing.item
         work = doing.work
@@ -201,10 +198,9 @@ class Lookout:
         self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.
+        """Fail the trees of the hanging tuple at once, and have the next attempt leave it out.
 
-        Where no tuple can be named, a ``flush`` or a whole batch, the next attempt
-        notes what it does.
+        If no tuple can be named, in a ``flush`` or a batch, the next attempt notes its work.
         """
         item = doing.item
         work = doing.work

@@ -1,5 +1,5 @@
-"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout, or than
-its bolt may take (``execute_timeout_secs``), has failed, and blocks its task.
+"""Ends this process when a bolt hangs. A call that lasts longer than the message timeout, or than
+``execute_timeout_secs``, blocks its task, and its tuple has failed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
-# A call that lasts so long is one for which others wait.
+# A call is long after this time.
 _LONG_S = 1.0
-# Limits, after which even the thread that looks must be taken for blocked.
+# Number of limits after which the watchdog's own thread must be blocked.
 _BLOCKED_AFTER = 2
 
 
@@ -38,15 +38,13 @@ class WatchedStep(Protocol):
 
 
 class Doing(NamedTuple):
-    """Call that a thread of the user's code is in: ``execute`` of a tuple, or of a whole
-    batch, or ``flush``.
-    """
+    """The current call of the user's code: ``execute`` of a tuple or batch, or ``flush``."""
 
     task: int
     item: Item | None
-    # Of life.
+    # Count of signs of life.
     signs: int = 0
-    # The step: the next one is another piece of work, also where the thread is in ``flush`` again.
+    # The step. Two calls of ``flush`` in two steps are not the same work.
     work: WatchedStep | None = None
 
     def same(self, other: Doing | None) -> bool:
@@ -59,23 +57,23 @@ class Doing(NamedTuple):
 
 
 class CallLimit(NamedTuple):
-    """Limit on how long one call of a bolt may last, in seconds."""
+    """Limits of one call of a bolt, in seconds."""
 
     ends_s: float
-    # A call may last longer than a message before it times out: then the timeouts of what waits for
-    # it begin anew so often. None: it may not.
+    # Interval at which the timeouts of waiting messages restart, if a call may last longer than the
+    # message timeout. None: it may not.
     renew_s: float | None = None
 
 
 class Watched(Protocol):
     """One bolt task, as the watchdog's thread sees it."""
 
-    # None: the watchdog's limit.
+    # None: the watchdog's limit applies.
     @property
     def limit(self) -> CallLimit | None: ...
 
     def doing(self) -> Doing | None:
-        """Return the call that is under way; None: no call of the user's code."""
+        """Return the current call; None: no code of the user's is running."""
         ...
 
     def lasts(self, doing: Doing) -> None:
@@ -83,7 +81,7 @@ class Watched(Protocol):
         ...
 
     def renew(self, doing: Doing) -> None:
-        """The task is in a call that may be long: tuples behind it must not time out meanwhile."""
+        """The current call may be long: tuples behind it must not time out meanwhile."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
@@ -93,11 +91,10 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Putting:
-    """Puts off the end of the process: unless ``off`` is called again within its seconds,
-    the process ends.
+    """Postpones the end of the process, which ends unless ``off`` is called again in time.
 
-    By a thread that is not Python's: native code that holds the interpreter's lock stops
-    every other one.
+    A native thread waits for that: native code that holds the interpreter's lock stops all Python
+    threads.
     """
 
     off: Callable[[float], None]
@@ -113,10 +110,7 @@ IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)
 
 
 class Watchdog:
-    """Looks at the bolt tasks of this process, from its own thread.
-
-    Costs their work nothing.
-    """
+    """Watches the bolt tasks of this process from its own thread, at no cost to them."""
 
     def __init__(
         self,
@@ -126,8 +120,8 @@ class Watchdog:
         die: Callable[[int], object] = os._exit,
         putting: Putting = IN_NATIVE_CODE,
     ) -> None:
-        """``part`` is called with the task that hangs, before the process ends: time for the
-        other ones to finish.
+        """``part`` is called with the hanging task before the process ends, so that the other tasks
+        can finish.
 
         ``limit`` is for tasks without their own; with neither, a task is not watched.
         """
@@ -144,7 +138,7 @@ class Watchdog:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look within the block. Afterwards the process may live on: Spark uses it again."""
+        """Watch within the block. Afterwards the process may live on: Spark reuses it."""
         if not self._watched:
             yield
             return
@@ -174,8 +168,7 @@ class Watchdog:
                     self._end(watched, doing, limit.ends_s)
                     return
                 elif limit.renew_s is not None:
-                    # Counted over calls, which may be shorter: tuples behind a row of calls have
-                    # waited for all of them.
+                    # Timed across calls: tuples behind several short calls wait for all of them.
                     long_s = min(_LONG_S, limit.renew_s)
                     if now - since >= long_s and now - renewed[at] >= limit.renew_s:
                         renewed[at] = now
@@ -187,7 +180,7 @@ class Watchdog:
     def _tell(self, what: Callable[[Doing], None], doing: Doing) -> None:
         try:
             what(doing)
-        except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
+        except Exception as error:  # noqa: BLE001 - waiting tuples may then time out and be redelivered
             log.warning(
                 "could not report a long call: %s", error, extra={"event": "lasting_not_told"}
             )
@@ -208,7 +201,7 @@ class Watchdog:
             self._part(doing.task)
         except Exception as error:  # noqa: BLE001 - as above
             log.error(
-                "the other tasks did not come to an end: %s",
+                "could not let the other tasks finish: %s",
                 error,
                 extra={"event": "hang_not_parted"},
             )
