@@ -3,10 +3,10 @@
 SparkJobsError
 ├── TopologyError           a topology that cannot run: an unknown component, stream or field
 ├── ConfigValueError        a setting with an impossible value
-├── SparkUnavailableError   Spark does not start here; the message names the missing part
-├── SparkEndedError         Spark's JVM has ended by itself
+├── SparkUnavailableError   Spark cannot start here; the message names the missing part
+├── SparkEndedError         Spark's JVM has ended unexpectedly
 ├── StaleTurnError          a later attempt, step or run has taken the bolt task over
-├── LostStepsError          an inbox has forgotten steps that the ledger has heard of
+├── LostStepsError          an inbox has lost steps that the ledger knows
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
@@ -19,9 +19,9 @@ SparkJobsError
     ├── GroupingError         a custom grouping chose a task that does not receive the stream
     ├── BadAnchorsError       anchors of an ArrowBolt that are not rows of its input, or not one
                               for each output row
-    ├── OtherMessageError     another message of the same identity was processed before
+    ├── OtherMessageError     another message with the same identity was processed before
     ├── BadStateError         a key or value that a state cannot hold, or a state used
-                              where there is none
+                              outside a call of its bolt
     ├── BadValuesError        the wrong number or type of values
     └── OutputLimitError      one call emits more than may be kept until its step ends
 """
@@ -42,28 +42,28 @@ class ConfigValueError(SparkJobsError, ValueError):
 
 
 class SparkUnavailableError(SparkJobsError):
-    """Spark does not start here; the message names the missing part."""
+    """Spark cannot start here; the message names the missing part."""
 
 
 class SparkEndedError(SparkJobsError):
-    """Spark's JVM has ended by itself; another process must start another one."""
+    """Spark's JVM has ended unexpectedly; another process must start a new one."""
 
 
 class StaleTurnError(SparkJobsError):
     """A later attempt, step or run has taken the bolt task over.
 
-    What this one did counts nowhere.
+    The work of this one is discarded.
     """
 
 
 class LostStepsError(SparkJobsError):
-    """The inbox of a bolt task has forgotten its last steps, which the ledger knows."""
+    """The inbox of a bolt task has lost its last steps, which the ledger knows."""
 
 
 class TurnAgainError(SparkJobsError):
-    """Another task of the component applies the same tuple, or has just done so.
+    """Another task of the component is applying the same tuple, or has just done so.
 
-    The step counts nowhere: begin it again, a moment later.
+    The step had no effect: begin it again after a moment.
     """
 
 
@@ -98,7 +98,7 @@ class GroupingError(TupleError):
 
 
 class BadAnchorsError(TupleError, ValueError):
-    """Anchors that are not rows of the input, or are not one for each row of the output."""
+    """Anchors are not rows of the input, or not one for each row of the output."""
 
 
 class BadValuesError(TupleError, ValueError):
@@ -106,7 +106,7 @@ class BadValuesError(TupleError, ValueError):
 
 
 class OtherMessageError(TupleError):
-    """Another message of the same identity, which says something else, was processed before."""
+    """Another message with the same identity and other content was processed before."""
 
 
 class BadStateError(TupleError, ValueError):
@@ -126,7 +126,7 @@ class OutputLimitError(TupleError):
 
 
 def shown_bytes(size: int) -> str:
-    """Return a size as people write it.
+    """Return a size in MiB, or in bytes if it is not a whole number of MiB.
 
     >>> shown_bytes(64 * 1024 * 1024), shown_bytes(1000)
     ('64 MiB', '1000 bytes')

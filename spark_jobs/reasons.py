@@ -1,9 +1,9 @@
-"""Reasons of failures, in one readable line, with the place in the user's code that an error comes
-from; and its traceback without our own frames. Pure.
+"""Failure reasons in one readable line, with the line of the user's code that raised the error; and
+tracebacks without tiercel's frames. Pure.
 
-The user's code is all code outside tiercel and libraries: a bolt that calls ``json.loads`` has
-made its mistake in the line that calls it. Where the bolt itself is installed as a package, that
-package is the user's.
+The user's code is all code outside tiercel and libraries: an error in ``json.loads`` is reported at
+the bolt's line that calls it. If the bolt itself is an installed package, that package counts as
+the user's code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 
 from tiercel.acker.ledger import REASON_LENGTH
 
-# Characters of a traceback. Its last lines say most, its first lines where it began.
+# Characters of a traceback. The last lines say most, so the first ones get less room.
 LONGEST = 8_000
 _HEAD = 2_000
 
@@ -33,14 +33,15 @@ _STANDARD = tuple(
 def place_of(error: BaseException) -> str:
     """Return ``helpers.py:12``, the innermost line of the user's code that the error went through.
 
-    Empty if it went through none. A module of a package is named with it: ``shop/helpers.py:12``.
+    Empty if there is none. A module of a package is named with the package:
+    ``shop/helpers.py:12``.
     """
     frames = [each for each in _frames(error.__traceback__) if not _is_ours(each[0])]
     if not frames:
         return ""
     own = [each for each in frames if not _is_library(each[1])]
     if not own:
-        # The bolt itself is installed.
+        # The bolt itself is an installed package.
         home = frames[0][0].partition(".")[0]
         own = [each for each in frames if each[0].partition(".")[0] == home]
     module, file, line = own[-1]
@@ -53,7 +54,7 @@ def is_users(module: str, file: str) -> bool:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback of an error, its causes included, from the user's first line on.
+    """Return the traceback of an error and its causes, starting at the user's first line.
 
     The middle of a long traceback is left out.
     """
@@ -63,7 +64,7 @@ def user_traceback(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(type(error), error, first or error.__traceback__)
         text = "".join(lines).rstrip()
-    except Exception:  # noqa: BLE001 - a __str__ or a source of the user's
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         text = f"{type(error).__name__}: its traceback cannot be read"
     if len(text) <= LONGEST:
         return text
@@ -91,7 +92,7 @@ def _is_ours(module: str) -> bool:
 def _is_library(file: str) -> bool:
     if file.startswith("<"):
         return True
-    # Debian's packages lie within the standard library's folder as well.
+    # Debian installs packages inside the standard library's folder.
     return file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(Path(file).parts)
 
 
@@ -102,19 +103,18 @@ def _shown(file: str, module: str) -> str:
     return f"{path.parent.name}/{path.name}" if in_package else path.name
 
 
-# Exceptions that end a bolt's call and not the Spark task: also ``sys.exit`` in some library, which
-# is only an error here.
+# Exceptions that end a bolt's call but not the Spark task. A library's ``sys.exit`` is one of them.
 RAISED = (Exception, SystemExit, CancelledError)
 
 
 def reason_of(error: object) -> str:
     """``ValueError: the first line`` of an exception.
 
-    Of anything else its text's first line, which may be empty.
+    For anything else, the first line of its text, which may be empty.
     """
     try:
         text = one_line(str(error))
-    except RAISED:  # a __str__ of the user's
+    except RAISED:  # from a user's __str__
         text = "its message cannot be read"
     if not isinstance(error, BaseException):
         return text
@@ -123,8 +123,8 @@ def reason_of(error: object) -> str:
 
 
 def reason_at(error: BaseException, where: str = "") -> str:
-    """``flush: ValueError: the first line (helpers.py:12)``: the reason, with the line of the
-    user's code that it comes from where there is one, and the method if it was not ``execute``.
+    """``flush: ValueError: the first line (helpers.py:12)``: the reason, with the method unless it
+    is ``execute``, and the line of the user's code if there is one.
     """
     place = place_of(error)
     end = f" ({place})" if place else ""
@@ -132,18 +132,20 @@ def reason_at(error: BaseException, where: str = "") -> str:
 
 
 def reason_in(error: BaseException, where: str) -> str:
-    """``flush: ValueError: the first line``: the reason, with the method if it was not
+    """``flush: ValueError: the first line``: the reason, with the method unless it is
     ``execute``.
     """
     return f"{where}: {reason_of(error)}" if where else reason_of(error)
 
 
 def reason_given(reason: object) -> str:
-    """Return the reason that a bolt gives: of an exception that it has caught with its line."""
+    """Return the reason that a bolt gives; an exception that it has caught is shown with its
+    line.
+    """
     return reason_at(reason) if isinstance(reason, BaseException) else reason_of(reason)
 
 
 def one_line(text: str) -> str:
-    """The first line that is not empty, not too long."""
+    """The first line that is not empty, cut to ``REASON_LENGTH``."""
     lines = text.lstrip()[:REASON_LENGTH].splitlines()
     return lines[0].rstrip() if lines else ""

@@ -1,4 +1,4 @@
-"""Host and start of a process: one word that it leaves in Redis for monitors. Pure."""
+"""Host, pid and start time of a process, as one word in Redis that monitors read. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _WORD = re.compile(r"([A-Za-z0-9_.-]{1,100})/(\d{1,10})/(\d{1,11})", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whereabouts:
-    """One process."""
+    """Place and start time of one process."""
 
     # Name of its machine or container.
     host: str
     pid: int
-    # Aware, UTC, to the second: about when it started.
+    # Approximate start time: aware, UTC, to the second.
     since: datetime
 
     def packed(self) -> str:
-        """Return it as one word."""
+        """Encode this as one word."""
         host = _STRANGE.sub("_", self.host)[:_HOST_LENGTH] or "_"
         return f"{host}/{self.pid}/{int(self.since.timestamp())}"
 
@@ -35,7 +35,7 @@ def of_this_process() -> Whereabouts:
 
 
 def unpacked(word: str) -> Whereabouts | None:
-    """Return what ``packed`` has packed; None for anything else: an older or newer version's."""
+    """Decode a word from ``packed``; None for anything else, such as another version's word."""
     found = _WORD.fullmatch(word)
     if found is None:
         return None

@@ -1,11 +1,11 @@
 """The contracts of bolts, the built-in bolts, and their collectors, tuples and context.
 
 streams        the names of streams: the default one, the system's
-tuples         the tuple that a bolt is given, and settings that are one of its fields
-collecting     its collectors, with which it emits, acks and fails, and its context: the contracts
+tuples         the tuple that a bolt receives, and settings that are read from its fields
+collecting     the contracts of the collectors, which emit, ack and fail, and of the context
 bolt           the contracts of bolts without a state, of all kinds
 stateful_bolt  the bolt with a state
-verdicts       orders that go with a failure: never again, or not before a time
-queue_sink     the built-in bolt: into a RabbitMQ queue
-database_sink  the built-in bolt: into a table of a database
+verdicts       failures that say when to retry: never, or not before a time
+queue_sink     the built-in bolt that publishes to a RabbitMQ queue
+database_sink  the built-in bolt that writes to a database table
 """

@@ -1,6 +1,6 @@
-"""The contracts of the collectors: what a bolt emits, acks and fails with; and its context.
+"""The contracts of the collectors, with which a bolt emits, acks and fails; and its context.
 
-``execute`` and ``flush`` are handed a collector, ``prepare`` the context. ``emitting`` makes
+``execute`` and ``flush`` receive a collector, ``prepare`` the context. ``emitting`` implements the
 collectors.
 """
 
@@ -27,14 +27,14 @@ class _Collector(ABC):
 class BasicCollector(_Collector):
     """For ``BasicBolt``: anchors emissions to the tuple that is being executed.
 
-    For as long as ``execute`` runs: threads may use it that ``execute`` waits for. A bolt whose
-    threads go on is a ``Bolt``.
+    Valid while ``execute`` runs, also in threads that ``execute`` waits for. For threads that
+    outlive the call use a ``Bolt``.
     """
 
     @abstractmethod
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that it names, none for a shuffle:
-        there the next task that is free takes it.
+        """Emit a tuple; returns the ids of the receiving tasks: none for a shuffle, because the
+        next free task takes the tuple.
 
         Raises BadValuesError, UnknownStreamError.
         """
@@ -48,11 +48,11 @@ class BasicCollector(_Collector):
 
 
 class AsyncCollector(_Collector):
-    """For ``AsyncBolt``: anchors emissions to the tuple of the call. Each call has its own,
-    until it ends.
+    """For ``AsyncBolt``: anchors emissions to the tuple of the call. Each call has its own
+    collector, valid until the call ends.
 
-    Values are kept as they are when they are emitted. The tasks that receive them are chosen when
-    the step ends, so ``emit`` does not return them.
+    Values are fixed when they are emitted. The receiving tasks are chosen when the step ends, so
+    ``emit`` does not return them.
     """
 
     @abstractmethod
@@ -71,11 +71,11 @@ class AsyncCollector(_Collector):
 class OutputCollector(_Collector):
     """For ``Bolt``: anchors, acks and fails by hand.
 
-    Any thread may call it, at any time, for a tuple that is not done, also in a later step than the
-    tuple's own. Outside of ``execute`` and ``flush``, and in other threads than theirs, a call
-    takes effect with the next commit of the task, which follows soon. If the process dies before,
-    the tuple's message fails and is delivered again; a thread that outlives its task's copy of the
-    bolt gets a ForeignTupleError.
+    Any thread may call it at any time for a tuple that is not done, also in a later step than the
+    tuple's own. Outside ``execute`` and ``flush``, and in other threads, a call takes effect with
+    the task's next commit, which follows soon. If the process dies first, the tuple's message fails
+    and is delivered again; a thread that outlives its task's copy of the bolt gets a
+    ForeignTupleError.
     """
 
     @abstractmethod
@@ -85,11 +85,11 @@ class OutputCollector(_Collector):
         anchors: Tuple | Iterable[Tuple] = (),
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that it names: none to a thread, for
+        """Emit a tuple; returns the ids of the receiving tasks: none in another thread, because
         they are chosen at the commit.
 
         It joins the trees of its ``anchors``, one tuple or several: if it fails, the messages of
-        all of them do. Without anchors it belongs to no tree, and nothing is replayed if it is
+        all anchors fail. Without anchors it belongs to no tree, and nothing is replayed if it is
         lost. Raises BadValuesError, UnknownStreamError, AlreadyAckedError for an anchor that was
         acked or failed, ForeignTupleError.
         """
@@ -118,14 +118,12 @@ class OutputCollector(_Collector):
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         """Fail the tuple: the message at its root fails at once and is delivered again.
 
-        Raises AlreadyAckedError, ForeignTupleError.
-
-        Of the reason one line is kept.
+        The reason is cut to one line. Raises AlreadyAckedError, ForeignTupleError.
         """
 
     @abstractmethod
     def reset_timeout(self, tup: Tuple) -> None:
-        """Start the timeout of the tuple's messages again.
+        """Restart the timeout of the tuple's messages.
 
         Raises AlreadyAckedError, ForeignTupleError.
         """
@@ -144,16 +142,16 @@ class BatchCollector(_Collector):
         anchors: Tuple | Iterable[Tuple],
         stream: str = DEFAULT_STREAM,
     ) -> list[int]:
-        """Emit a tuple; returns the ids of the tasks that it names, none for a shuffle:
-        there the next task that is free takes it.
+        """Emit a tuple; returns the ids of the receiving tasks: none for a shuffle, because the
+        next free task takes the tuple.
 
-        ``anchors`` is the tuple of this batch that it was made of, or several: if it fails, the
-        messages of all of them do. ``()``: it is in no tree, and nothing is replayed if it is lost.
+        ``anchors`` is one or several tuples of this batch: if the emission fails, the messages of
+        all anchors fail. With ``()`` it is in no tree, and nothing is replayed if it is lost.
 
-        An emission stays behind when all its anchors fail, before or after it; one good anchor lets
-        it go, since that message counts on it. Raises BadValuesError, UnknownStreamError,
+        An emission is dropped if all its anchors fail, before or after it; with one good anchor it
+        is sent, because that message needs it. Raises BadValuesError, UnknownStreamError,
         DirectStreamError, ForeignTupleError for an anchor that is not in this batch,
-        AlreadyAckedError after the call has ended, and what a custom grouping raises.
+        AlreadyAckedError after the call has ended, and any error of a custom grouping.
         """
 
     @abstractmethod
@@ -170,9 +168,8 @@ class BatchCollector(_Collector):
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         """Fail one tuple of this batch: its message is delivered again. The others are acked.
 
-        One that failed before keeps its first reason, cut to one line. Raises
-        ForeignTupleError for a tuple that is not in this batch, AlreadyAckedError after the call
-        has ended.
+        A tuple that fails twice keeps its first reason, cut to one line. Raises ForeignTupleError
+        for a tuple that is not in this batch, AlreadyAckedError after the call has ended.
         """
 
 
@@ -217,17 +214,17 @@ class ArrowCollector(_Collector):
         of pandas or polars; its columns are the stream's, in any order. ``anchors`` is an array, a
         Series or a list as long as ``batch``:
 
-        * a row number each (filter: ``indices_nonzero(mask)``; explode:
+        * one row number per output row (filter: ``indices_nonzero(mask)``; explode:
           ``list_parent_indices(column)``);
-        * or a list of row numbers each (fold: what ``group_by(…).aggregate([("row",
-          "list")])`` returns);
+        * or a list of row numbers per output row (fold: the result of
+          ``group_by(…).aggregate([("row", "list")])``);
         * or ``None`` itself: the rows are in no tree, and nothing is replayed if they are lost.
 
-        Input rows that nothing is anchored to are acked like the others. An emission stays behind
-        when all its anchors fail, now or later in the step; one good anchor lets it go, since that
-        message counts on it, and the failed ones bring their part again. Raises BadValuesError,
+        Input rows without emissions are acked like the others. An emission is dropped if all its
+        anchors fail, now or later in the step; with one good anchor it is sent, because that
+        message needs it, and the failed rows emit their part again. Raises BadValuesError,
         BadAnchorsError, UnknownStreamError, DirectStreamError, AlreadyAckedError after the call
-        has ended, and what a custom grouping raises; then nothing was emitted.
+        has ended, and any error of a custom grouping; then nothing was emitted.
         """
 
     @abstractmethod
@@ -235,26 +232,24 @@ class ArrowCollector(_Collector):
         self, tasks: Any, batch: Any, anchors: Any, stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit on a direct stream, all rows to one task, or each to its own: ``tasks`` is an id, or
-        an array with one per row.
+        an array with one id per row.
 
-        Else as ``emit``. Raises DirectStreamError as well for a task that does not
-        receive the stream.
+        Otherwise like ``emit``. Also raises DirectStreamError for a task that does not receive the
+        stream.
         """
 
     @abstractmethod
     def fail(self, rows: Any, reason: BaseException | str = "") -> None:
         """Fail input rows by number, one or an array of them: their messages are delivered again.
 
-        The others are acked.
-
-        A row that failed before keeps its first reason, cut to one line. Raises
-        BadAnchorsError, AlreadyAckedError after the call has ended.
+        The other rows are acked. A row that fails twice keeps its first reason, cut to one line.
+        Raises BadAnchorsError, AlreadyAckedError after the call has ended.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyContext(TaskContext):
-    """Context that a bolt task is given.
+    """Context of a bolt task.
 
     * ``sources``: the component and the stream of each subscription.
     """

@@ -1,4 +1,4 @@
-"""The built-in sink for databases: each tuple becomes a row, once."""
+"""The built-in sink that writes each tuple as a database row, once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.database.writer import Writer
 
 _MODES = ("insert", "upsert")
-# Between two looks at a long write: the timeouts of its tuples are restarted.
+# Time between two restarts of the tuples' timeouts during a long write.
 _LOOK_S = 1.0
-# A write unanswered for this long is retried over another connection: this one may be half
-# open.
+# A write unanswered for this long is retried over a new connection: this one may be half-open.
 _SILENCE_S = 60.0
 _SHORTEST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
@@ -37,14 +36,13 @@ class DatabaseSink(Bolt):
 
     Guarantee: a tuple is acked after the commit of the transaction that has its row. With ``once``,
     the default, a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is written
-    once, however often its message is delivered, and also when a connection was lost in the middle
-    of a commit: its key is written in the same transaction, into the table
-    ``<table>_tiercel_keys``, which is made when it is missing. A tuple without a key is written
-    each time that it comes.
+    once, however often its message is delivered, even if a connection is lost during a commit: its
+    key is written in the same transaction, into the table ``<table>_tiercel_keys``, which is
+    created if it is missing. A tuple without a key is written at each delivery.
 
-    A row that the database refuses fails its tuple alone, with the database's words. While the
-    database is away this task waits, for ``patience_secs`` at most, and no other task does; the
-    timeouts of its tuples are reset meanwhile. After that the tuples fail.
+    A row that the database refuses fails only its own tuple, with the database's message. While the
+    database is unavailable only this task waits, for at most ``patience_secs``, and resets the
+    timeouts of its tuples. After that the tuples fail.
     """
 
     transient = frozenset({"_address", "_columns", "_held", "_url", "_writer"})
@@ -62,19 +60,19 @@ class DatabaseSink(Bolt):
         patience_secs: float = 600.0,
     ) -> None:
         """``url`` is SQLAlchemy's, such as ``postgresql://user:password@host/name``; None:
-        ``config["database_url"]``. ``fields`` are the fields that are written, by default all, into
-        the columns of their names; a mapping gives some other names.
+        ``config["database_url"]``. ``fields`` are the fields to write, by default all, into columns
+        of the same names; a mapping of fields to columns gives other names.
 
-        ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` does it instead: it
-        is called with the open transaction (a SQLAlchemy connection) and the tuples that were not
-        written before, must neither commit nor roll back (``begin_nested`` is there for that), and
-        may be called again with each half of them, if it raises. ``once_retention`` is how long
-        keys are remembered. Raises TopologyError.
+        ``mode`` is "insert" or "upsert", by the table's primary key. ``write`` replaces both: it is
+        called with the open transaction (a SQLAlchemy connection) and the tuples that were not
+        written before. It must neither commit nor roll back, but may use ``begin_nested``; if it
+        raises, it is called again with each half of the tuples. ``once_retention`` is how long keys
+        are remembered. Raises TopologyError.
         """
         _check(table, fields, patience_secs, once_retention)
         if mode not in _MODES or (write is not None and mode != "insert"):
             raise TopologyError(
-                f"DatabaseSink has the modes insert and upsert, or a function; not {mode!r:.50}"
+                f'DatabaseSink takes mode "insert" or "upsert", or a function; not {mode!r:.50}'
             )
         self._url = url
         self._table = table
@@ -94,13 +92,13 @@ class DatabaseSink(Bolt):
         return self._table
 
     def at(self, url: str) -> DatabaseSink:
-        """Return a copy of this sink with another database."""
+        """Return this sink with another database."""
         moved = copy.copy(self)
         moved._url = url  # noqa: SLF001 - one of its own kind
         return moved
 
     def columns_of(self, fields: Sequence[str]) -> dict[str, str]:
-        """Return the columns written for a stream with these fields, with their fields."""
+        """Return the columns to write for a stream with these fields, each with its field."""
         wanted = self._fields or fields
         named = wanted if isinstance(wanted, Mapping) else {field: field for field in wanted}
         return {column: field for field, column in named.items()}
@@ -114,16 +112,16 @@ class DatabaseSink(Bolt):
         return Row(key=lanes[:KEY_BYTES], said=said_by(lanes), values=values, item=tup)
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connects with its first tuple. Raises TopologyError for an invalid address."""
+        """Check the address; the first tuple connects. Raises TopologyError."""
         self._held = []
         url = self._url or config.get("database_url")
         if not url:
             raise TopologyError(
-                f"{context.component!r} writes into a database, and no address is given: name it "
+                f"{context.component!r} writes to a database, and no address is given: give it "
                 'in DatabaseSink(url, …), or set config={"database_url": …}'
             )
         self._address = str(url)
-        # The fields of a stream to columns and their fields.
+        # Fields of a stream to their ``columns_of``.
         self._columns: dict[Sequence[str], dict[str, str]] = {}
         self._writer: Writer | None = None
         # Sessions at the server of one that was given up.
@@ -145,7 +143,7 @@ class DatabaseSink(Bolt):
             return
         try:
             outcomes = self._written(rows, held, collector)
-        except Exception as error:  # noqa: BLE001 - a table that is not as it should be, or a user's function
+        except Exception as error:  # noqa: BLE001 - a wrong table, or a user's function
             collector.report_error(error)
             for tup in held:
                 collector.fail(tup, error)
@@ -169,7 +167,7 @@ class DatabaseSink(Bolt):
     def _doubt(
         self, held: Sequence[Tuple], outcomes: Sequence[Outcome], collector: OutputCollector
     ) -> None:
-        """Warn about messages that are older than the memory."""
+        """Warn about messages that are older than the remembered keys."""
         oldest = time.time() - self.once_retention.total_seconds()
         old = sum(
             0 < said_by(tup.lanes).since < oldest
@@ -185,7 +183,7 @@ class DatabaseSink(Bolt):
     def _written(
         self, rows: Sequence[Row], held: Sequence[Tuple], collector: OutputCollector
     ) -> list[Outcome]:
-        """Write; return the fate of each row. Waits for a database that is away."""
+        """Write; return the outcome of each row. Waits while the database is unavailable."""
         until = time.monotonic() + self._patience_s
         wait_s = _SHORTEST_WAIT_S
         said = False
@@ -195,7 +193,7 @@ class DatabaseSink(Bolt):
             except DatabaseAwayError as error:
                 if time.monotonic() + wait_s > until:
                     raise DatabaseAwayError(
-                        f"the database was away for {self._patience_s:.0f} s: {error}"
+                        f"the database was unavailable for {self._patience_s:.0f} s: {error}"
                     ) from error
                 if not said:
                     collector.report_error(f"waiting for the database: {reason_of(error)}")
@@ -207,16 +205,14 @@ class DatabaseSink(Bolt):
     def _in_time(
         self, rows: Sequence[Row], until: float, held: Sequence[Tuple], collector: OutputCollector
     ) -> list[Outcome]:
-        """Write in another thread: this one could not reset timeouts while it waits for a server
-        that stands.
-        """
+        """Write in another thread, because this one must reset timeouts while the server hangs."""
         if self._writer is None:
             self._writer = writer_at(self._address, self._settings(), self._left)
         began = time.monotonic()
         writing = _begun(partial(self._writer.write, rows))
         while not wait([writing], _LOOK_S).done:
             if time.monotonic() > min(until, began + _SILENCE_S):
-                # It may still commit; the keys then say so.
+                # It may still commit; then the next attempt finds the keys.
                 self._left = self._writer.abandon()
                 self._writer = None
                 raise DatabaseAwayError("it does not answer")
@@ -245,7 +241,7 @@ def _check(table: str, fields: object, patience_secs: float, once_retention: obj
         raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
     if not patience_secs > 0:
         raise TopologyError(
-            f"DatabaseSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+            f"DatabaseSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
         )
     if not isinstance(once_retention, timedelta):
         raise TopologyError(
@@ -259,13 +255,13 @@ def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:
 
 
 def _begun(call: Callable[[], list[Outcome]]) -> Future[list[Outcome]]:
-    """Begin a call in a thread that keeps no process alive."""
+    """Start a call in a daemon thread."""
     future: Future[list[Outcome]] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - told to the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             future.set_exception(error)
 
     threading.Thread(target=run, name="database", daemon=True).start()
@@ -273,9 +269,10 @@ def _begun(call: Callable[[], list[Outcome]]) -> Future[list[Outcome]]:
 
 
 def writer_at(url: str, settings: WriterSettings, left: Sequence[int] = ()) -> Writer:
-    """Return a writer, which connects when it writes, and ends what others ``left`` then.
+    """Return a writer, which connects when it writes and then ends the sessions that others
+    ``left``.
 
-    Raises TopologyError as ``engine_of`` does, and where SQLAlchemy is missing.
+    Raises TopologyError as ``engine_of`` does, and if SQLAlchemy is missing.
     """
     try:
         from tiercel.spark_jobs.database.engine import engine_of  # noqa: PLC0415 - an extra

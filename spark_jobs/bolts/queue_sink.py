@@ -1,7 +1,7 @@
-"""The built-in sink: each tuple becomes a message, in a RabbitMQ queue or for an exchange.
+"""The built-in sink that publishes each tuple as a message, to a RabbitMQ queue or an exchange.
 
-The envelope of a message says where it goes, and has its properties; each setting may be a
-``field`` of the tuple.
+The envelope of a message has its destination and properties; each setting may be a ``field`` of the
+tuple.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiercel.spark_jobs.bolts.tuples import FromField, Tuple, fields_of, value_o
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
 
-# AMQP has 255, and the dead-letter queue needs five of them.
+# AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
 _QUEUE_BYTES = 250
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
@@ -30,7 +30,7 @@ _KEY = "routing key"
 
 
 class SinkProperties(TypedDict, total=False):
-    """Properties that a message may be given, each a constant or a ``field``."""
+    """Optional properties of a message, each a constant or a ``field``."""
 
     headers: Any
     message_id: Any
@@ -47,7 +47,7 @@ class SinkProperties(TypedDict, total=False):
 
 
 class Envelope:
-    """Addresses messages as it was told: to a queue, or to an exchange with a routing key."""
+    """Addresses messages to a queue, or to an exchange with a routing key."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Envelope:
         persistent: bool,
         properties: Mapping[str, Any],
     ) -> None:
-        """Each is a constant or a ``field``; raises TopologyError for what no message can have."""
+        """Each setting is a constant or a ``field``; raises TopologyError for an invalid one."""
         _check_place(queue, exchange, routing_key)
         self.queue = queue
         self.exchange = exchange
@@ -69,17 +69,17 @@ class Envelope:
             made = write_properties(fixed, persistent=persistent)
         except BadPropertyError as error:
             raise TopologyError(f"QueueSink: {error}") from error
-        # As they are written.
+        # Constants, in the form in which they are sent.
         self._fixed = {name: getattr(made, name) for name in fixed}
         self._varying = {
             name: value_of(value) for name, value in properties.items() if name not in fixed
         }
         settings = {"queue": queue, "exchange": exchange, "key": routing_key, **properties}
-        # The fields that it takes, which are no part of a body of all fields.
+        # The fields that it uses, which are left out of a body of all fields.
         self.fields = frozenset(fields_of(settings))
 
     def around(self, tup: Tuple, body: bytes) -> OutgoingMessage:
-        """Return the tuple's message; raises ValueError or KeyError for a tuple that has none."""
+        """Return the tuple's message; raises ValueError or KeyError if the tuple is unfit."""
         exchange, routing_key = self._place(tup)
         values = {name: value(tup) for name, value in self._varying.items()}
         properties = write_properties(values, persistent=self._persistent)
@@ -87,7 +87,7 @@ class Envelope:
             setattr(properties, name, value)
         key = tup.key
         if key is not None and properties.message_id is None:
-            # The same each time that the tuple comes, so that who receives it can tell.
+            # The same at each delivery of the tuple, so that receivers recognise a repeat.
             properties.message_id = key.hex()
         return OutgoingMessage(
             body=body, exchange=exchange, routing_key=routing_key, properties=properties
@@ -136,7 +136,7 @@ def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
             )
 
 
-# An exchange and nothing, or nothing and a queue.
+# An exchange and "", or "" and a queue.
 Place = tuple[str, str]
 
 
@@ -144,22 +144,24 @@ class QueueSink(Bolt):
     """Publishes persistent messages with publisher confirms and ``mandatory``; emits nothing.
 
     A message goes to ``queue``, or to ``exchange`` with the ``routing_key``. Its body is ``body``
-    as it is, a string or bytes, or else a JSON object of ``fields``, by default of all that are not
-    used otherwise. Its properties are headers (a mapping), message_id, correlation_id, reply_to,
-    content_type, content_encoding, type, app_id and user_id (texts), priority (0 to 255),
-    expiration (a timedelta, or milliseconds) and timestamp (a datetime). Each of all these is
-    either a constant or ``field("name")``, the value of that field; null: the message has none.
+    unchanged, a string or bytes, or else a JSON object of ``fields``, by default of all fields that
+    no other setting uses. Its properties are headers (a mapping), message_id, correlation_id,
+    reply_to, content_type, content_encoding, type, app_id and user_id (texts), priority (0 to 255),
+    expiration (a timedelta, or milliseconds) and timestamp (a datetime). Each setting is either a
+    constant or ``field("name")``, the value of that field; with null, the message has no such
+    property.
 
-    If you set no message_id, a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``)
-    gives its message that: 32 hexadecimal digits, the same whenever it is published. So the next
-    topology knows it again: ``QueueSpout(…, identity="message_id")``.
+    Without a message_id of yours, the key of the tuple (``tup.key``, see
+    ``QueueSpout(identity=…)``), if it has one, is the message_id: 32 hexadecimal digits, the same
+    at each publication. So the next topology recognises the message:
+    ``QueueSpout(…, identity="message_id")``.
 
-    Guarantee: a tuple is acked only after the broker confirmed its message. It fails, with the
-    reason, when the message was returned (no such queue, or an exchange that leads it to none) or
-    refused (queue full, message too large), or if the broker did not answer for ``patience_secs``.
-    So a message is in its queue at least once: a published message may come again when another part
-    of its tree fails. One tuple's failure does not concern its neighbours. The messages of a step
-    go out together, in order.
+    Guarantee: a tuple is acked only after the broker has confirmed its message. It fails, with the
+    reason, when the message is returned (no such queue, or an exchange that routes it to no queue)
+    or refused (queue full, message too large), or if the broker does not answer for
+    ``patience_secs``. So a message is in its queue at least once: it may be published again when
+    another part of its tree fails. One tuple's failure does not affect the others. The messages of
+    a step are published together, in order.
     """
 
     transient = frozenset({"_amqp_url", "_known"})
@@ -177,8 +179,8 @@ class QueueSink(Bolt):
         patience_secs: float = 15.0,
         **properties: Unpack[SinkProperties],
     ) -> None:
-        """``declare``: a queue that is missing is made, as a ``QueueSpout`` would make it, with
-        its dead letters; an exchange must be there. Raises TopologyError.
+        """With ``declare`` a missing queue is declared as a ``QueueSpout`` would declare it, with
+        its dead-letter queue; an exchange must exist. Raises TopologyError.
         """
         _check_properties(properties)
         self._envelope = Envelope(
@@ -191,7 +193,7 @@ class QueueSink(Bolt):
         _check_body(body, fields)
         if not patience_secs > 0:
             raise TopologyError(
-                f"QueueSink needs a patience_secs of more than 0, not {patience_secs!r:.50}"
+                f"QueueSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
             )
         self._body = None if body is None else value_of(body)
         self._fields = tuple(fields)
@@ -200,15 +202,15 @@ class QueueSink(Bolt):
         self._patience = timedelta(seconds=patience_secs)
         self._amqp_url = ""
         self._publisher: Publisher | None = None
-        # Queues that were made, and exchanges that exist.
+        # Queues and exchanges that are known to exist.
         self._known: set[Place] = set()
         self._held: list[tuple[Tuple, OutgoingMessage]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connects in the background, to ``config["amqp_url"]``: the topology's broker, or one of
-        the sink's own settings.
+        """Connect in the background, to ``config["amqp_url"]``: the topology's broker, or the one
+        in the sink's own settings.
 
-        Raises TopologyError without an address, AddressError for one that is none.
+        Raises TopologyError without an address, AddressError for an invalid one.
         """
         self._amqp_url = config.get("amqp_url") or ""
         if not self._amqp_url:
@@ -216,7 +218,7 @@ class QueueSink(Bolt):
         self._publisher = Publisher(self._amqp_url, self._patience)
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
-        """Keep it until ``flush``; a tuple that is no message fails here.
+        """Keep the tuple until ``flush``; a tuple that makes no valid message fails here.
 
         A tick publishes nothing.
         """
@@ -237,7 +239,7 @@ class QueueSink(Bolt):
             if error is None:
                 collector.ack(tup)
                 continue
-            # If the queue was deleted, the next step makes it again.
+            # If the queue was deleted, the next step declares it again.
             self._known.discard(_place_of(message))
             reason = reason_of(error)
             if reason not in reported:
@@ -247,16 +249,16 @@ class QueueSink(Bolt):
 
     @property
     def queue(self) -> Any:
-        """The name of its queue or a ``field``; None: it publishes to an exchange."""
+        """The queue's name or a ``field``; None: the sink publishes to an exchange."""
         return self._envelope.queue
 
     @property
     def exchange(self) -> Any:
-        """The name of its exchange or a ``field``; None: it publishes to a queue."""
+        """The exchange's name or a ``field``; None: the sink publishes to a queue."""
         return self._envelope.exchange
 
     def take_held(self) -> list[tuple[Tuple, OutgoingMessage]]:
-        """Take what ``execute`` has kept since the last call: each tuple, and its message."""
+        """Take the tuples, with their messages, that ``execute`` has kept since the last call."""
         held = self._held
         self._held = []
         return held
@@ -273,7 +275,7 @@ class QueueSink(Bolt):
         return json_body((name, tup[name]) for name in names)
 
     def _publish(self, messages: list[OutgoingMessage]) -> list[QueuesError | None]:
-        """The fate of each, in order."""
+        """Publish the messages; returns each one's error, or None, in order."""
         if self._publisher is None:
             raise TopologyError("QueueSink was not prepared")
         places = [_place_of(message) for message in messages]
@@ -290,10 +292,10 @@ class QueueSink(Bolt):
         return [refused[place] if place in refused else next(fates) for place in places]
 
     def _look_after(self, places: set[Place]) -> dict[Place, QueuesError]:
-        """Make the queues that are not known to be there, and look for the exchanges: publishing to
-        one that is missing ends the channel with all that is on its way.
+        """Declare queues that are not known to exist, and check exchanges: publishing to a missing
+        one closes the channel, and with it all publications on their way.
 
-        Returns why not, for the ones that are not there.
+        Returns an error for each place that does not exist.
         """
         refused: dict[Place, QueuesError] = {}
         away: BrokerUnavailableError | None = None
@@ -301,7 +303,7 @@ class QueueSink(Bolt):
             exchange, queue = place
             try:
                 if away is not None:
-                    # The broker was waited for already: do not wait again.
+                    # The full wait for the broker is over: do not wait again.
                     raise away
                 if exchange:
                     find_exchange(self._amqp_url, exchange, self._patience)
@@ -327,7 +329,7 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
         if name not in WRITTEN:
             known = ", ".join(WRITTEN)
             raise TopologyError(
-                f"QueueSink has no setting {name!r}, and a message no such property; its "
+                f"{name!r} is neither a setting of QueueSink nor a property of a message; the "
                 f"properties are {known}"
             )
 

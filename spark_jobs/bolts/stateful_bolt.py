@@ -1,4 +1,4 @@
-"""The bolt with a state that outlives it."""
+"""The bolt whose state outlives it."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from tiercel.spark_jobs.state.key_value import KeyValueState
 
 
 class StatefulBolt(BasicBolt):
-    """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, what
-    was seen before.
+    """A ``BasicBolt`` with a map in Redis, ``self.state``: counts, latest values, keys seen
+    before.
 
-    Guarantee: what ``execute`` and ``flush`` write leaves in bulk after ``flush`` and before any
-    ack of the step, and counts once however often the step is repeated. The writes of a tuple whose
-    ``execute`` raises are forgotten; if ``flush`` raises, all of the step are. A *message* that is
-    delivered again, because something else in its tree failed, is a new tuple and counts again: at
-    least once, as Storm's, unless ``once`` is set.
+    Guarantee: the writes of ``execute`` and ``flush`` are sent in bulk after ``flush`` and before
+    any ack of the step, and take effect once however often the step is repeated. If ``execute``
+    raises, its tuple's writes are dropped; if ``flush`` raises, all writes of the step are. A
+    *message* that is delivered again, because another part of its tree failed, is a new tuple and
+    is applied again: at least once, as in Storm, unless ``once`` is set.
 
     With ``once = True`` a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is
     applied to the state once, however often its message is delivered: ``execute`` is not called for
-    it again, and the bolts that follow get its first emissions. Applied tuples are remembered, in
-    the state's commits, for ``once_retention`` at least (a day), while the topology runs. It takes
-    52 bytes per tuple, and the bytes beyond twelve of what the tuple emitted. This is about the
-    state and emissions, not about attributes and calls to other services. A tuple without a
-    key changes the state each time, and is counted.
+    it again, and downstream bolts receive its first emissions. Applied tuples are remembered, in
+    the state's commits, for at least ``once_retention`` (a day) of the topology's running time.
+    Each takes 52 bytes, plus the tuple's emissions beyond their first twelve bytes. This covers the
+    state and emissions, not attributes or calls to other services. A tuple without a key changes
+    the state each time, and is counted.
 
-    The state belongs to the component and not to its tasks: changed parallelism finds it again. It
-    is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on the
-    key, so that one task has it; see ``KeyValueState``.
+    The state belongs to the component, not to its tasks, and so survives a change of parallelism.
+    It is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on
+    the key, so that one task has all tuples of a key; see ``KeyValueState``.
     """
 
     once: bool = False
     once_retention: timedelta = timedelta(days=1)
-    # Set for each step, and gone after it; use it in ``execute`` and ``flush``.
+    # Set for each step; use it only in ``execute`` and ``flush``.
     state: KeyValueState = KeyValueState()
-    # Set by the framework: the fields that each (component, stream) is grouped by.
+    # Set by tiercel: the fields that each (component, stream) is grouped by.
     key_fields: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({})
 
     def state_keys(self, tup: Tuple) -> Iterable[Any]:
         """The keys that ``execute`` will use for this tuple, read in bulk beforehand.
 
-        Others are read one by one when used.
-
-        By default what the tuple was grouped by: the value of the one field, or the tuple of the
-        values of several. Not called for ticks.
+        Other keys are read one by one when they are used. By default the key that the tuple was
+        grouped by: the value of the field, or a tuple of the values of several fields. Not called
+        for ticks.
         """
         fields = self.key_fields.get((tup.source_component, tup.source_stream), ())
         if not fields:

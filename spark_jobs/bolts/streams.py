@@ -1,4 +1,4 @@
-"""The names of streams: the default one, and what the system itself emits.
+"""The names of streams: the default one, and the system's own.
 
 User ids never begin with two underscores.
 """

@@ -1,4 +1,4 @@
-"""The tuple that a bolt is given, and ``field``: a setting that each tuple answers with a field."""
+"""The tuple that a bolt receives, and ``field``, a setting that is read from each tuple."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tuple:
         "values",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 - for map: there are so many
+    def __init__(  # noqa: PLR0913, PLR0917 - positional for map, which makes many tuples
         self,
         values: Sequence[Any],
         origin: Origin,
@@ -62,21 +62,21 @@ class Tuple:
     ) -> None:
         self.values = values
         self.origin = origin
-        # Its number in the input of the step: the collector's business.
+        # Its number in the input of the step, for the collector.
         self.row = row
-        # A well-mixed number of its identity, the same in each attempt at the task if the
-        # tuple is tracked.
+        # A well-mixed number derived from its identity; if the tuple is tracked, the same in each
+        # attempt at the task.
         self.seed = seed
-        # That of the step which has it: ``emitting.record.Record``.
+        # The record of the step that has it: ``emitting.record.Record``.
         self.record = record
-        # The key, and what ``acker.ids.said_by`` tells of the message.
+        # The key, and the message's digests by ``acker.ids.said_by``.
         self.lanes = lanes
         # Emissions anchored to it so far.
         self.emitted = 0
         self.state = OPEN
-        # Start of the ``execute`` of a bolt that may hold it, in nanoseconds since the epoch.
+        # Start of its ``execute``, in nanoseconds since the epoch, if the bolt may hold tuples.
         self.began_ns = 0
-        # Time from the beginning of its ``execute`` to its ack, where the bolt acks by hand.
+        # Time from the start of its ``execute`` to its ack, if the bolt acks by hand.
         self.process_ns = 0
 
     def __getitem__(self, key: str | int) -> Any:
@@ -114,11 +114,11 @@ class Tuple:
 
     @property
     def key(self) -> bytes | None:
-        """16 bytes: the same at each delivery of the message, also after a restart and for a dead
-        letter that was put back, and no other tuple's.
+        """A unique key of 16 bytes, the same at each delivery of the message, also after a restart
+        and for a dead letter that was put back.
 
-        None if the message has no identity, see ``QueueSpout(identity=…)``, or if it was emitted
-        in no tree, or anchored to a tuple that has none.
+        None if the message has no identity, see ``QueueSpout(identity=…)``, or if the tuple was
+        emitted outside any tree or anchored to a tuple without a key.
         """
         return None if self.lanes is None else self.lanes[:KEY_BYTES]
 
@@ -126,7 +126,7 @@ class Tuple:
     def is_tick(self) -> bool:
         """True for a tick, sent every ``tick_tuple_freq_secs``.
 
-        It is in no tree: to ack or fail it does nothing.
+        It is in no tree: acking or failing it does nothing.
         """
         return self.origin.component == SYSTEM and self.origin.stream == TICK
 
@@ -140,8 +140,8 @@ class Tuple:
 def tuples_of(
     chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None
 ) -> list[Tuple]:
-    """Return the tuples of a chunk, whose rows begin with ``first`` in a step whose rows
-    have these seeds.
+    """Return the tuples of a chunk. Their row numbers begin with ``first``; ``seeds`` are those of
+    all rows of the step.
     """
     route = chunk.route
     origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
@@ -162,7 +162,7 @@ class FromField:
     """A field of the tuple, in place of a constant: made by ``field``."""
 
     name: str
-    # In place of a null.
+    # Replaces a null.
     default: Any = None
 
     def of(self, tup: Tuple) -> Any:
@@ -187,7 +187,7 @@ class _FromFields:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """The same for each tuple."""
+    """The same value for each tuple."""
 
     value: Any
 
@@ -208,7 +208,7 @@ def field(name: str, default: Any = None) -> Any:
 
 def value_of(setting: Any) -> Callable[[Tuple], Any]:
     """Return a function from a tuple to the value of a setting: a constant, a ``field``, or a
-    mapping that may have some among its values, whose nulls are then left out.
+    mapping that may have fields among its values; entries whose field is null are left out.
     """
     if isinstance(setting, FromField):
         return setting.of
@@ -218,7 +218,7 @@ def value_of(setting: Any) -> Callable[[Tuple], Any]:
 
 
 def fields_of(setting: Any) -> Iterator[str]:
-    """The names of the fields that a setting takes."""
+    """The names of the fields that a setting uses."""
     if isinstance(setting, FromField):
         yield setting.name
     elif isinstance(setting, Mapping):

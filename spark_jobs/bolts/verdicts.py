@@ -1,8 +1,8 @@
-"""The orders that a bolt may give with a failure: never again (``Reject``), or not before a time
+"""Verdicts that a bolt may give with a failure: never retry (``Reject``), or retry after a time
 (``RetryLater``).
 
-Both travel in one way: an order that is raised, or given to ``fail``, is kept in the step's record,
-goes to the ledger with the failure of the tuple, and to the spout with that of the message.
+A verdict that is raised or passed to ``fail`` is kept in the step's record, goes to the ledger with
+the tuple's failure, and to the spout with the message's failure.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tiercel.spark_jobs.reasons import reason_given
 class Reject(Exception):  # noqa: N818 - reads as an order: raise Reject("the customer is unknown")
     """Raised by a bolt: its tuple can never be processed, and retrying does not help.
 
-    The message at the tuple's root (or those at all its roots) fails, with this as its reason, and
-    goes to the dead-letter queue at once, after its first delivery.
+    The message at each root of the tuple fails with this reason and is dead-lettered at once, after
+    its first delivery.
 
     It can also be passed as a reason: ``collector.fail(tup, Reject("…"))``. An ``ArrowBolt``, or a
     ``BatchBolt`` with ``on_error = "split"``, that raises it is called again with halves, down to
-    the tuple that it is for. Raised by ``flush`` or ``prepare``, which have no tuple, or by any
-    other ``BatchBolt``, it is an exception like any other: use ``collector.fail`` there.
+    the single tuple. In ``flush`` and ``prepare``, which have no tuple, and in any other
+    ``BatchBolt``, it is an ordinary exception: use ``collector.fail`` there.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -36,16 +36,16 @@ LONGEST_S = 30 * 24 * 3600.0
 class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater(60, "the API is busy")
     """Raised by a bolt: its tuple cannot be processed now; retry it after ``seconds``.
 
-    The message at the tuple's root fails, with this as its reason, and is delivered again after
-    that time and not before; meanwhile it lies at the broker, and neither a worker nor a bolt holds
-    it. ``blame=False`` says that it is not the message's fault: the failure does not count towards
-    the delivery limit of its queue, and the message may come back in this way for ever.
+    The message at the tuple's root fails with this reason and is delivered again after that time,
+    not before; meanwhile it waits at the broker, not in a worker. With ``blame=False`` the message
+    is not at fault: the failure does not count towards the delivery limit of its queue, and the
+    message may be retried forever.
 
     It can also be passed as a reason: ``collector.fail(tup, RetryLater(60))``. Raised by an
-    ``ArrowBolt`` or a ``BatchBolt`` it is for the whole batch, by ``flush`` for all input of the
-    step.
+    ``ArrowBolt`` or a ``BatchBolt`` it applies to the whole batch, raised by ``flush`` to all input
+    of the step.
 
-    Raises ValueError for seconds that are no number from 0 to 30 days.
+    Raises ValueError for seconds that are not a number from 0 to 30 days.
     """
 
     def __init__(self, seconds: float, reason: str = "", *, blame: bool = True) -> None:
@@ -73,15 +73,15 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
 
 
 Verdict = Reject | RetryLater
-# The reason for a failure, and its order.
+# The reason for a failure, and its verdict.
 Failing = tuple[str, Verdict | None]
 
 
 def verdict_of(error: object, where: str = "") -> Verdict | None:
-    """Return the exception or reason, if it is an order of the bolt's.
+    """Return the exception or reason if it is a verdict.
 
-    ``where`` is the method that raised it, if that was not ``execute``: ``flush`` has no tuple to
-    reject, and ``prepare`` no tuple at all.
+    ``where`` is the method that raised it unless that is ``execute``: ``flush`` has no single tuple
+    to reject, and ``prepare`` has no tuple at all.
     """
     if isinstance(error, RetryLater):
         return None if where == "prepare" else error
@@ -89,6 +89,6 @@ def verdict_of(error: object, where: str = "") -> Verdict | None:
 
 
 def failing_for(reason: BaseException | str) -> Failing:
-    """Return the failure of a tuple that the bolt fails with this reason, which may be empty."""
+    """Return the failure of a tuple that the bolt fails for this reason, which may be empty."""
     text = reason_given(reason) if reason else ""
     return text or "failed by the bolt", verdict_of(reason)

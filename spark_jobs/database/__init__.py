@@ -1,6 +1,6 @@
-"""Rows into a database, each once: SQLAlchemy is here and nowhere else.
+"""Writes rows into a database, each exactly once. Only this folder imports SQLAlchemy.
 
-rows    the rows to write, and the outcome of each row
-engine  connections, and the meaning of errors
-writer  the transaction of one step, in the SQL dialect of each database
+rows    the rows to write, and the outcome of each
+engine  connections, and whether an error is the database's or a row's
+writer  the transaction of one step, and its statements in each SQL dialect
 """

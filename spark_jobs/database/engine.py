@@ -13,26 +13,26 @@ from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.logs.formatters import redact
 
 _CONNECT_S = 10
-# Lock timeout of a transaction. When it ends, the sink logs why it waits.
+# How long a transaction waits for another one. After that the sink reports the wait.
 _LOCK_S = 10
-# A client that died in a transaction holds its keys no longer than this. Its host may have died as
-# well, which TCP keepalives of the server find out.
+# How long a client that died in a transaction holds its keys. Its host may have died too, so an
+# idle server probes the connection.
 _IDLE_S = 60
 _ASKED_S = 20
 _UNHEARD_MS = 30_000
 NAME = "tiercel"
-# PostgreSQL: transient errors. Serialization failures, deadlocks, lock timeouts, a server that
-# starts or stops, has no memory or disk space, cannot read its disk or is read-only (the primary
+# PostgreSQL: transient errors. Serialization failures and deadlocks, locks that are not available,
+# a server that starts, stops, has no room, cannot read its disk or may not write (the primary
 # before a failover), a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
-# PostgreSQL: a table, a column or a right is missing.
+# PostgreSQL: a table, column or privilege is missing.
 _LACKING = ("42P01", "42703", "42501", "3F000")
-# SQLite has no error codes for these.
+# The same for SQLite, which has no codes for these errors.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
-# Name of our connection pools in SQLAlchemy's log; pools of users keep their own names.
+# The name of our pools in SQLAlchemy's log. Users' pools keep their names.
 _POOLS = "tiercel"
 _UNREADABLE = (
-    "no address of a database: write postgresql://user:password@host:5432/database, with the "
+    "not a database address: write postgresql://user:password@host:5432/database, with the "
     "password percent-encoded ('@' is %40)"
 )
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -62,22 +62,22 @@ def engine_of(url: str) -> Engine:
         if kind == "sqlite":
             return _sqlite(parsed)
     except ArgumentError as error:
-        raise TopologyError(f"no address of a database: {redact(str(error))}") from error
+        raise TopologyError(f"not a database address: {redact(str(error))}") from error
     except ModuleNotFoundError as error:
         raise TopologyError(
             f"the driver {error.name!r} is not installed: pip install 'tiercel[sql]'"
         ) from error
     raise TopologyError(
-        f"DatabaseSink knows PostgreSQL and SQLite, not {kind!r}: write to others in a bolt of "
-        "your own, and keep tup.key beside the rows"
+        f"DatabaseSink supports PostgreSQL and SQLite, not {kind!r}: write to other databases in a "
+        "bolt of your own, and store tup.key with the rows"
     )
 
 
 def _parsed(url: str) -> URL:
-    """Parse the address. Errors do not quote it: the invalid part may belong to the password."""
+    """Parse the address. Errors do not show the invalid part: it may belong to the password."""
     try:
         parsed = make_url(url)
-    except ValueError:  # the port is no number
+    except ValueError:  # an invalid port
         raise TopologyError(_UNREADABLE) from None
     if "@" in (parsed.host or ""):
         raise TopologyError(_UNREADABLE)
@@ -85,15 +85,14 @@ def _parsed(url: str) -> URL:
 
 
 def passes(error: DBAPIError) -> bool:
-    """Return True for an error that no row caused: the database is unreachable or busy."""
+    """Return True for an error that no row caused: the database is unavailable or busy."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_PASSING)
-    # SQLite raises OperationalError if it is locked, or its disk is full or gone, but also for a
-    # statement that it cannot parse and for a value that a function in a check or trigger refuses:
-    # the last two have the generic code SQLITE_ERROR.
+    # SQLite: locked, or its disk is full or gone. An invalid statement, or a value that a function
+    # in a check or trigger rejects, is an OperationalError too, with the generic error code.
     return (
         isinstance(error, OperationalError)
         and not lacks(error)
@@ -102,7 +101,7 @@ def passes(error: DBAPIError) -> bool:
 
 
 def lacks(error: DBAPIError) -> bool:
-    """Return True if a table or column is missing, or we may not write to it: no row can pass."""
+    """Return True for an error that all rows share: a table is changed or not writable."""
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_LACKING)
@@ -118,10 +117,10 @@ def words_of(error: DBAPIError) -> str:
 
 
 def _quiet(engine: Engine) -> Engine:
-    """Log no traceback for a connection that ends within a transaction.
+    """Log no traceback for a connection that is lost during a transaction.
 
-    The pool's rollback fails, and the pool closes the connection; the call that used it raises, and
-    its caller logs the error.
+    The pool's rollback then fails, and the pool closes the connection; the call that used the
+    connection raises, and its caller explains the error.
     """
     pool = type(engine.pool)
     logging.getLogger(f"{pool.__module__}.{pool.__name__}.{_POOLS}").addFilter(_is_no_reset)
@@ -152,7 +151,8 @@ def _postgresql_settings() -> dict[str, Any]:
 def _sqlite(url: Any) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _LOCK_S})
 
-    # Python's sqlite3 begins transactions implicitly, but not before a savepoint: we begin them.
+    # Python's sqlite3 begins transactions implicitly, and not before a savepoint. So begin them
+    # explicitly.
     @event.listens_for(engine, "connect")
     def plain(connection: Any, _record: Any) -> None:
         connection.isolation_level = None

@@ -1,4 +1,4 @@
-"""Rows to write, and the outcome of each row."""
+"""Rows to write, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from tiercel.acker.ids import Said
 
-# A user's function that writes some rows in the open transaction (a SQLAlchemy connection).
+# A user's function, which writes some rows in the open SQLAlchemy transaction.
 Write = Callable[[Any, Sequence[Any]], None]
 
 
 class DatabaseAwayError(Exception):
-    """The database does not answer, or another transaction blocks this one: try again."""
+    """The database does not answer, or another transaction holds a lock: try again."""
 
 
 class TransactionEndedError(Exception):
-    """A user's function has committed or rolled back: what was written is not known."""
+    """A user's function has committed or rolled back: the writes may be lost."""
 
 
 class Fate(Enum):
@@ -27,7 +27,7 @@ class Fate(Enum):
     WRITTEN = "written"
     # The row was written before, by another delivery of its message.
     REPEATED = "repeated"
-    # Another message with other content has the same key.
+    # Another message, with other content, was written with the same key.
     OTHER_MESSAGE = "other message"
     # The database refuses the row.
     REFUSED = "refused"
@@ -35,14 +35,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterSettings:
-    """Settings of a writer."""
+    """Table of a writer, and how it writes."""
 
     table: str
-    # Update rows that exist already.
+    # Update existing rows.
     upsert: bool
-    # Replaces inserting and updating; None: the writer inserts and updates.
+    # The user's function that writes; None: the writer inserts and updates.
     write: Write | None
-    # How long keys are kept; None: rows are written without looking at keys.
+    # None: keys are ignored.
     retention_s: int | None
 
 
@@ -52,17 +52,17 @@ class Row:
 
     # 16 bytes; None: the row is written at each delivery.
     key: bytes | None
-    # Content of its message, to detect another message with the same key.
+    # The message's digests, which tell it from another message with the same key.
     said: Said
     # Column to value.
     values: Mapping[str, Any]
-    # Passed to a user's function as it is.
+    # An object of the caller's, passed to the user's function.
     item: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Fate of one row, and the database's message if it refused the row."""
+    """Fate of one row, with the database's message as the reason."""
 
     fate: Fate
     reason: str = ""
@@ -72,6 +72,6 @@ WRITTEN = Outcome(Fate.WRITTEN)
 REPEATED = Outcome(Fate.REPEATED)
 OTHER_MESSAGE = Outcome(
     Fate.OTHER_MESSAGE,
-    "another message with the same identity, which says something else, was written before: give "
-    "each message an identity of its own",
+    "another message with the same identity and other content was written before: give each "
+    "message an identity of its own",
 )

@@ -1,8 +1,8 @@
-"""Writes rows, each once: the rows of one step, and their keys, in one transaction.
+"""Writes each row exactly once: the rows of one step and their keys in one transaction.
 
-A row is skipped if its key is in the table of keys: another delivery of its message has written it,
-or an earlier transaction whose commit was not confirmed. So it does not matter where a process or
-a connection dies.
+A row whose key is in the table of keys was written by another delivery of its message, or by an
+earlier transaction whose commit was not confirmed: it is skipped. So a process or a connection may
+die at any point.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from tiercel.spark_jobs.database.rows import (
 )
 from tiercel.spark_jobs.logs.formatters import redact
 
-# SQL for seconds since the epoch, and for the greater and the lesser of two numbers.
+# Seconds since the epoch, and the larger and the smaller of two numbers.
 _NOW = {
     "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
     "sqlite": "CAST(strftime('%s', 'now') AS integer)",
 }
 _GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
 _LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
-# Key of the row that holds the clock of a table of keys: no other key is as short.
+# Key of the row that is the clock of a table of keys. No real key is empty.
 _CLOCK = b""
-# The clock advances by this much at most between two ticks, unless the process was running.
+# Longest time that the clock advances per tick if the process was not running.
 _LONGEST_S = 120
 # Both dialects have the same methods for conflicts.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
 def tick(kind: str, keys: Table, awake_s: float) -> Any:
-    """Advance the clock of a table of keys; returns its seconds.
+    """Advance the clock of a table of keys; returns the seconds that it has run.
 
-    It advances by the seconds since the last tick (database time), but by no more than two minutes
-    or ``awake_s``, the time for which this process has been running since its last tick. So keys
-    do not age by a jump of the system clock, nor while the topology is stopped.
+    Each tick adds the time since the last one by the database's clock, at most two minutes or, if
+    that is more, ``awake_s``, the time for which this process has run since its last tick. So keys
+    do not age when the database's clock jumps or while the topology is stopped.
     """
     now = text(_NOW[kind])
     since = literal_column(_NOW[kind], BigInteger) - keys.c.written_at
@@ -82,7 +82,7 @@ def tick(kind: str, keys: Table, awake_s: float) -> Any:
 
 
 def end(sessions: Sequence[int]) -> Any:
-    """End PostgreSQL sessions of ours: pids are reused, so user and name are checked as well."""
+    """End those PostgreSQL sessions that are still ours: the server reuses their numbers."""
     statement = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE pid = ANY(:sessions) AND application_name = :name AND usename = current_user"
@@ -91,11 +91,11 @@ def end(sessions: Sequence[int]) -> Any:
 
 
 def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
-    """Return a statement, and its parameters, that inserts keys with the content of their messages
-    and the time ``ran_s`` of the table's clock. Its result has the keys that were new.
+    """Build the statement, and its parameters, that inserts keys with their messages' digests and
+    the clock's time ``ran_s``; it returns the new keys.
 
-    It waits for other transactions that insert one of the keys. Keys are inserted in order, to
-    avoid deadlocks between two transactions with the same keys.
+    It waits for transactions that insert the same keys: a key is there once they have committed.
+    The keys are sorted, so that two transactions with the same keys cannot deadlock.
     """
     ordered = sorted(some.items())
     statement = _INSERT[kind](keys)
@@ -105,7 +105,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
             for key, said in ordered
         ]
         return statement.on_conflict_do_nothing().returning(keys.c.key), rows
-    # Arrays take a third of the time that one row of values per key takes.
+    # Arrays take a third of the time of one row of values per key.
     arrays = (
         func.unnest(
             bindparam("keys", type_=postgresql.ARRAY(LargeBinary)),
@@ -126,7 +126,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
 
 
 def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[str]) -> Any:
-    """Insert rows; ``updated_by`` names the columns by which existing rows are updated."""
+    """Insert rows; update an existing one if ``updated_by`` names its identifying columns."""
     statement = _INSERT[kind](table)
     if not updated_by:
         return statement
@@ -137,12 +137,12 @@ def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[st
 
 
 def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
-    """Select the contents of the messages whose keys exist, for ``said_then``."""
+    """Read the digests stored with these keys, for ``said_then``."""
     return select(keys.c.key, keys.c.content, keys.c.digest).where(keys.c.key.in_(some))
 
 
 def said_then(short: int, digest: bytes | None) -> int:
-    """Return the content that a row of the table of keys has, for ``Said.contradicts``."""
+    """Return the digest in a row of the table of keys, for ``Said.contradicts``."""
     return short if digest is None else int.from_bytes(digest)
 
 
@@ -151,48 +151,47 @@ def _digest(said: Said) -> bytes | None:
 
 
 def forget(keys: Table, before_s: int, most: int) -> Delete:
-    """Delete up to ``most`` keys that were written before ``before_s`` on their table's clock."""
+    """Delete at most ``most`` keys that were written before the time ``before_s`` of the clock."""
     old = keys.c.written_at < before_s
     return delete(keys).where(keys.c.key.in_(select(keys.c.key).where(old).limit(most)))
 
 
 _SUFFIX = "_tiercel_keys"
-# PostgreSQL truncates longer names. In bytes.
+# PostgreSQL truncates names to this many bytes.
 _LONGEST_NAME = 63
 _TAKEN_IN_HAND = 0x7469657263656C  # number of our advisory lock
-# Most old keys that are deleted at once (more than a step writes), and how often that happens.
+# Most keys deleted per cleanup, more than a step writes, and the time between two cleanups.
 _FORGOTTEN = 10_000
 _LOOK_S = 60.0
 
 
 class Writer:
-    """Writes the rows of each step in one transaction. One thread only."""
+    """Writes rows and keys. For one thread, except ``abandon``."""
 
     def __init__(self, engine: Engine, settings: WriterSettings, left: Sequence[int] = ()) -> None:
-        """``left`` are database sessions of an abandoned writer, which are ended first."""
+        """``left`` are the sessions of an abandoned writer, which are ended first."""
         self._engine = engine
         self._settings = settings
         self._kind = engine.dialect.name
         self._keys: Table | None = None
         # The insert statement for each set of columns.
         self._puts: dict[tuple[str, ...], Any] = {}
-        # The clock of the table of keys: when to read it next, its last value in seconds, and when
-        # that was read.
+        # Clock of the table of keys: when to read it next, its last value, and when it was read.
         self._look_at = 0.0
         self._ran_s = 0
         self._looked_at = 0.0
-        # Kept here because SQLAlchemy forgets a connection that breaks while it is being opened.
+        # SQLAlchemy forgets a connection that breaks while it is made.
         self._connections: list[Any] = []
         event.listen(engine, "connect", self._connected, insert=True)
         self._abandoned = False
         self._left = list(left)
 
     def write(self, rows: Sequence[Row]) -> list[Outcome]:
-        """Write and commit the rows; returns the outcome of each.
+        """Write the rows, and return the outcome of each once they are committed.
 
-        Rows with the same key are written once. A refused row has no effect on the others. Raises
-        TableError, TransactionEndedError, and DatabaseAwayError if the commit is not confirmed:
-        then call this again with the same rows.
+        Tuples with the same key are one row. If a row is refused, the others are still written.
+        Raises TableError, TransactionEndedError, and DatabaseAwayError if the commit is unknown:
+        then call it again with the same rows.
         """
         try:
             return self._write(rows)
@@ -207,10 +206,10 @@ class Writer:
                 self.close()
 
     def abandon(self) -> list[int]:
-        """Give up a writer that may be stuck in a call. Returns its database sessions.
+        """Close the writer when its current call ends, for which no caller waits any more.
 
-        A half-open connection looks idle to the server, which keeps the transaction and the locks
-        on its keys until the session is ended.
+        Returns its sessions at the server. They may still hold the keys of an open transaction: to
+        the server a half-open connection looks like an idle client.
         """
         self._abandoned = True
         found = (getattr(connection, "info", None) for connection in list(self._connections))
@@ -245,7 +244,7 @@ class Writer:
         self._connections.append(connection)
 
     def _begin_anew(self) -> None:
-        """Close the connections and forget the tables, which may have changed."""
+        """Reconnect, and inspect the tables again, which may have changed."""
         self._puts.clear()
         self._keys = None
         self._look_at = 0.0
@@ -280,7 +279,7 @@ class Writer:
                 raise
         with self._engine.begin() as connection:
             if self._kind == "postgresql":
-                # A constraint that is checked at the commit could not be blamed on a row.
+                # Deferred constraints would fail at the commit, where no row can be named.
                 connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
             return self._by_halves(connection, rows)
 
@@ -321,7 +320,7 @@ class Writer:
         keyed = {row.key: row.said for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
-        # The current time of the clock: an earlier one would make the keys expire early.
+        # The clock's time now: a key with an earlier time would be forgotten early.
         ran_s = self._ran_s + int(time.monotonic() - self._looked_at)
         claimed = connection.execute(*claim(self._kind, keys, keyed, ran_s)).scalars()
         fresh = {bytes(key) for key in claimed}
@@ -338,7 +337,7 @@ class Writer:
         ]
 
     def _look_at_clock(self) -> None:
-        """Advance the clock and delete old keys, about once a minute."""
+        """Advance the clock of the keys and delete old ones, once every ``_LOOK_S``."""
         keys = self._keys
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
@@ -348,12 +347,12 @@ class Writer:
             self._looked_at = time.monotonic()
             self._ran_s = connection.execute(tick(self._kind, keys, awake_s)).scalar_one()
             gone = connection.execute(forget(keys, self._ran_s - retention_s, _FORGOTTEN)).rowcount
-        # There may be more old keys: delete them after the next write.
+        # A full cleanup means that there are more old keys: go on after the next write.
         self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
 
 
 def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:
-    """Return the outcome of a row with the same key as the row ``first`` of its step."""
+    """Return the outcome of a row with the same key as an earlier row."""
     if outcome.fate in {Fate.WRITTEN, Fate.REPEATED}:
         return _repeated(row.said, first.said.content)
     return outcome
@@ -371,7 +370,7 @@ def _away(error: DBAPIError) -> Exception:
 
 
 def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None:
-    """Call the user's function, and check that the transaction can be committed."""
+    """Call a user's function, and check that its writes can be committed."""
     transaction = connection.get_transaction()
     write(connection, [row.item for row in rows])
     if transaction is None or not transaction.is_active:
@@ -379,13 +378,13 @@ def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None
             "the function of DatabaseSink(write=…) has ended the transaction that it was given: "
             "it must neither commit nor roll back"
         )
-    # If the function caught an error of PostgreSQL, the transaction is aborted. COMMIT would roll
-    # back without an error; this statement raises.
+    # If it swallowed an error of PostgreSQL's, all its writes are lost, and a commit would not
+    # report that. This statement does.
     connection.execute(select(1))
 
 
 def _is_about_a_row(error: Exception) -> bool:
-    """Return True if a row may have caused the error: a user's function may raise anything."""
+    """Return True for an error of one row. A user's function may raise anything for a row."""
     if isinstance(error, TransactionEndedError):
         return False
     return not (isinstance(error, DBAPIError) and (passes(error) or lacks(error)))
@@ -393,19 +392,20 @@ def _is_about_a_row(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, DBAPIError):
-        return f"the database refuses it: {words_of(error)}"
+        return f"the database refuses the row: {words_of(error)}"
     if isinstance(error, SQLAlchemyError):
-        return f"the database cannot take it: {' '.join(str(error).split())[:400]}"
+        return f"the database cannot store the row: {' '.join(str(error).split())[:400]}"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 class TableError(Exception):
-    """The table does not fit the topology; the message says what is missing."""
+    """The table lacks something that the topology needs; the message names it."""
 
 
 def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Table:
-    """Return the table with this name (or ``schema.name``); raises TableError if it or one of the
-    columns is missing.
+    """Return the table of this name, which may be ``schema.name``.
+
+    Raises TableError if it does not exist or lacks one of the columns.
     """
     schema, _, plain = name.rpartition(".")
     # SQLAlchemy hides the password before the host, but not passwords in the options.
@@ -424,25 +424,25 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
 
 
 def key_columns(table: Table) -> Sequence[str]:
-    """Return the primary key, by which rows are updated; raises TableError if there is none."""
+    """Return the primary key, by which a row is updated; raises TableError if there is none."""
     names = [column.name for column in table.primary_key.columns]
     if not names:
         raise TableError(
-            f"table {table.name!r} has no primary key, by which a row could be updated: add one, "
-            "or insert"
+            f"table {table.name!r} has no primary key to update rows by: add one, or use "
+            'mode="insert"'
         )
     return names
 
 
 def keys_table(connection: Connection, table: Table) -> Table:
-    """Return the table of keys for ``table``; creates it if it is missing."""
+    """Return the table of keys next to ``table``; creates it if it is missing."""
     kind = connection.dialect.name
     name = f"{_cut(table.name, _LONGEST_NAME - len(_SUFFIX), kind)}{_SUFFIX}"
     keys = Table(
         name,
         MetaData(),
         Column("key", LargeBinary(16), primary_key=True),
-        # The short digest of the body, and the full one, which is null in rows of old versions.
+        # The short digest of the body, and the full one; null in rows of an earlier version.
         Column("content", BigInteger, nullable=False),
         Column("digest", LargeBinary(16)),
         # By the clock of this table, see ``tick``.
@@ -451,7 +451,7 @@ def keys_table(connection: Connection, table: Table) -> Table:
         schema=table.schema,
     )
     if kind == "postgresql":
-        # Two tasks that begin together would both create the table.
+        # Two tasks that start together would both create it.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
     there = inspect(connection)
     if not there.has_table(name, schema=table.schema):
@@ -462,7 +462,7 @@ def keys_table(connection: Connection, table: Table) -> Table:
 
 
 def _add_digest(connection: Connection, keys: Table) -> None:
-    """Add the column to a table of an earlier version; its rows stay valid."""
+    """Add the column to an earlier version's table, whose rows stay valid."""
     preparer = connection.dialect.identifier_preparer
     type_ = keys.c.digest.type.compile(connection.dialect)
     statement = f"ALTER TABLE {preparer.format_table(keys)} ADD COLUMN digest {type_}"
@@ -472,8 +472,8 @@ def _add_digest(connection: Connection, keys: Table) -> None:
         if passes(error):
             raise
         raise TableError(
-            f"the table of keys {keys.name!r} is of an older tiercel, and this user may not change "
-            f"it ({words_of(error)}): have its owner run {statement}"
+            f"the table of keys {keys.name!r} was made by an older tiercel, and this user may not "
+            f"change it ({words_of(error)}): have its owner run {statement}"
         ) from error
 
 

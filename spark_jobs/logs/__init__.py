@@ -1,5 +1,5 @@
-"""Log records of every process, of the user's bolts too: one layout, no password, no forged line.
+"""Log records of all processes and of the users' bolts: one layout, no passwords, no forged lines.
 
-formatters  readable lines, or JSON; without passwords, and without escape sequences
-relay       logging in Spark's Python workers, and from there to the driver's log
+formatters  readable lines, or JSON; without passwords and escape sequences
+relay       logging in Spark's Python workers, and the relay to the driver's log
 """

@@ -1,9 +1,9 @@
 """Text of log records: readable lines at a terminal, or one JSON object per line.
 
 Passwords in URLs are redacted, texts over 16 KiB are cut, and no record can look like two. Reasons,
-bodies and names are written by publishers, bolts and all clients of Redis. A terminal obeys C0 and
-C1 controls (titles, colours, its clipboard), and shows text after a bidirectional override in
-another order. Everything that tiercel shows or logs passes through ``printable``, and there alone.
+bodies and names come from publishers, bolts and any client of Redis. A terminal obeys C0 and C1
+controls (titles, colours, its clipboard), and reorders text after a bidirectional override. So all
+text that tiercel shows or logs passes through ``printable``.
 """
 
 from __future__ import annotations
@@ -15,33 +15,31 @@ import unicodedata
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-# Text that is redacted, at most: strangers write some of it, and every log line
-# passes through here.
+# Longest text that is redacted. Every log line is, and outsiders write some of the text.
 LONGEST = 16 * 1024
 
-# An address that the cut goes through would show half a password: the cut is before it instead.
+# A cut inside an address would show half a password, so the cut is made before the address.
 _LONGEST_ADDRESS = 2 * 1024
 
-# user:password@ after ://, the password up to the last @ before the path. What settings accept ends
-# at / ? and #, as urlsplit ends a login there; quotes, commas and blanks belong to the password. No
-# two matches begin in one stretch without a slash, which makes this linear: what stands before ://
-# is not looked for, as that would begin anew at every letter.
+# user:password@ after ://, the password up to the last @ before the path. As in urlsplit, / ? and #
+# end a login; quotes, commas and blanks belong to the password. The search is linear, because two
+# matches cannot begin in one stretch without a slash. A pattern for the scheme before :// would
+# begin anew at every letter.
 _CREDENTIALS = re.compile(r"://([^/?#:\r\n]*):[^/?#\r\n]*@")
 
-# Redis knows no user without a password: it is the password, and its colon was forgotten.
+# Redis has no users without a password, so a lone word is a password whose colon was forgotten.
 _LONE = re.compile(r"(?<=redis)(s?(?:\+sentinel|\+cluster)?)://[^/?#:@\s]+@", re.IGNORECASE)
 
-# redis+sentinel://…?sentinel_password=…, and what other clients take: password, ssl_password,
+# redis+sentinel://…?sentinel_password=…, and other clients' options: password, ssl_password,
 # sslpassword.
-# It may have blanks, commas and quotes too, so it ends with the option, the line or the address.
+# The value may have blanks, commas and quotes, so it ends with the option, the line or the address.
 _OPTION = re.compile(
     r"([?&]\w{0,64}password=)(?:(?!,\s*[a-z][a-z0-9+.-]{0,20}://)[^&\r\n])*", re.IGNORECASE
 )
 
 
 def redact(text: str) -> str:
-    """``text`` with the password of every URL in it replaced, and cut where it is
-    longer than LONGEST.
+    """Return the text, cut to LONGEST, with the password of every URL in it replaced.
 
     >>> redact("connecting to amqp://guest:s3cret@rabbit:5672/%2F")
     'connecting to amqp://guest:***@rabbit:5672/%2F'
@@ -67,8 +65,8 @@ def _replaced(text: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""``text`` with every character that is not seen as itself escaped as in Python, but
-    those in ``kept``.
+    r"""Return the text with every unprintable character, except those in ``kept``, escaped as in
+    Python.
 
     >>> printable("a\x1b[2Jb\x9b\u202e\n")
     'a\\x1b[2Jb\\x9b\\u202e\\n'
@@ -81,7 +79,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def _is_seen(character: str) -> bool:
-    # str.isprintable refuses every blank but the ordinary one; the others are harmless.
+    # str.isprintable is False for all blanks except the ASCII one; the others are harmless.
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
@@ -89,7 +87,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-# Attributes of a record that are no extras of the caller.
+# Attributes of a record other than the caller's ``extra``.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
@@ -99,8 +97,7 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
 }
 _OURS = "tiercel."
 _CONTINUED = "\n    "
-# Libraries whose failures we translate and report ourselves: their own lines would say
-# everything twice.
+# Libraries whose failures tiercel reports itself: their own log lines would be duplicates.
 QUIET = {
     "pika": logging.CRITICAL,
     "py4j": logging.WARNING,
@@ -110,9 +107,9 @@ QUIET = {
 
 
 class TextFormatter(logging.Formatter):
-    """``07:06:28 INFO    spout-1  the message``; of a bolt's own logger ``enrich[7] its.name``.
+    """``07:06:28 INFO    spout-1  the message``; for a bolt's own logger ``enrich[7] its.name``.
 
-    For consoles that show time and level themselves, ``short``.
+    ``short`` leaves out time and level, for consoles that show them.
     """
 
     def __init__(self, component: str = "", *, short: bool = False) -> None:
@@ -128,13 +125,13 @@ class TextFormatter(logging.Formatter):
         text = f"{where}  {super().format(record)}"
         if not self._short:
             text = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {record.levelname:<7} {text}"  # noqa: DTZ006 - the reader's clock
-        # Lines after the first are indented: no message can forge the beginning of a record.
+        # Lines after the first are indented, so that no message can forge the start of a record.
         return printable(redact(text), kept="\n\t").replace("\n", _CONTINUED)
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time (UTC), level, logger, component, event, message, what was given
-    as extra, error.
+    """One object per line: time (UTC), level, logger, component, event, message, the attributes in
+    ``extra``, error.
     """
 
     def __init__(self, component: str = "") -> None:
@@ -153,11 +150,11 @@ class JsonFormatter(logging.Formatter):
             **{key: value for key, value in vars(record).items() if key not in STANDARD},
         }
         if record.exc_text:
-            # A record of another process comes with its traceback as text.
+            # A record from another process has its traceback as text.
             entry["error"] = record.exc_text
         elif record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        # Value by value: a password with a quote in it is not the same within JSON.
+        # Redact each value before encoding: JSON would escape a quote in a password.
         return json.dumps(_redacted(entry)).replace("\x7f", "\\u007f")
 
 
@@ -170,14 +167,14 @@ def _redacted(value: object) -> object:
 
 
 def hush_libraries() -> None:
-    """Leave out what libraries say that we report ourselves."""
+    """Silence libraries whose failures tiercel reports itself."""
     for name, least in QUIET.items():
         logging.getLogger(name).setLevel(least)
     logging.getLogger().addFilter(_is_not_of_py4j)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Tell it apart from what py4j logs with the root logger: tracebacks of failed calls, which
-    raise errors besides, and come also when we end Spark ourselves in the middle of its start.
+    """Return False for a record that py4j logs with the root logger: the traceback of a failed
+    call, which also raises, or which follows when tiercel ends Spark while it starts.
     """
     return PurePath(record.pathname).parent.name != "py4j"

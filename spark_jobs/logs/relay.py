@@ -1,9 +1,9 @@
-"""Logging in Spark's Python workers, with the bolt task that logs, and the relay of records to
-the driver, which shares their stderr.
+"""Logging in Spark's Python workers, with the name of the logging bolt task, and the relay of
+records to the driver, which shares their stderr.
 
-A record is a JSON object on lines of its own, each with a mark that only the two know: what a bolt
-prints, of a stranger's message too, can never be taken for a record. Lines stay below the size up
-to which the writes of several processes to one pipe do not mix.
+A record is a JSON object on lines of its own, each with a secret mark that worker and driver share:
+a bolt that prints an outsider's message cannot forge a record. Lines are short enough that writes
+of several processes to one pipe do not mix.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tiercel.spark_jobs.logs.formatters import (
 )
 
 _speaker: ContextVar[tuple[str, int] | None] = ContextVar("speaker", default=None)
-# A pipe takes 4,096 bytes at once.
+# A pipe writes up to 4,096 bytes atomically.
 _PART = 3_900
-# Of a record's message, and of its traceback.
+# Longest message of a record, and longest traceback, in characters.
 _LONGEST = 32 * 1024
-# Incomplete records, because their process died.
+# Most incomplete records to keep; their processes died.
 _UNFINISHED = 64
 
 
 def new_mark() -> str:
-    """Draw a mark."""
+    """Draw a random mark."""
     return f"tiercel-{secrets.token_hex(8)}"
 
 
@@ -54,11 +54,11 @@ class RelayHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self._packed(record)
-        except Exception:  # noqa: BLE001 - arguments that do not fit: as logging does with them
+        except Exception:  # noqa: BLE001 - such as unfit arguments: handled as logging handles them
             self.handleError(record)
             return
         parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
-        # Of the process too: several write to one pipe.
+        # With the process id, because several processes write to one pipe.
         name = f"{os.getpid()}.{next(self._numbers)}"
         for number, part in enumerate(parts, 1):
             self._write(f"{self._mark} {name} {number}/{len(parts)} {part}\n".encode())
@@ -82,7 +82,7 @@ class RelayHandler(logging.Handler):
 
 
 class RelayReader:
-    """Makes records of lines again. One thread only."""
+    """Puts lines together to records again. For one thread."""
 
     def __init__(self, mark: str) -> None:
         self._mark = f"{mark} "
@@ -93,7 +93,7 @@ class RelayReader:
         return line.startswith(self._mark)
 
     def record(self, line: str) -> logging.LogRecord | None:
-        """Return the record that this line ends; None if it has further lines, or is damaged."""
+        """Return the record that this line completes; None if lines are missing or damaged."""
         try:
             _, name, place, part = line.split(" ", 3)
             number, of = map(int, place.split("/"))
@@ -127,12 +127,12 @@ def _to_stderr(line: bytes) -> None:
 
 
 def speak_as(component: str, task: int) -> None:
-    """Let records name this bolt task, from now on, on this thread or in this coroutine."""
+    """Have log records of this thread or coroutine name this bolt task from now on."""
     _speaker.set((component, task))
 
 
 class Speaking(logging.Filter):
-    """Gives each record the attributes ``bolt`` and ``task``, where a bolt task logs."""
+    """Gives each record of a bolt task the attributes ``bolt`` and ``task``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         speaker = _speaker.get()
@@ -152,12 +152,12 @@ class WorkerLogs:
     level: str = "info"
     # text or json.
     form: str = "text"
-    # Where the workers write to the driver's stderr, as in local mode: the driver takes their
-    # records into its own log. None: they write lines to the stderr of their executor.
+    # Set if the workers share the driver's stderr, as in local mode: the driver takes their records
+    # into its own log. None: they log to the stderr of their executor.
     mark: str | None = field(default=None, repr=False)
 
     def set_up(self) -> None:
-        """Set up logging in this process; replaces an earlier set-up."""
+        """Set up logging in this process, replacing any earlier set-up."""
         handler = RelayHandler(self.mark) if self.mark else self._own()
         handler.addFilter(Speaking())
         logging.basicConfig(level=self.level.upper(), handlers=[handler], force=True)

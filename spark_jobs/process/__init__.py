@@ -1,5 +1,5 @@
-"""One process of bolt tasks, and the care that nothing in it hangs or is forgotten.
+"""One process of bolt tasks, and its supervision.
 
 host         one Spark task: its bolt tasks in threads, attempt after attempt; heartbeat, end
-interpreter  how seldom its process collects garbage, how often its threads take turns
+interpreter  settings of the garbage collector and of the switches between threads
 """

@@ -23,7 +23,7 @@ from tiercel.spark_jobs.running.backlog import waiting_roots
 from tiercel.spark_jobs.suspects.watchdog import Doing, Watchdog, Watched, WatchedStep
 from tiercel.spark_jobs.whereabouts import of_this_process
 
-# More steps than a server can have lost. Numbers of steps stay below 2**53.
+# More steps than a server can have lost. Step numbers stay below 2**53.
 _PASSED_OVER = 2**32
 _RETRY_S = 1.0
 
@@ -36,12 +36,12 @@ class BoltTask:
         self._around = around
         self._stop = threading.Event()
         self._current: Attempt | None = None
-        # Reason for its end, if that was not ``stop``.
+        # The error that ended it; None after ``stop``.
         self.error: BaseException | None = None
 
     @property
     def attempt(self) -> int | None:
-        """The number of the attempt that is at work."""
+        """The number of the current attempt."""
         return self._current.sender.attempt if self._current else None
 
     def executing(self) -> WatchedStep | None:
@@ -50,22 +50,22 @@ class BoltTask:
         return current.executing() if current is not None else None
 
     def give_back(self) -> None:
-        """Give back to the line what waits behind a call that lasts."""
+        """Return the tuples that wait behind a long call to their line."""
         current = self._current
         if current is not None:
             current.give_back()
 
     def stop(self) -> None:
-        """End after the step that is at work."""
+        """End after the current step."""
         self._stop.set()
         current = self._current
         if current is not None:
-            # A server that is away wakes nothing: the wait for it ends by itself within seconds.
+            # Waking needs the server. If it is down, the task's wait for it ends within seconds.
             with suppress(RedisUnavailableError):
                 current.wake()
 
     def run(self) -> None:
-        """Work until ``stop``, or until ``error`` says who has taken over."""
+        """Work until ``stop``, or until an error, which ``error`` then holds."""
         speak_as(self._around.topology.component_of(self.task), self.task)
         try:
             while not self._stop.is_set():
@@ -82,7 +82,7 @@ class BoltTask:
                 self._current.close()
 
     def _work(self, attempt: Attempt) -> bool:
-        """As ``Attempt.run``; also False where the attempt is the newest, and has lost steps."""
+        """Like ``Attempt.run``; also False if the newest attempt has lost steps and goes on."""
         try:
             return attempt.run()
         except (LostStepsError, StaleTurnError):
@@ -91,21 +91,23 @@ class BoltTask:
             return False
 
     def _begun(self) -> Attempt | None:
-        """A new attempt, when Redis answers; None after ``stop``."""
+        """Begin a new attempt once Redis answers; None after ``stop``."""
         while not self._stop.is_set():
             try:
                 return attempt_at(self._around, self.task, self._stop)
             except RedisUnavailableError as error:
-                log.warning("task %d waits: %s", self.task, error, extra={"event": "redis_away"})
+                log.warning(
+                    "task %d waits for Redis: %s", self.task, error, extra={"event": "redis_away"}
+                )
                 self._stop.wait(_RETRY_S)
         return None
 
 
 def pass_over(around: Around, sender: Sender) -> bool:
-    """Go on with a step whose number no store has heard of: the next attempt begins there.
+    """Skip ahead to a step number that no store has seen: the next attempt begins there.
 
-    False: the attempt is not the newest one, or Redis does not answer. A step that is found sealed
-    is not repeated, for all its effects may have left; its messages are released.
+    False: the attempt is not the newest one, or Redis does not answer. A sealed step is not
+    repeated, because all its effects may have left; its messages are released.
     """
     ledger = around.ledger
     try:
@@ -115,7 +117,7 @@ def pass_over(around: Around, sender: Sender) -> bool:
         last = inbox.opened.sealed or Covered(step=inbox.opened.step, ticks=inbox.opened.ticks)
         if ledger is not None:
             ledger.release(_roots_of(inbox, last))
-        # A step of nothing: it is there for its number.
+        # An empty step, only for its number.
         ahead = Covered(step=last.step + _PASSED_OVER, ticks=last.ticks)
         for effect in (inbox.finish(last.step), inbox.seal(ahead), inbox.finish(ahead.step)):
             if not effect.perform():
@@ -123,8 +125,8 @@ def pass_over(around: Around, sender: Sender) -> bool:
     except (RedisUnavailableError, StaleAttemptError):
         return False
     log.warning(
-        "the inbox of task %d has lost its last steps, as when its server fails over to a replica "
-        "that lagged: the task goes on behind them, and their work may be done twice",
+        "the inbox of task %d has lost its last steps, probably in a failover to a lagging "
+        "replica: the task skips them, and their work may be done twice",
         sender.task,
         extra={"event": "steps_lost"},
     )
@@ -143,18 +145,18 @@ def _roots_of(inbox: Inbox, covered: Covered) -> list[int]:
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-# Between two looks for calls that last.
+# Time between two checks for long calls.
 _LOOK_S = 0.05
 # Time for the last steps when the run ends.
 _PATIENCE_S = 10.0
-# Time for them when the process ends because a bolt hangs.
+# Time for the last steps when the process ends because a bolt hangs.
 _PARTING_S = 1.0
 
 Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
 
 
 class LostTaskError(RuntimeError):
-    """A bolt task ended before its run: Spark starts the Spark task again."""
+    """A bolt task ended before its run: Spark restarts the Spark task."""
 
 
 class Host:
@@ -163,9 +165,7 @@ class Host:
     def __init__(
         self, around: Around, tasks: Sequence[int], watching: Watching | None = None
     ) -> None:
-        """``watching`` looks for bolts that hang, a ``Watchdog`` if the topology has a
-        message timeout.
-        """
+        """``watching`` makes the watchdog that looks for hanging bolts."""
         self._around = around
         self._tasks = [BoltTask(around, task) for task in tasks]
         self._threads = [
@@ -174,7 +174,7 @@ class Host:
         ]
         self._watching = watching or partial(Watchdog, around.longest_call)
         self._lookouts: Sequence[Watched] = ()
-        # The call that each task was in at the last beat, and since when.
+        # The call of each task at the last beat, and when it was first seen.
         self._calls: dict[int, tuple[Doing, float]] = {}
         self._place = of_this_process().packed()
         self._stop = threading.Event()
@@ -223,7 +223,7 @@ class Host:
         return partial(waiting_roots, around.inboxes, around.run, around.topology, task.task)
 
     def _part(self, hanging: int) -> None:
-        """Let the other tasks commit their executed tuples, for the process is about to end."""
+        """Have the other tasks commit their executed tuples before the process ends."""
         self._end([task for task in self._tasks if task.task != hanging], _PARTING_S)
 
     def _end(self, tasks: Sequence[BoltTask], patience_s: float) -> None:
@@ -236,7 +236,7 @@ class Host:
         self._flush()
 
     def _beat(self) -> None:
-        """Say that the tasks are attended, tell the counters, and look whether the run goes on."""
+        """Send the tasks' heartbeats and the counts, and check whether the run goes on."""
         around = self._around
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
@@ -253,12 +253,12 @@ class Host:
                 task.error = task.error or StaleAttemptError(
                     "another attempt or run has taken over"
                 )
-        # Apart: a server that is out of memory takes no counts, but hears who is there.
+        # Separate from the beat: a server that is out of memory refuses counts but not heartbeats.
         with suppress(RedisUnavailableError):
             around.counting.flush()
 
     def _doing_s(self) -> dict[int, float]:
-        """Seconds for which tasks have been in one call of their bolt, as far as the beats saw."""
+        """Seconds for which tasks have been in the same call of their bolt, as seen by beats."""
         now = time.monotonic()
         before = self._calls
         self._calls = {}

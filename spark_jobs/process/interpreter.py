@@ -1,22 +1,22 @@
-"""Interpreter settings: garbage is collected seldom, and threads take turns often."""
+"""Interpreter settings: rare garbage collection, and frequent switches between threads."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-# Objects more than before, after which Python looks for garbage; 700 by default.
+# New objects after which Python collects garbage; 700 by default.
 _THRESHOLD = 100_000
-# Seconds for which a thread may keep the others waiting; 0.005 by default.
+# Seconds for which a thread may keep the interpreter's lock; 0.005 by default.
 _TURN_S = 0.0005
 
 
 def freeze_startup_objects() -> None:
-    """Take what there is now, imports above all, out of the collector's sight, and have it look for
-    the rest less often.
+    """Exclude the objects that exist now, mainly imports, from garbage collection, and collect the
+    others less often.
 
-    Each look walks all of pandas and pyarrow, and the thousands of tuples that are in work: a
-    quarter of the time of a bolt that is given them one by one.
+    Each collection would walk all of pandas and pyarrow and thousands of tuples in progress: a
+    quarter of the time of a bolt that receives tuples one by one.
     """
     gc.collect()
     gc.freeze()
@@ -24,10 +24,10 @@ def freeze_startup_objects() -> None:
 
 
 def take_turns_often() -> None:
-    """Let the threads of this process take turns more often than by default.
+    """Switch between the threads of this process more often than by default.
 
-    A thread that talks to a server gives its turn away with each call of the system, and waits for
-    the next one until a thread that computes has had all of its own: twice per round trip. Two bolt
-    tasks in one process came to 2,100 sentences per second that way, and to 5,500 with these turns.
+    A thread that talks to a server releases the interpreter's lock at each system call, and gets it
+    back only when a computing thread's interval is over: twice per round trip. Two bolt tasks in
+    one process reached 2,100 sentences per second that way, and 5,500 with this interval.
     """
     sys.setswitchinterval(_TURN_S)

@@ -1,10 +1,10 @@
-"""Bolt tasks placed and restarted by Spark: all that knows Spark.
+"""Bolt tasks placed and restarted by Spark: all code that depends on Spark.
 
 settings       Spark's settings, and where each applies
-session        the Spark context, the versions it needs, and its file of classes
+session        the Spark context, the versions it needs, and the class archive of its JVM
 shipping       code for executors that lack it; checks that a topology can be pickled
-executors      how many Spark tasks can run at once, and where Python starts
+executors      the free slots, and the executors on which Python starts
 python_daemon  on each executor: imports everything, and forks the tasks' processes
 job            the Spark job of one run
-run            what travels to the Spark tasks, and what one of them does with it
+run            the object that travels to the Spark tasks and runs the bolt tasks there
 """

@@ -1,10 +1,8 @@
-"""Finds the executors that can run bolts: which slots are free, and where Python starts.
+"""Finds the free slots, and the executors on which Python starts. Does not import pyspark.
 
-No pyspark here.
-
-A Python that cannot start fails its Spark task within milliseconds, and Spark tries again at once
-and for ever. So each executor is asked before a run begins, by a job without Python: a shell starts
-Python as Spark would, and says what came of it.
+A Python that cannot start fails its Spark task within milliseconds, and Spark retries at once and
+forever. So each executor is checked before a run begins, by a job without Python: a shell starts
+Python as Spark would, and reports the result.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _LOOK_S = 0.1
-# Executors register one after the other: seconds apart when an application begins, for their
-# machines start JVMs, and within one when some come back.
+# Executors register one after the other: seconds apart when an application begins, because their
+# machines start JVMs, and within a second when some come back.
 FIRST_STEADY_S = 3.0
 STEADY_S = 1.0
 _LONGEST_S = 10.0
 _READY = "tiercel-can-run"
-# Libraries that no archive can bring.
+# Libraries that cannot travel in an archive.
 _LIBRARIES = ("numpy", "pyarrow", "redis", "pika", "pyspark")
 _PYTHON = f"""
 import importlib.util, sys
@@ -51,8 +49,8 @@ if [ "$code" != ready ]; then sleep "$4"; fi
 """
 _EXIT_CODES = {"126": "Permission denied", "127": "No such file or directory"}
 _PATIENCE_S = 30.0
-# In what Spark says of a task for which no Python process could be had. What a process says that
-# has begun, and its death, are no such failures.
+# Found in Spark's error for a task whose Python process could not start. Errors and deaths of a
+# process that has started do not match.
 _NO_START = re.compile(
     r"Cannot run program .*|Error from python worker.*|failed to launch worker.*"
     r"|\[PYTHON_VERSION_MISMATCH\].*|ModuleNotFoundError: .*"
@@ -61,7 +59,7 @@ _NO_START = re.compile(
 )
 _LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _LONGEST_REASON = 300
-# Attempts at tasks that Spark remembers.
+# Newest attempts that are looked at.
 _NEWEST = 50
 
 
@@ -74,7 +72,7 @@ class UnfitExecutor:
     reason: str
 
     def said(self, python: str) -> str:
-        """Return the sentence for the operator."""
+        """Return the message for the operator."""
         who = f"executor {self.executor} on {self.host}" if self.executor else "this machine"
         return f"{who} cannot start Python {python!r}: {self.reason}"
 
@@ -83,11 +81,11 @@ class UnfitExecutor:
 class Readiness:
     """The free slots of Spark, and why some of them cannot run bolts."""
 
-    # Of executors that can start Python.
+    # Slots of executors that can start Python.
     slots: int
-    # Of slots that cannot.
+    # Slots of executors that cannot.
     unfit: int = 0
-    # Empty: all can. Else one line that names an executor and says what to do.
+    # One line that names an unfit executor and says what to do; empty if there is none.
     trouble: str = ""
 
 
@@ -100,10 +98,8 @@ def steady_slots(
 ) -> int:
     """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``.
 
-    Waits at most ten seconds.
-
-    At least 1: a run whose tasks find no slot is noticed and begun anew. Ask before a run begins,
-    for its tasks take the slots that there are then.
+    Waits at most ten seconds. Returns at least 1: a run whose tasks find no slot is noticed and
+    restarted. Call it before a run begins, because the run's tasks take the free slots.
     """
     end = clock() + _LONGEST_S
     slots = count()
@@ -118,7 +114,7 @@ def steady_slots(
 
 
 def readiness_of(answers: Sequence[str], python: str) -> Readiness:
-    """Judge by the lines of the shells, one per slot."""
+    """Evaluate the lines of the shells, one per slot."""
     found = [answer.split("\t", 3) for answer in answers]
     faults = {
         UnfitExecutor(
@@ -132,11 +128,11 @@ def readiness_of(answers: Sequence[str], python: str) -> Readiness:
 
 
 def trouble_of(faults: set[UnfitExecutor], python: str) -> str:
-    """Say all of it in one line; empty without faults."""
+    """Describe all faults in one line; empty without faults."""
     if not faults:
         return ""
     first, *others = sorted(faults, key=str)
-    more = f" (as {len(others)} more executors)" if others else ""
+    more = f" (nor can {len(others)} more executors)" if others else ""
     return (
         f"{first.said(python)[:_LONGEST_REASON]}{more}; set PYSPARK_PYTHON to a Python that has "
         "tiercel's dependencies on each executor, of the driver's version"
@@ -144,8 +140,8 @@ def trouble_of(faults: set[UnfitExecutor], python: str) -> str:
 
 
 def this_machine(python: str, slots: int) -> Readiness:
-    """Judge for local mode, whose one executor is this process."""
-    # A Python that is the driver's own has shown that it starts.
+    """Evaluate local mode, whose only executor is this process."""
+    # The driver's own Python has started already.
     if python == sys.executable:
         return Readiness(slots=slots)
     shell = ["/bin/sh", "-c", _SHELL, "tiercel", *_arguments(python, "", 0.0)]
@@ -155,13 +151,13 @@ def this_machine(python: str, slots: int) -> Readiness:
 
 
 class Asking:
-    """Asks the executors of a cluster, a job at a time. ``context`` is a ``SparkContext``."""
+    """Checks the executors of a cluster, one job at a time. ``context`` is a ``SparkContext``."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
     def answers(self, slots: int, hold_s: float = 0.0) -> Readiness:
-        """Ask one executor per free slot; executors that cannot run bolts keep it for ``hold_s``.
+        """Check the executor of each free slot; one that cannot run bolts keeps it for ``hold_s``.
 
         Returns when all have answered, or when an executor fails even the shell's task.
         """
@@ -195,9 +191,8 @@ class Asking:
 
 
 def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]]:
-    """Yield the newest failures of a Spark job's tasks for which no Python could be started.
-
-    Each comes with the number of the attempt.
+    """Yield the newest failures of a Spark job's tasks to start Python, each with the number of its
+    attempt.
     """
     tracker = context.statusTracker()
     info = tracker.getJobInfo(job)
@@ -218,8 +213,7 @@ def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]
 
 
 def start_failure(said: str) -> str:
-    """Return why no Python could be started, of what Spark says of a task; empty: it was another
-    failure.
+    """Return why no Python could start, from Spark's error for a task; empty for another failure.
 
     >>> start_failure('java.io.IOException: Cannot run program "/no/python": error=2, No such file')
     'Cannot run program "/no/python": error=2, No such file'

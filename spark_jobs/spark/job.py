@@ -17,13 +17,13 @@ from tiercel.spark_jobs.spark.shipping import without_spouts
 
 log = logging.getLogger(__name__)
 
-# One process may fail to start where a machine is short of memory for a moment.
+# A process may fail to start once because its machine is briefly short of memory.
 _UNFIT_ATTEMPTS = 3
 _UNFIT_WITHIN_S = 10.0
 
 
 class LongTasks:
-    """Runs in a thread from ``start`` until every host has ended, or the job failed."""
+    """Runs in a thread from ``start`` until every host has ended or the job has failed."""
 
     def __init__(self, context: SparkContext, run: Run) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class LongTasks:
         self._error: BaseException | None = None
         self._failed = 0
         self._trouble = ""
-        # Attempts for which no Python could be started, and when each was first seen.
+        # Attempts whose Python could not start, and when each was first seen.
         self._unfit: dict[int, float] = {}
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class LongTasks:
 
     @property
     def waiting(self) -> int:
-        """Number of tasks for which Spark has no slot now: their executor is gone."""
+        """Number of tasks that have no slot now because their executor is gone."""
         tracker = self._context.statusTracker()
         stages = [
             tracker.getStageInfo(stage)
@@ -62,14 +62,14 @@ class LongTasks:
 
     @property
     def unfit(self) -> str:
-        """Why executors fail this run's tasks before a Python runs, again and again; empty: they do
-        not.
+        """The reason why executors repeatedly fail to start Python for this run's tasks; empty if
+        they do not.
 
-        Spark tries such a task again within milliseconds and without end. A Python that has begun
-        and dies is no such failure: it says so, and a tuple may be the reason.
+        Spark retries such a task within milliseconds and without end. The death of a Python that
+        has started does not count: it is reported elsewhere, and a tuple may be the reason.
         """
         if not self._trouble:
-            # A JVM that has just ended is the job's fault, a moment later.
+            # If the JVM has just ended, the job soon fails with that.
             with suppress(Exception):
                 self._trouble = self._look_for_trouble()
         return self._trouble
@@ -94,7 +94,7 @@ class LongTasks:
 
     @property
     def fault(self) -> str | None:
-        """Reason for which it ended by itself, in one line."""
+        """The reason why the job failed, in one line; None if it did not."""
         if self._error is None:
             return None
         lines = [line.strip() for line in str(self._error).splitlines() if line.strip()]
@@ -102,12 +102,12 @@ class LongTasks:
         return (named[-1:] or lines[:1] or ["no reason given"])[0][:500]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, at most so long; returns whether it has ended."""
+        """Wait for its end for at most this long; returns True if it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Have Spark kill what still runs."""
+        """Have Spark kill the remaining tasks."""
         self._context.cancelJobGroup(self._run.id)
 
     def _collect(self) -> None:

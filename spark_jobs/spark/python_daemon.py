@@ -1,7 +1,7 @@
-"""The Python process of an executor from which its workers are forked: it imports everything once.
+"""The Python process of an executor that imports everything once and forks the workers.
 
-Spark runs it by ``spark.python.daemon.module``. Its standard output is Spark's: nothing here may
-print. See docs/decisions/each-executor-imports-once.md.
+Spark runs it through ``spark.python.daemon.module``. Spark reads its standard output, so nothing
+here may print. See docs/decisions/each-executor-imports-once.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-# It imports all that a bolt task runs on.
+# Importing it imports everything that a bolt task uses.
 _OURS = "tiercel.spark_jobs.spark.run"
-# Spark names the worker's module there, on the command line.
+# Command-line argument with the worker's module.
 _WORKER = 1
-# In the environment: the folder for the socket on which Spark's JVM calls this process.
+# Environment variable: the folder for the socket on which Spark's JVM calls this process.
 _SOCKETS = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 # Longest path of a unix socket, in bytes; pyspark's names are ".UUID.sock".
 _LONGEST_PATH = 107
@@ -27,10 +27,10 @@ _FOLDER_NAME = len("/" + _PREFIX) + 8
 
 
 def use_the_folder() -> None:
-    """Take Spark's archives out of the path if this interpreter has what lies in them.
+    """Take Spark's archives out of the path if pyspark is installed here.
 
-    Spark puts ``pyspark.zip`` first. It holds sources only, which each process would compile again.
-    Call it before pyspark is imported.
+    Spark puts ``pyspark.zip`` first. It has only sources, which each process would compile again.
+    Call this before pyspark is imported.
     """
     for entry in list(sys.path):
         archive = Path(entry)
@@ -47,7 +47,7 @@ def use_the_folder() -> None:
 def import_everything(worker: str | None) -> None:
     """Import what a bolt task needs, and Spark's ``worker`` module; starts no thread.
 
-    The first array of pyarrow imports pandas, where that is installed.
+    The first array of pyarrow imports pandas, if that is installed.
     """
     importlib.import_module(_OURS)
     importlib.import_module("pyarrow").array([0])
@@ -58,12 +58,12 @@ def import_everything(worker: str | None) -> None:
 
 
 def private_folder(named: str) -> str | None:
-    """Make a folder for the socket, short enough for a socket's path, that only this user enters.
+    """Make a folder for the socket that only this user can enter and whose path is short enough.
 
-    Spark names ``spark.python.unix.domain.socket.dir`` or else the JVM's temporary folder, which on
-    YARN is longer than that. So it lies in ``named``, or else in this host's temporary folder. It
-    is made where the executor is, by a name that cannot be known before; Spark calls the path that
-    pyspark tells it. None: ``named`` has room for a socket and for no folder, and is used itself.
+    ``named`` is ``spark.python.unix.domain.socket.dir`` or the JVM's temporary folder, whose path
+    on YARN is too long. So the new folder is in ``named``, or else in this host's temporary folder.
+    Its name is random and made on the executor; pyspark tells Spark the path. None: ``named`` is so
+    long that only a socket fits, and is used itself.
     """
     for place in (named, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - the folder in it is private
         room = _LONGEST_PATH - _SOCKET_NAME - len(os.fsencode(place))
@@ -79,8 +79,8 @@ def main() -> None:
     """Import, then fork workers until Spark closes the standard input."""
     use_the_folder()
     import_everything(sys.argv[_WORKER] if len(sys.argv) > _WORKER else None)
-    # Keep the objects of the start-up out of the garbage collector in all workers, whose
-    # pages it would copy.
+    # Exclude start-up objects from garbage collection in all workers: collecting would touch, and
+    # so copy, pages that they share.
     importlib.import_module("tiercel.spark_jobs.process.interpreter").freeze_startup_objects()
     named = os.environ.get(_SOCKETS)
     folder = None if named is None else private_folder(named)
@@ -89,7 +89,7 @@ def main() -> None:
     try:
         importlib.import_module("pyspark.daemon").manager()
     finally:
-        # It has removed its socket. Workers end without coming here.
+        # The socket is removed by now. Workers end without coming here.
         if folder is not None:
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()

@@ -1,6 +1,6 @@
-"""Everything that travels to the Spark tasks, and that one of them needs to run its bolt tasks.
+"""The object that travels to the Spark tasks, with everything that they need to run bolt tasks.
 
-No pyspark here.
+Does not import pyspark.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of one topology; pickled into the Spark job. The addresses may hold passwords."""
+    """One run of one topology; pickled into the Spark job. Its addresses may have passwords."""
 
     id: str
     topology: Topology
     # The bolt tasks of each Spark task.
     hosts: tuple[tuple[int, ...], ...]
     ledger: LedgerSpec
-    # Grows from run to run: what an earlier run still writes to a state is refused.
+    # Grows from run to run: a state refuses writes of earlier runs.
     run_number: int = 0
     # For bolts that publish.
     amqp_url: str | None = field(default=None, repr=False)
     # Signs the pickles that go into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
 
-    # Of the processes of the bolt tasks; None: as it is there.
+    # Logging of the processes of bolt tasks; None: unchanged.
     logs: WorkerLogs | None = None
 
     def open_inboxes(self) -> Inboxes:
-        """The inboxes, with connections of their own."""
+        """Open the inboxes, with their own connections."""
         return open_inboxes(self.ledger)
 
     @contextmanager
     def opened(self) -> Iterator[Around]:
-        """Everything that bolt tasks share in this process."""
+        """Open everything that bolt tasks share in this process."""
         name = self.topology.name
         url = self.ledger.urls[0]
         with ExitStack() as stack:

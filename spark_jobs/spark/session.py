@@ -1,8 +1,8 @@
-"""The Spark context that a topology's tasks run in, the versions that it needs, and the file with
-Spark's classes that its JVM starts faster with.
+"""The Spark context that a topology's tasks run in, the versions that it needs, and the class
+archive with which its JVM starts faster.
 
-A JVM that maps the file of classes starts in half the CPU time. The JVM writes it at the end of a
-run that practised what tiercel does. See docs/decisions/a-class-archive.md.
+A JVM with the archive starts in half the CPU time. A JVM writes it at the end of a practice run.
+See docs/decisions/a-class-archive.md.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tiercel.spark_jobs.spark.executors import (
 from tiercel.spark_jobs.spark.settings import SECRET, is_local, one_machine, quoted, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
 
-# An archive that does not fit, such as after an update of Java, is passed over. That needs no
-# words on stdout.
+# An archive that does not fit, for example after an update of Java, is ignored, without a message
+# on stdout.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 _OLDEST_SPARK = (4, 1)
 _OLDEST_JAVA = 17
@@ -58,7 +58,7 @@ class SparkUnit:
     def __init__(self, application: str, master: str, options: Mapping[str, str]) -> None:
         """Start Spark on ``master`` (its syntax: ``local[2]``, ``spark://host:7077``).
 
-        ``options`` go over the defaults. Raises SparkUnavailableError with what to do.
+        ``options`` override the defaults. Raises SparkUnavailableError, which says what to do.
         """
         check_versions()
         self._local = is_local(master)
@@ -68,18 +68,18 @@ class SparkUnit:
         except (PySparkException, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(
-                f"Spark does not start on {master!r}: {first_line}"
+                f"Spark cannot start on {master!r}: {first_line}"
             ) from error
         self._stack = ExitStack()
         self._steady_s = FIRST_STEADY_S
         gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
-        # None: it is not this process that started it.
+        # None if another process started the JVM.
         self._process: subprocess.Popen[bytes] | None = gateway.proc
-        # Set when executors that cannot start Python need not be kept from tasks any more.
+        # Set when executors that cannot start Python no longer need to be kept busy.
         self._unfit_held = threading.Event()
         if self.context.getConf().get("spark.authenticate", "false") != "true":
             log.warning(
-                "Spark at %s asks for no secret: every process that reaches its ports can "
+                "Spark at %s requires no secret: every process that reaches its ports can "
                 "fetch the passwords of RabbitMQ and Redis; set spark.authenticate as "
                 "docs/deploy.md says",
                 master,
@@ -87,17 +87,17 @@ class SparkUnit:
             )
 
     def use_python(self, executable: str, folders: Sequence[str]) -> None:
-        """Runs that start from now on use this Python, which can import what lies in ``folders``.
+        """Make later runs use this Python, which can import modules from ``folders``.
 
-        Without it the environment says that. A context that is there already can only be told here.
+        By default the environment decides. An existing context can be changed only here.
         """
         self.context.pythonExec = executable
         self.context.environment["PYTHONPATH"] = os.pathsep.join(folders)
 
     def check_alive(self) -> None:
-        """Raise SparkEndedError if the JVM has ended, or does so within a second.
+        """Raise SparkEndedError if the JVM has ended, or ends within a second.
 
-        Call it after a failure: a connection breaks a moment before the process is gone.
+        Call it after a failure: a connection breaks a moment before the process ends.
         """
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -105,7 +105,7 @@ class SparkUnit:
         if self._has_ended:
             raise SparkEndedError(
                 "Spark's JVM has ended: was it killed, because the machine was short of memory? "
-                "The driver ends too, to be started again; messages wait meanwhile"
+                "The driver ends too, and must be restarted; messages wait meanwhile"
             )
 
     @property
@@ -114,7 +114,7 @@ class SparkUnit:
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
-        """``silence`` for a while: a run that is cancelled may end with such a trace too."""
+        """``silence`` within the block: a cancelled run may end with stack traces too."""
         if self._has_ended:
             yield
             return
@@ -131,11 +131,11 @@ class SparkUnit:
         return self.context._jvm.java  # type: ignore[union-attr] # noqa: SLF001 - the only way to the JVM
 
     def ready(self, wanted: int) -> Readiness:
-        """Return the Spark tasks that can run at once, where none runs.
+        """Return how many Spark tasks can run at once, while none runs.
 
-        On a cluster it waits for executors until there are ``wanted`` slots, for seconds, and asks
-        each whether Python starts there. Executors on which it does not are kept busy until it
-        does, so that Spark gives them no tasks.
+        On a cluster it waits some seconds for executors with ``wanted`` slots, and checks that
+        Python starts on each. Executors on which it does not start are kept busy until it does, so
+        that Spark gives them no tasks.
         """
         python = str(self.context.pythonExec)
         if self._local:
@@ -147,7 +147,7 @@ class SparkUnit:
         asking = Asking(self.context)
         found = asking.answers(slots)
         if found.slots and found.unfit:
-            self._unfit_held.set()  # the new thread asks those executors too
+            self._unfit_held.set()  # the new thread checks all executors
             self._unfit_held = threading.Event()
             threading.Thread(
                 target=self._hold_unfit,
@@ -161,9 +161,9 @@ class SparkUnit:
         return found
 
     def _hold_unfit(self, asking: Asking, slots: int, over: threading.Event) -> None:
-        """Keep executors busy that cannot run bolts, and ask them again, after longer and longer.
+        """Keep executors that cannot run bolts busy, and check them again at growing intervals.
 
-        The first time all ``slots`` are asked; the slots of sound executors are free again at once.
+        The first check asks all ``slots``; slots of fit executors are free again at once.
         """
         hold_s = _FIRST_HOLD_S
         with suppress(Exception):  # Spark ends
@@ -172,7 +172,7 @@ class SparkUnit:
                 if not found.unfit:
                     return
                 slots = self._freed()
-                if not slots:  # those executors are gone
+                if not slots:  # the unfit executors are gone
                     return
                 hold_s = min(_LONGEST_HOLD_S, 2 * hold_s)
                 log.error(
@@ -181,7 +181,7 @@ class SparkUnit:
                 )  # fmt: skip
 
     def _freed(self) -> int:
-        """Return the free slots, once Spark knows that tasks that have just ended are over."""
+        """Return the free slots, once Spark has noticed that the last tasks have ended."""
         end = time.monotonic() + _HELD_WITHIN_S
         while not (slots := self._free()) and time.monotonic() < end:
             time.sleep(_LOOK_S)
@@ -191,18 +191,17 @@ class SparkUnit:
     def free(self) -> int:
         """Return the number of Spark tasks that could run beside the running ones.
 
-        In local mode none is ever lost, and 0 is returned.
+        Returns 0 in local mode, which never loses slots.
         """
         return 0 if self._local else self._free()
 
     def _free(self) -> int:
-        """Return the free slots of the executors that are there.
+        """Return the free slots of the live executors.
 
-        ``defaultParallelism`` is 2 where there are none, or what is set.
+        ``defaultParallelism`` would be no answer: it may be set, and is 2 without executors.
 
-        Spark lists an executor for minutes that has vanished. A task of a run that is over
-        counts for as long as its executor has not said that it has ended: one that does not
-        answer has no free slot.
+        Spark lists a vanished executor for minutes. A task of an ended run counts until its
+        executor reports its end: an executor that does not answer has no free slot.
         """
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         executors = jvm.statusStore().executorList(True)  # live executors only
@@ -221,16 +220,15 @@ class SparkUnit:
         archive = Path(self._stack.enter_context(scratch)) / _ARCHIVE
         pack_code(module, archive)
         self.context.addPyFile(str(archive))
-        # Workers find it by themselves. The process that forks them does not: it starts in the
-        # executor's folder, where Spark puts the archive first.
+        # Workers find the archive by themselves. The process that forks them does not: it starts in
+        # the executor's folder, where Spark puts the archive.
         others = self.context.environment.get("PYTHONPATH")
         self.context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ARCHIVE, others]))
 
     def silence(self) -> None:
-        """Throw away what Spark's JVM writes to stderr from now on.
+        """Discard the stderr of Spark's JVM from now on.
 
-        At its end, Python workers that are cut off in the middle print stack traces
-        that mean nothing.
+        At the end, interrupted Python workers print meaningless stack traces.
         """
         if self._has_ended:
             return
@@ -238,7 +236,7 @@ class SparkUnit:
         java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
     def stop(self) -> None:
-        """End the context and its JVM's work."""
+        """Stop the context, and all work of its JVM."""
         self._unfit_held.set()
         with self._stack:
             if not self._has_ended:
@@ -252,22 +250,21 @@ class SparkUnit:
 
 
 def _started(settings: Mapping[str, str]) -> SparkContext:
-    """Return the context.
+    """Start and return the context.
 
-    The settings are on the JVM's command line, which every user can read, all but the secret.
+    All settings except the secret are on the JVM's command line, which every user can read.
 
     Spark draws the secret itself for ``local[N]``, YARN and Kubernetes. For ``local-cluster`` it is
-    drawn here: one application, one secret. Master, workers and driver of a standalone cluster read
-    it from a file (``--properties-file``); executors have it in their environment, which Spark's
-    worker gives them.
+    drawn here, one per application. Master, workers and driver of a standalone cluster read it from
+    a file (``--properties-file``); Spark's worker passes it to executors in their environment.
     """
     shown = {key: value for key, value in settings.items() if key != SECRET}
     secret = settings.get(SECRET)
     if secret is None and settings["spark.master"].startswith("local-cluster"):
         secret = secrets.token_urlsafe(32)
     if secret is not None:
-        # pyspark puts all settings that it knows when it starts the JVM on the command line, and
-        # later ones nowhere.
+        # pyspark puts the settings that it has when it starts the JVM on the command line; settings
+        # made later are not shown.
         known = SparkConf(loadDefaults=False).setAll(list(shown.items()))
         SparkContext._ensure_initialized(conf=known)  # noqa: SLF001
         java: Any = SparkContext._jvm  # noqa: SLF001 - the only way to the JVM
@@ -298,12 +295,12 @@ def check_versions() -> None:
 
 
 def archive_path() -> Path:
-    """Beside Spark, whose classes they are."""
+    """Return the path of the class archive, beside Spark."""
     return Path(pyspark.__file__).parent / "tiercel.jsa"
 
 
 def reading_options() -> Sequence[str]:
-    """Return the options that make a JVM use the archive; nothing where there is none."""
+    """Return the options that make a JVM use the archive; none if it does not exist."""
     path = archive_path()
     return (quoted(f"-XX:SharedArchiveFile={path}"), _QUIET) if path.is_file() else ()
 
@@ -312,9 +309,8 @@ def reading_options() -> Sequence[str]:
 def writing_options() -> Iterator[Sequence[str]]:
     """Yield the options that make a JVM write the archive when it ends.
 
-    It must end within the block. The archive is used from then on.
-
-    Raises SparkUnavailableError where it cannot be written, and where the JVM did not write it.
+    The JVM must end within the block. The archive is used from then on. Raises
+    SparkUnavailableError if the archive cannot be written or the JVM did not write it.
     """
     path = archive_path()
     part = path.with_name(f"{path.name}.{os.getpid()}")
@@ -338,7 +334,7 @@ _PATIENCE_S = 600.0
 
 
 def practise(context: SparkContext) -> None:
-    """Do what a run does: a job whose tasks are in Python processes."""
+    """Run a job with tasks in Python processes, as a topology's run does."""
     context.setJobGroup("practice", "tiercel practises the start of a run")
     context.parallelize(range(2), 2).mapPartitionsWithIndex(_same).collect()
 
@@ -353,21 +349,22 @@ def end_java() -> None:
     if gateway is None:
         return
     gateway.shutdown()
-    # It ends when its standard input does.
+    # It ends when its standard input is closed.
     gateway.proc.stdin.close()
     gateway.proc.wait(timeout=_PATIENCE_S)
 
 
 def make_class_archive() -> Path:
-    """Have Spark's JVM start faster from now on, in local mode; returns the file that was written.
+    """Write the class archive, with which Spark's JVM starts faster in local mode; returns its
+    path.
 
     Starts Spark, and ends the JVM of this process. Raises SparkUnavailableError.
     """
     with writing_options() as java_options:
         spark = SparkUnit("tiercel prepare", "local[2]", one_machine(java_options))
         try:
-            # First: what copies a Python process's last words keeps the stderr that there was when
-            # the process began.
+            # Before any Python process: the thread that copies a process's stderr keeps the JVM's
+            # stderr from when the process began.
             spark.silence()
             practise(spark.context)
         finally:

@@ -1,4 +1,4 @@
-"""The settings of Spark, and where each applies. No pyspark here."""
+"""The settings of Spark, and where each applies. Does not import pyspark."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from importlib import resources
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 
-# Spark adds the failures of a task up over the life of its job, and a job of months must not
-# end at the tenth.
+# Spark counts the failures of a task over the life of its job, and a job that runs for months must
+# not end because of ten.
 ATTEMPTS = 1_000_000
 
-# The setting that is on no command line, where every user could read it.
+# Kept off the command line, which every user can read.
 SECRET = "spark.authenticate.secret"  # noqa: S105 - a setting's name
 
 EVERYWHERE = {
     "spark.ui.enabled": "false",
-    # Spark's page has no login: where the operator switches it on, it shows and changes nothing.
+    # Spark's page has no login, so it is read-only if the operator switches it on.
     "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
-    # Each executor imports everything once, and forks its Python processes from there.
+    # Each executor imports everything in one process, which forks its Python workers.
     "spark.python.daemon.module": "tiercel.spark_jobs.spark.python_daemon",
-    # A process that forks must have no other thread. Each Spark task has one core, so
-    # BLAS needs no more.
+    # A process that forks must have no other threads. Each Spark task has one core, so BLAS needs
+    # one thread.
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # For tasks on executors. Local mode has its own number, in the master.
+    # For tasks on executors. In local mode the number is part of the master.
     "spark.task.maxFailures": str(ATTEMPTS),
-    # Tasks fail because of tuples and processes, not of machines; counted over months they would
-    # exclude all executors.
+    # Tasks fail because of tuples and processes, not machines; over months all executors would be
+    # excluded.
     "spark.excludeOnFailure.enabled": "false",
     # A run has as many tasks as there are slots: executors that come and go are the
     # operator's decision.
@@ -41,24 +41,24 @@ EVERYWHERE = {
     "spark.locality.wait": "0",
 }
 
-# For YARN and Kubernetes, which end an application after a number of lost executors; only those
-# of one hour count.
+# For YARN and Kubernetes, which end an application after a number of lost executors: count only
+# those of the last hour.
 MANAGED = {"spark.executor.failuresValidityInterval": "1h"}
 
-# For JVMs that share the machine with the Python processes: they wait, and pass nothing on but the
-# start. Executors of a cluster keep Java's defaults: their machines are the operator's, and an idle
-# compiler or collector costs no CPU.
+# For JVMs that share the machine with the Python processes: after the start they only wait.
+# Executors of a cluster keep Java's defaults: the operator tunes them, and an idle compiler or
+# collector costs no CPU.
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
-# No port that another machine could reach, and none that gives anything to another user of this
-# one: what Spark broadcasts holds passwords and the key of the signatures.
+# Other machines can reach no port, and other users of this machine learn nothing from one: Spark's
+# broadcasts contain passwords and the signing key.
 ONE_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
-    # Version 1 and AES/CTR are Spark's defaults, for the sake of older ones: weaker keys, and bytes
-    # that can be changed unseen.
+    # Spark's defaults, version 1 and AES/CTR, exist for compatibility: weaker keys, and no
+    # integrity check.
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
 }
@@ -75,15 +75,15 @@ _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties
 def settings_of(
     application: str, master: str, options: Mapping[str, str], java_options: Sequence[str]
 ) -> dict[str, str]:
-    """Every setting that Spark is started with; ``options`` go over the defaults.
+    """Return all settings that Spark starts with; ``options`` override the defaults.
 
-    ``java_options`` are for all JVMs where all of Spark is on one machine. Raises
-    SparkUnavailableError for an option that tiercel does not run with.
+    ``java_options`` are for all JVMs if all of Spark is on one machine. Raises
+    SparkUnavailableError for an option that tiercel cannot run with.
     """
     for name, why in _REFUSED.items():
         if options.get(name, "false").lower() == "true":
             raise SparkUnavailableError(
-                f"tiercel does not run with {name}, because {why}: take it out of the Spark options"
+                f"tiercel cannot run with {name}, because {why}: remove it from the Spark options"
             )
     where = one_machine(java_options) if is_one_machine(master) else MANAGED
     names = {"spark.master": with_retries(master), "spark.app.name": application}
@@ -91,10 +91,10 @@ def settings_of(
 
 
 def one_machine(java_options: Sequence[str]) -> dict[str, str]:
-    """The settings where all of Spark is on this machine."""
+    """Return the settings for all of Spark on this machine."""
     java = " ".join([quoted(f"-Dlog4j2.configurationFile={_LOG4J}"), SMALL_JVM, *java_options])
-    # For the executors of local-cluster; in local mode they are in the driver's JVM. One that
-    # takes the place of another starts in half the time with the classes of the archive.
+    # For the executors of local-cluster; in local mode the driver's JVM is the executor. With the
+    # archive a replacement executor starts in half the time.
     executors = " ".join([SMALL_JVM, *java_options])
     return {
         **ONE_MACHINE,
@@ -104,7 +104,7 @@ def one_machine(java_options: Sequence[str]) -> dict[str, str]:
 
 
 def quoted(option: str) -> str:
-    """Return one Java option as Spark reads it in a list of options, special characters quoted.
+    """Return one Java option, quoted for Spark's list of options.
 
     >>> quoted("-Dfile=/a folder/settings")
     '"-Dfile=/a folder/settings"'
@@ -133,7 +133,7 @@ def is_local(master: str) -> bool:
 
 
 def with_retries(master: str) -> str:
-    """``local[N]`` with as many attempts as on a cluster: local mode alone gives a task one.
+    """Give ``local[N]`` as many attempts as a cluster has: its default is one per task.
 
     >>> with_retries("local[2]"), with_retries("local"), with_retries("spark://host:7077")
     ('local[2,1000000]', 'local[1,1000000]', 'spark://host:7077')

@@ -1,9 +1,9 @@
-"""Packs the code that Spark's executors need, as a ``.zip``, and checks before anything starts that
-a topology can be pickled: Spark's own message is seventy lines that name no bolt.
+"""Packs the code that Spark's executors need into a ``.zip``, and checks before anything starts
+that a topology can be pickled: Spark's own error has seventy lines and names no bolt.
 
-Executors may be where neither tiercel nor the topology is. Modules that are byte code here travel
-with it, else each Python worker would compile all of them when it starts. An archive cannot hold
-compiled extensions: packages that need them, such as numpy, must be installed on executors.
+Executors may have neither tiercel nor the topology. Modules travel with their byte code, otherwise
+each Python worker would compile all of them at its start. An archive cannot contain compiled
+extensions: packages such as numpy must be installed on executors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 OURS = "tiercel"
-# What of it runs inside Spark tasks.
+# Its folders that run inside Spark tasks.
 PARTS = ("acker", "queues", "spark_jobs")
 _MOST_MB = 64
 
@@ -32,9 +32,9 @@ _MOST_MB = 64
 def pack_code(module: str, archive: Path) -> None:
     """Write tiercel and the code around a module, which has been imported, to ``archive``.
 
-    What is installed travels alone. A module from a folder of the user's takes the folder's other
-    modules and packages with it, with the data files in packages: it may import them later. Raises
-    TopologyError if that is too much.
+    An installed module travels alone. A module from a user's folder takes the folder's other
+    modules and packages with it, including data files in packages, because it may import them
+    later. Raises TopologyError if they are too large.
     """
     size = 0
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
@@ -55,7 +55,7 @@ def pack_code(module: str, archive: Path) -> None:
 
 
 def _roots(module: str) -> Iterator[tuple[Path, str]]:
-    """Modules and packages that travel, each with its name in the archive."""
+    """Yield the modules and packages that travel, each with its name in the archive."""
     package = _place(OURS)
     top, _, rest = module.partition(".")
     parts = (*PARTS, rest.partition(".")[0]) if top == OURS else PARTS
@@ -67,7 +67,7 @@ def _roots(module: str) -> Iterator[tuple[Path, str]]:
         return
     place = _place(top)
     around = [place] if place.parent in _installed() else _python_in(place.parent)
-    # In a checkout the folders of tiercel lie beside it.
+    # In a checkout the folders of tiercel are beside the package.
     known = {package.resolve(), *(path.resolve() for path in ours)}
     yield from (
         (path, path.name) for path in dict.fromkeys([place, *around]) if path.resolve() not in known
@@ -75,7 +75,7 @@ def _roots(module: str) -> Iterator[tuple[Path, str]]:
 
 
 def _place(name: str) -> Path:
-    """The file of a top-level module, or the folder of a package."""
+    """Return the file of a top-level module, or the folder of a package."""
     module = sys.modules[name]
     return (
         Path(next(iter(module.__path__)))
@@ -109,20 +109,19 @@ def _files(root: Path) -> Iterable[Path]:
 def _add(packed: zipfile.ZipFile, path: Path, name: str) -> None:
     try:
         packed.write(path, name)
-    except ValueError:  # older than an archive can say
+    except ValueError:  # a date before 1980, which zip cannot store
         packed.writestr(name, path.read_bytes())
     if path.suffix != ".py":
         return
     compiled = Path(cache_from_source(str(path)))
-    # Python looks for it first, and goes on to the source if it is of another Python or
-    # of another source.
+    # Python looks for byte code first, and ignores it if it belongs to another Python or source.
     if compiled.is_file():
         packed.writestr(f"{name}c", compiled.read_bytes())
 
 
 def check_travel(topology: Topology) -> None:
-    """Raise TopologyError if a bolt, a grouping or a setting cannot be pickled: one line that names
-    it, and the attribute.
+    """Raise TopologyError if a bolt, a grouping or a setting cannot be pickled; the message names
+    it and the attribute.
     """
     for named, thing in _parts(topology):
         error = _stuck(thing)
@@ -143,7 +142,7 @@ def check_travel(topology: Topology) -> None:
 
 
 def without_spouts(topology: Topology) -> Topology:
-    """Return the topology as bolts need it: spouts stay where they are, and may hold anything."""
+    """Return the topology for bolts, without its spouts, which need not be picklable."""
     spouts = {
         component: replace(spec, spout=AbsentSpout(habits_of(spec.spout)))
         for component, spec in topology.spouts.items()
@@ -161,12 +160,12 @@ def _parts(topology: Topology) -> Iterator[tuple[str, Any]]:
 
 
 def _stuck(thing: Any) -> BaseException | None:
-    """Return why it cannot be pickled; None if it can."""
+    """Return the error that pickling the object raises; None if it can be pickled."""
     try:
         pickle.dumps(thing)
     except RAISED:
-        # Spark pickles more than Python does: lambdas, and functions defined in functions. PySpark
-        # takes half a second to import, for topologies that need it.
+        # Spark also pickles lambdas and nested functions. PySpark takes half a second to import, so
+        # only topologies that need it pay for it.
         from pyspark import cloudpickle  # noqa: PLC0415
 
         try:

@@ -1,7 +1,7 @@
-"""Suspects: the tuple that kills the Python process, and the one that hangs in it.
+"""Suspects: tuples that kill the Python process or hang in it.
 
-notes       notes each tuple before it is executed, and decides about one that hangs
-book        cases, which outlive processes: the contract, and a twin in memory
-redis_book  the book on the server
+notes       notes each tuple before it is executed, and fails one that hangs
+book        the case book, which outlives processes: the contract, and its twin in memory
+redis_book  the case book in Redis
 watchdog    ends a process in which a bolt hangs
 """

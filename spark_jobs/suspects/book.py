@@ -1,6 +1,5 @@
-"""Cases of bolt tasks whose processes died: which tuple was being executed, and how often.
-
-The contract of the case book, and its twin in memory.
+"""The case book: the tuples that bolt tasks were executing when their processes died, and how
+often. Its contract, and its twin in memory.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Protocol
 
 from tiercel.acker.ledger import Failure, Token
 
-# A single death may have any cause, such as an operator or the kernel's OOM killer. A tuple during
-# which the process dies twice is to blame.
+# One death may have any cause, such as an operator's kill or the kernel's out-of-memory killer. Two
+# deaths on one tuple are the tuple's fault.
 DEATHS = 2
 _KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
@@ -22,11 +21,11 @@ REASON = f"the Python process died while it executed this tuple, {DEATHS} times 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """Work during which a process died: a tuple, with its trees, or the ``flush`` of a task."""
+    """Work of a process: the execution of a tuple in some trees, or a ``flush``."""
 
     component: str
     task: int
-    # Seed of the tuple, which is the same at every attempt; None: the flush.
+    # The tuple's seed, the same at every attempt; None: the flush.
     seed: int | None
     roots: tuple[int, ...] = ()
     deaths: int = 0
@@ -41,17 +40,14 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Notes that the attempts at one bolt task left behind."""
+    """Notes that the attempts at one bolt task have left."""
 
-    # What the latest process is executing. If another process finds it, the process died of it.
+    # Work of the latest process. If another process finds it, the latest one died during it.
     doing: Suspect | None = None
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:
-        """Return the case for the next process: ``doing`` becomes a suspect.
-
-        Only the latest suspects are kept.
-        """
+        """The case with which the next process begins; only the latest suspects are kept."""
         if self.doing is None:
             return self
         before = next((each for each in self.suspects if each.same(self.doing)), self.doing)
@@ -65,7 +61,7 @@ class Case:
 
     @property
     def failures(self) -> list[Failure]:
-        """One failure per tree of each guilty tuple."""
+        """One failure for each tree of the guilty tuples."""
         return [
             Failure(root=root, component=each.component, task=each.task, reason=REASON)
             for each in self.suspects
@@ -90,7 +86,10 @@ def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
 def _suspect(
     *, component: object, task: object, seed: object, roots: object, deaths: object
 ) -> Suspect:
-    """Return a suspect. Raises TypeError for missing or unknown fields, and for a wrong type."""
+    """Return a suspect with exactly these fields.
+
+    Raises TypeError for missing or other fields, and for values of other types.
+    """
     if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
         raise TypeError("a component and the roots of its tuple are missing")
     if (
@@ -109,13 +108,13 @@ def _is_id(root: object) -> bool:
 class CaseBook(Protocol):
     """The open cases of one topology, one per bolt task.
 
-    Losing them is safe: another process has to die first.
+    Losing them is safe: one more process dies until the tuple is found again.
 
     Raises RedisUnavailableError while the server does not answer.
     """
 
     def load(self, token: Token) -> Case:
-        """Return the case of this task, empty if there is none. Forgets cases of earlier runs."""
+        """The case of this task, empty if there is none. Forgets cases of earlier runs."""
         ...
 
     def guilty(self, token: Token) -> frozenset[int]:
@@ -127,18 +126,19 @@ class CaseBook(Protocol):
         ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        """Record what the process executes from now on; the record outlives the process.
+        """Record the work of the process from now on; None if no tuple is to blame.
 
-        ``None`` (nothing to blame) can be noted on a full server too.
+        Once this has returned, the record outlives the process. None can also be noted on a server
+        that is out of memory.
         """
         ...
 
     def cases(self) -> list[Case]:
-        """Return all cases, for a driver that begins a run. Read-only."""
+        """Return all cases, for a driver that begins a run."""
         ...
 
     def forget(self) -> None:
-        """Delete all cases, once their failures were reported. Idempotent."""
+        """Delete all cases, after their failures were reported. Idempotent."""
         ...
 
     def close(self) -> None:

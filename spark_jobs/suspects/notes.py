@@ -1,4 +1,4 @@
-"""After a process has died, finds the tuple that kills it; and fails a tuple that hangs."""
+"""Finds the tuple that killed the previous process, and fails a tuple that hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Item)
 
 
 class Watch(Protocol):
-    """Yields the tuples of the input to execute; may call ``flush`` between two tuples."""
+    """Yields the tuples of some input that are to be executed; may call ``flush`` in between."""
 
     def __call__(self, items: Iterable[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
@@ -30,7 +30,7 @@ class ExecutionNotes:
     """
 
     def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
-        """Continue the case of the previous process.
+        """Open the case of the previous process.
 
         Fails guilty tuples at once, so that they are not released if the run ends.
         """
@@ -53,24 +53,28 @@ class ExecutionNotes:
 
     @property
     def clear(self) -> bool:
-        """True if every noted death is explained by a guilty tuple, or by a guilty batch."""
+        """True if a guilty tuple explains every recorded death.
+
+        If tuples were executed at once, one of them is enough.
+        """
         guilty = self._case.guilty
         return all(not guilty.isdisjoint(each.roots) for each in self._case.suspects)
 
     def watch(
         self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]
     ) -> Iterator[T]:
-        """Yield the tuples of a step, and note each before the caller executes it.
+        """Yield the input of a step, each tuple noted before.
 
-        A tuple all of whose trees belong to guilty tuples fails instead. ``roots`` returns the
-        roots of a row. If a process died in ``flush``, ``flush`` is called after each tuple, so
-        that the next death can be blamed on one; if it returns False, no more tuples follow.
+        Tuples that belong only to trees of guilty tuples fail and are left out. ``roots`` returns
+        the roots of a row of the input. The caller executes an item before it asks for the next. If
+        a process died in ``flush``, it is called after each item, so that the next death names one;
+        when it returns False, the input ends.
         """
         for item in items:
             trees = roots(item.row)
             if self._fails(record, item, trees):
                 continue
-            # An untracked tuple has no message to redeliver or dead-letter.
+            # An untracked tuple has no message that could be redelivered or dead-lettered.
             self._note(self._suspect(record, item.seed, trees) if trees else None)
             yield item
             if self._flushing and not flush():
@@ -83,11 +87,12 @@ class ExecutionNotes:
         roots: Roots,
         identity: int,
         items: Iterable[T],
-        flush: Callable[[], bool],  # noqa: ARG002 - as the others are given it
+        flush: Callable[[], bool],  # noqa: ARG002 - the signature of ``watch``
     ) -> Iterator[T]:
-        """Yield the tuples of a step that are executed in one call, noted by the step's identity.
+        """Yield the input of a step whose tuples are executed at once, noted by the step's
+        identity.
 
-        Tuples all of whose trees belong to guilty tuples fail before the call.
+        Tuples that belong only to trees of guilty tuples fail before the first one is executed.
         """
         kept = [item for item in items if not self._fails(record, item, roots(item.row))]
         trees = [root for item in kept for root in roots(item.row)]
@@ -103,8 +108,10 @@ class ExecutionNotes:
         return guilty
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
-        """Note that a sealed step is repeated, as a whole, for it must do the same work; returns
-        False if it killed its process twice, and then fails as a whole.
+        """Note a sealed step before it is executed again, as a whole, because it must do the same
+        work; False: leave it out.
+
+        It was executed once, so it seldom kills. A step that kills twice fails as a whole.
         """
         if any(each.seed == identity and each.guilty for each in self._case.suspects):
             return False
@@ -112,9 +119,9 @@ class ExecutionNotes:
         return True
 
     def rest(self) -> None:
-        """Note that no code of the user runs any more.
+        """Note that no code of the user's runs from here on.
 
-        Best effort: a tuple that is blamed wrongly would have to be there at a second death.
+        Best effort: a tuple that is named wrongly is guilty only after another death.
         """
         try:
             self._note(None)
@@ -133,7 +140,7 @@ class ExecutionNotes:
 class Lookout:
     """Watches one bolt task, from the watchdog's thread."""
 
-    def __init__(  # noqa: PLR0913 - the things it joins, each with a contract of its own
+    def __init__(  # noqa: PLR0913 - it joins parts that each have a contract
         self,
         token: Token,
         book: CaseBook | None,
@@ -145,8 +152,8 @@ class Lookout:
     ) -> None:
         """``work`` returns the step that is being executed; ``token`` names the task's case.
 
-        ``waiting`` returns the roots of all tuples in the task's inbox, including those of the
-        step; ``limit`` is the limit of the bolt's calls, if it has its own.
+        ``waiting`` returns the roots of the tuples in the task's inbox, including the step's own;
+        ``limit`` is the limit of the bolt's calls, if it has its own.
         """
         self.task = token.task
         self.limit = limit
@@ -165,10 +172,10 @@ class Lookout:
         )
 
     def lasts(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait behind this one, once per tree.
+        """Restart the timeouts of all tuples that wait behind a long call, once for each tree.
 
-        They would expire together with its own, before the process is replaced, so that a message
-        that hangs would fail its neighbours as well, until all are dead-lettered.
+        They would time out with the hanging tuple, before its process is replaced, and innocent
+        messages would follow it into the dead-letter queue.
         """
         item = doing.item
         work = doing.work
@@ -181,8 +188,8 @@ class Lookout:
             self._ledger.reset_timeout(sorted(new))
 
     def renew(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that the call holds up: its own, tuples of the step
-        that are not committed yet, and tuples that wait in the inbox.
+        """Restart the timeouts of all tuples that wait for the call: its own, the step's executed
+        tuples, which are not committed yet, and the tuples behind them in the inbox.
         """
         item = doing.item
         work = doing.work
@@ -192,9 +199,9 @@ class Lookout:
         self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """Fail the trees of the tuple that hangs, so that the next attempt leaves it out.
+        """Fail the trees of the hanging tuple at once, and have the next attempt leave it out.
 
-        If no single tuple hangs (a ``flush``, a whole batch), the next attempt notes its tuples.
+        If no tuple can be named, in a ``flush`` or a batch, the next attempt notes its work.
         """
         item = doing.item
         work = doing.work

@@ -1,6 +1,6 @@
 """The case book in Redis: one hash per topology.
 
-A field with the suspects of a bolt task, and one with the step it is executing.
+Each bolt task has a field with its suspects, and one with its current work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tiercel.spark_jobs.suspects.book import Case, Suspect, decode_suspects, enc
 log = logging.getLogger(__name__)
 
 _DOING = ":doing"
-# For the book of a topology that is no longer run.
+# How long the book of a topology that no longer runs is kept.
 _KEPT = timedelta(hours=1)
 
 
@@ -98,7 +98,7 @@ def _suspects(cases: Mapping[bytes, bytes], field: str) -> tuple[Suspect, ...]:
         return decode_suspects(cases.get(field.encode(), b"[]"))
     except ValueError as error:
         log.warning(
-            "passing over the suspects %r in Redis: %s; a message that kills a process has to do "
+            "skipping the suspects %r in Redis: %s; a message that kills a process has to do "
             "so once more", field, error,
             extra={"event": "suspects_unreadable"},
         )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Ends this process when a bolt hangs: when a call takes longer than the message timeout, or than
-``execute_timeout_secs``. Its tuple has failed by then, but blocks its task.
+"""Ends this process when a bolt hangs. A call that lasts longer than the message timeout, or than
+``execute_timeout_secs``, blocks its task, and its tuple has failed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
-# A call that lasts this long holds up other tuples.
+# A call is long after this time.
 _LONG_S = 1.0
-# After this many limits the watchdog's own thread must be blocked too.
+# Number of limits after which the watchdog's own thread must be blocked.
 _BLOCKED_AFTER = 2
 
 
@@ -38,13 +38,13 @@ class WatchedStep(Protocol):
 
 
 class Doing(NamedTuple):
-    """A call of the user's code under way: ``execute`` of a tuple or batch, or ``flush``."""
+    """The current call of the user's code: ``execute`` of a tuple or batch, or ``flush``."""
 
     task: int
     item: Item | None
-    # Signs of life that the call has given.
+    # Count of signs of life.
     signs: int = 0
-    # The step: ``flush`` of the next step is another call.
+    # The step. Two calls of ``flush`` in two steps are not the same work.
     work: WatchedStep | None = None
 
     def same(self, other: Doing | None) -> bool:
@@ -57,23 +57,23 @@ class Doing(NamedTuple):
 
 
 class CallLimit(NamedTuple):
-    """Limit on how long one call of a bolt may last, in seconds."""
+    """Limits of one call of a bolt, in seconds."""
 
     ends_s: float
-    # Period at which the timeouts of waiting tuples are restarted, if the limit is longer than the
-    # message timeout; None: it is not.
+    # Interval at which the timeouts of waiting messages restart, if a call may last longer than the
+    # message timeout. None: it may not.
     renew_s: float | None = None
 
 
 class Watched(Protocol):
     """One bolt task, as the watchdog's thread sees it."""
 
-    # None: the watchdog's limit.
+    # None: the watchdog's limit applies.
     @property
     def limit(self) -> CallLimit | None: ...
 
     def doing(self) -> Doing | None:
-        """Return the call that is under way; None: no call of the user's code."""
+        """Return the current call; None: no code of the user's is running."""
         ...
 
     def lasts(self, doing: Doing) -> None:
@@ -81,7 +81,7 @@ class Watched(Protocol):
         ...
 
     def renew(self, doing: Doing) -> None:
-        """A long call goes on: restart the timeouts of the tuples that wait behind it."""
+        """The current call may be long: tuples behind it must not time out meanwhile."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
@@ -91,9 +91,10 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Putting:
-    """A timer that ends the process unless ``off`` is called again within its seconds.
+    """Postpones the end of the process, which ends unless ``off`` is called again in time.
 
-    It runs outside Python's threads, all of which native code stops if it holds the GIL.
+    A native thread waits for that: native code that holds the interpreter's lock stops all Python
+    threads.
     """
 
     off: Callable[[float], None]
@@ -119,8 +120,10 @@ class Watchdog:
         die: Callable[[int], object] = os._exit,
         putting: Putting = IN_NATIVE_CODE,
     ) -> None:
-        """``part`` is called with the task that hangs before the process ends, to let the other
-        tasks finish. ``limit`` is for tasks without their own; tasks with neither are not watched.
+        """``part`` is called with the hanging task before the process ends, so that the other tasks
+        can finish.
+
+        ``limit`` is for tasks without their own; with neither, a task is not watched.
         """
         usual = CallLimit(limit.total_seconds()) if limit else None
         self._watched = [(one, mine) for one in watched if (mine := one.limit or usual) is not None]
@@ -135,7 +138,7 @@ class Watchdog:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Watch within the block. Spark may reuse the process afterwards."""
+        """Watch within the block. Afterwards the process may live on: Spark reuses it."""
         if not self._watched:
             yield
             return
@@ -165,7 +168,7 @@ class Watchdog:
                     self._end(watched, doing, limit.ends_s)
                     return
                 elif limit.renew_s is not None:
-                    # ``renewed`` spans calls: a tuple may wait behind several calls in a row.
+                    # Timed across calls: tuples behind several short calls wait for all of them.
                     long_s = min(_LONG_S, limit.renew_s)
                     if now - since >= long_s and now - renewed[at] >= limit.renew_s:
                         renewed[at] = now
@@ -177,7 +180,7 @@ class Watchdog:
     def _tell(self, what: Callable[[Doing], None], doing: Doing) -> None:
         try:
             what(doing)
-        except Exception as error:  # noqa: BLE001 - what waits behind the call may time out then, and comes again
+        except Exception as error:  # noqa: BLE001 - waiting tuples may then time out and be redelivered
             log.warning(
                 "could not report a long call: %s", error, extra={"event": "lasting_not_told"}
             )
@@ -198,7 +201,7 @@ class Watchdog:
             self._part(doing.task)
         except Exception as error:  # noqa: BLE001 - as above
             log.error(
-                "the other tasks did not come to an end: %s",
+                "could not let the other tasks finish: %s",
                 error,
                 extra={"event": "hang_not_parted"},
             )

@@ -576,7 +576,7 @@ def test_a_database_that_stands_still_is_given_up_after_its_patience(postgres):
         running.send([1, "a"])
         server.pause()
         running.send([2, "b"])
-        assert "the database was away for 2 s" in running.failed[2]
+        assert "the database was unavailable for 2 s" in running.failed[2]
         server.resume()
         running.send([2, "b"], [3, "c"])
         assert running.acked == [1, 2, 3]
@@ -686,16 +686,16 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"url": "no address"}, "no address of a database"),
-        ({"url": "postgresql://u:S3CRET"}, "no address of a database"),
+        ({"url": "no address"}, "not a database address"),
+        ({"url": "postgresql://u:S3CRET"}, "not a database address"),
         ({"url": "postgresql://u:S3@CRET@h/d"}, "password percent-encoded"),
-        ({"url": "mysql://u@h/d"}, "knows PostgreSQL and SQLite, not 'mysql'"),
-        ({"url": "nosuch://u@h/d"}, "knows PostgreSQL and SQLite, not 'nosuch'"),
+        ({"url": "mysql://u@h/d"}, "supports PostgreSQL and SQLite, not 'mysql'"),
+        ({"url": "nosuch://u@h/d"}, "supports PostgreSQL and SQLite, not 'nosuch'"),
         ({"table": ""}, "needs the name of a table"),
         ({"fields": "id"}, "takes a list of fields"),
-        ({"mode": "delete"}, "has the modes insert and upsert"),
-        ({"mode": "upsert", "write": print}, "has the modes insert and upsert"),
-        ({"patience_secs": 0}, "needs a patience_secs of more than 0"),
+        ({"mode": "delete"}, 'takes mode "insert" or "upsert"'),
+        ({"mode": "upsert", "write": print}, 'takes mode "insert" or "upsert"'),
+        ({"patience_secs": 0}, "needs a patience_secs greater than 0"),
         ({"once_retention": 5}, "needs a timedelta as once_retention, not 5"),
     ],
 )

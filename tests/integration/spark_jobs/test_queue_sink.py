@@ -249,8 +249,8 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
         ({"queue": "q", "headers": "a=b"}, "headers is a mapping"),
         ({"queue": "q", "headers": {"a": object()}}, "header 'a' cannot be"),
         ({"queue": "q", "expiration": "soon"}, "expiration is a time"),
-        ({"queue": "q", "field": "a"}, "has no setting 'field', and a message no such property"),
-        ({"queue": "q", "patience_secs": 0}, "a patience_secs of more than 0, not 0"),
+        ({"queue": "q", "field": "a"}, "'field' is neither a setting of QueueSink nor a property"),
+        ({"queue": "q", "patience_secs": 0}, "a patience_secs greater than 0, not 0"),
     ],
 )
 def test_an_impossible_sink_is_refused_where_it_is_written(settings, said):

@@ -69,7 +69,7 @@ def stolen(process: subprocess.Popen[str]) -> list[bytes]:
 def test_the_thief_of_this_test_does_get_the_password_where_nothing_is_asked_for():
     with victim("local[1]", OPEN) as process:
         assert any(PASSWORD.encode() in block for block in stolen(process))
-        assert any("asks for no secret" in line for line in process.stderr), "the log says so"
+        assert any("requires no secret" in line for line in process.stderr), "the log says so"
 
 
 @pytest.mark.parametrize("master", MASTERS)

@@ -76,7 +76,7 @@ def test_answers_of_one_executor_are_one_and_a_sound_one_is_counted_by_its_slots
 
 def test_many_executors_are_one_line() -> None:
     found = readiness_of([f"1\t{each}\th\tit lacks pyarrow" for each in range(40)], "python")
-    assert "it lacks pyarrow (as 39 more executors)" in found.trouble
+    assert "it lacks pyarrow (nor can 39 more executors)" in found.trouble
     assert found.slots == 0
 
 
