@@ -1,11 +1,11 @@
-"""The stack that tiercel runs on: private servers for one machine, and what containers need.
+"""The stack below tiercel: private servers for one machine, and the files for containers.
 
-embedded      a private RabbitMQ, Redis or Valkey, and PostgreSQL, and the first two together
+embedded      private servers: RabbitMQ, Redis or Valkey, PostgreSQL; the first two together
 server        the base of embedded servers: free ports, folder, readiness, restart
-guard         child processes that cannot outlive this one
+guard         child processes that cannot outlive their parent
 install       finds programs, and installs missing ones with apt, without starting services
-credentials   passwords of the compose file's stack
+credentials   passwords for the stack of the compose file
 errors        the errors that the servers and the installer raise
 
-``__main__`` is the installer as a command, for make.
+``__main__`` runs the installer, for make.
 """

@@ -1,4 +1,4 @@
-"""``python3 -m tiercel.compose THING…`` installs what is missing, before any library is there."""
+"""``python3 -m tiercel.compose THING…`` installs missing programs; it needs no library."""
 
 import sys
 

@@ -1,11 +1,9 @@
-"""Draws the passwords of a stack, once; existing passwords stay.
-
-Each role has a folder with exactly the secrets that it needs.
+"""Draws the passwords of a stack once; existing passwords stay.
 
     python -m tiercel.compose.credentials FOLDER
 
-Each process reads its role's folder, so that no password is in an environment or on a command line.
-Standard library only.
+Each role has a folder with exactly the secrets that it needs. Processes read the folder of their
+role, so that no password is in an environment or on a command line. Standard library only.
 
 rabbitmq   rabbitmq.conf, definitions.json (users, passwords hashed), erlang_cookie
 redis      redis.conf
@@ -13,9 +11,9 @@ spark      spark.conf: the secret of Spark's own connections
 driver     tiercel_amqp, tiercel_redis, spark.conf
 spout      tiercel_amqp, tiercel_redis
 monitor    tiercel_amqp, tiercel_redis, tiercel_management, tiercel_token
-grafana    grafana_password, of its user admin
+grafana    grafana_password, for its user admin
 
-In the addresses the hosts are named rabbitmq and redis.
+The hosts in the addresses are rabbitmq and redis.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ _COMPLETE = "complete"
 def draw_credentials(folder: Path) -> bool:
     """Draw the credentials unless they exist; return True if they were drawn.
 
-    Roles belong together, so all are drawn again unless each one is complete. The files are
-    readable by every user who can enter the role's folder, because each server runs as a different
-    user. Raises OSError.
+    Roles share passwords, so all are drawn again unless every role is complete. Every user who can
+    enter a role's folder can read its files, because each server runs as a different user. Raises
+    OSError.
     """
     roles = _roles()
     if all((folder / role / _COMPLETE).exists() for role in roles):
@@ -91,7 +89,7 @@ def _rabbitmq_conf() -> str:
         "load_definitions": "/run/tiercel/credentials/definitions.json",
         "loopback_users": "none",
         "log.console": "true",
-        # Health checks and the monitor connect all the time.
+        # Health checks and the monitor connect constantly.
         "log.connection.level": "error",
     }
     return "".join(f"{name} = {value}\n" for name, value in settings.items())
@@ -100,7 +98,7 @@ def _rabbitmq_conf() -> str:
 def _definitions(password: str, watchers: str) -> Mapping[str, object]:
     """Return the definitions that RabbitMQ loads at each start.
 
-    No user is an administrator, and the monitor's user may only read.
+    No user is an administrator; the monitor's user may only read.
     """
 
     def permissions(user: str, pattern: str) -> Mapping[str, str]:
@@ -114,7 +112,7 @@ def _definitions(password: str, watchers: str) -> Mapping[str, object]:
 
 
 def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
-    """Return a user in RabbitMQ's form: the password salted and hashed."""
+    """Return a user in RabbitMQ's format, with a salted and hashed password."""
     salt = secrets.token_bytes(4)
     digest = hashlib.sha256(salt + password.encode()).digest()
     return {
@@ -126,7 +124,7 @@ def _user(name: str, password: str, tags: str) -> Mapping[str, str]:
 
 
 def _spark_conf(secret: str) -> str:
-    """Return the settings that Spark's master, its workers and the driver share.
+    """Return the settings shared by Spark's master, its workers and the driver.
 
     Their web pages have no login, so actions are disabled.
     """
@@ -145,7 +143,7 @@ def _spark_conf(secret: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     if len(arguments) != 1:
-        print("tiercel: name one folder, for the credentials", file=sys.stderr)  # noqa: T201 - the answer
+        print("tiercel: name one folder for the credentials", file=sys.stderr)  # noqa: T201 - the answer
         return 2
     try:
         drawn = draw_credentials(Path(arguments[0]))

@@ -1,10 +1,9 @@
-"""The embedded servers: a private RabbitMQ, a private Redis or Valkey, a private PostgreSQL, each
-loopback only, and RabbitMQ and Redis together, for the local runner, the demo and the tests.
+"""The embedded servers of local runs, the demo and the tests: a private RabbitMQ, Redis or Valkey,
+and PostgreSQL, each on loopback only, and RabbitMQ and Redis together.
 
-RabbitMQ is one Erlang process and its helpers, without epmd. The broker's own script is run, not
-Debian's wrapper around it, which insists on the user ``rabbitmq`` and on /var. Erlang's port mapper
-epmd would be a daemon that outlives us and may be shared with others: the node is told its
-distribution port instead, so that none is started.
+RabbitMQ runs by its own script, not Debian's wrapper, which insists on the user ``rabbitmq`` and on
+/var. Erlang's port mapper epmd would be a daemon that outlives this process and is shared with
+others: the node gets its distribution port by configuration instead, and starts no epmd.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _DATABASE = "postgres"
 _INIT_TIMEOUT_S = 120
-# Time for its helpers to notice that they are orphans, and end.
+# Time for PostgreSQL's helpers to notice that they are orphans, and end.
 _ORPHANS_S = 10.0
 _POSTGRES_CONF = """
 listen_addresses = '{host}'
@@ -52,10 +51,10 @@ _ASKS_FOR_A_PASSWORD = b"R"
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """A server whose data survive ``stop`` and ``kill``; ``restart(keep_data=False)`` loses them.
+    """A server whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
 
-    It never runs as root: if this process does, it runs as the user ``postgres`` of Debian's
-    package, or else as a user that owns nothing.
+    It never runs as root: if this process does, the server runs as the user ``postgres`` of
+    Debian's package, or else as ``nobody``.
     """
 
     name = "PostgreSQL"
@@ -76,7 +75,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return self.folder / "data"
 
     def stop(self) -> None:
-        # SIGTERM would wait for its clients.
+        # SIGTERM would make the server wait for its clients.
         if self.pid is not None:
             os.kill(self.pid, signal.SIGINT)
         super().stop()
@@ -89,15 +88,15 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def kill(self) -> None:
         super().kill()
-        # Helpers have process groups of their own, and keep a new server from starting.
+        # Helpers have their own process groups, and prevent the start of a new server.
         until = time.monotonic() + _ORPHANS_S
         while self._folder is not None and _working_in(self._data):
             if time.monotonic() > until:
-                raise ServiceStartError("helpers of the PostgreSQL that was killed do not end")
+                raise ServiceStartError("helpers of the killed PostgreSQL do not end")
             time.sleep(0.01)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the server and its helpers, one for each client among them."""
+        """Send a signal to the server and its helpers, which include one per client."""
         for pid in _working_in(self._data):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -114,7 +113,7 @@ class EmbeddedPostgres(EmbeddedServer):
             file.write(_POSTGRES_CONF.format(host=LOOPBACK, port=self._port))
 
     def _initialize(self) -> None:
-        """Make the data folder, owned by the user that the server runs as."""
+        """Make the data folder, owned by the server's user."""
         secret = self.folder / "password"
         secret.write_text(self._password)
         if (owner := _other_user()) is not None:
@@ -169,7 +168,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def _other_user() -> pwd.struct_passwd | None:
-    """Return the user that the server runs as if this process is root; otherwise None."""
+    """Return the server's user if this process is root; otherwise None."""
     if os.geteuid() != 0:
         return None
     try:
@@ -186,7 +185,7 @@ def _as_other_user() -> list[str]:
 
 
 def _working_in(folder: Path) -> list[int]:
-    """Return the processes whose working directory is this folder: the server and its helpers."""
+    """Return the processes with this working directory: the server and its helpers."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
@@ -211,7 +210,7 @@ collect_statistics_interval = 1000
 management.tcp.ip = {host}
 management.tcp.port = {management_port}
 """
-# Idle schedulers must not spin: Spark needs the processors. Quorum queues report their depths once
+# Idle schedulers must not spin, as Spark needs the cores. Quorum queues report their depths once
 # per second.
 _ERL_ARGS = """
     -sname {node} -start_epmd false -erl_epmd_port {dist_port}
@@ -225,15 +224,13 @@ _METHOD_FRAME = b"\x01"
 
 
 class EmbeddedRabbitMQ(EmbeddedServer):
-    """A broker whose queues and messages survive ``stop`` and ``kill``.
+    """A broker whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
 
-    ``restart(keep_data=False)`` loses them.
-
-    Two surprises for tests. When RabbitMQ 3.10 is killed within seconds of its first start it may
-    forget declarations, and it writes the table of quorum queues about three seconds late: a queue
-    that was declared just before ``kill`` exists afterwards, but does not work. And a passive
-    declare of a quorum queue returns the depth that the queue has applied so far, or 0 if its
-    leader is silent for 250 ms: messages that were just given back may be missing.
+    Two surprises for tests. RabbitMQ 3.10 may forget declarations if it is killed within seconds of
+    its first start, and writes the table of quorum queues about three seconds late: a queue that
+    was declared just before ``kill`` exists afterwards, but does not work. And a passive declare of
+    a quorum queue returns the depth applied so far, or 0 if its leader is silent for 250 ms:
+    messages requeued just before may be missing.
     """
 
     name = "RabbitMQ"
@@ -250,12 +247,13 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 
     @property
     def management_url(self) -> str:
-        """The HTTP API, password included: never log it."""
+        """Address of the HTTP API with its password: never log it."""
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
 
     def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` on the running broker, as in ``control("list_queues")``; return its
-        output. Raises ServiceError with its last line.
+        """Run ``rabbitmqctl``, as in ``control("list_queues")``; return its output.
+
+        Raises ServiceError with its last line.
         """
         program = self._program.with_name("rabbitmqctl")
         environment = {
@@ -298,9 +296,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
         self._draw_cookie()
 
     def _draw_cookie(self) -> None:
-        """Write the Erlang cookie, the secret that controls the broker, before Erlang derives one
-        from the time of day.
-        """
+        """Write the Erlang cookie, which controls the broker; Erlang's own is predictable."""
         path = self.folder / ".erlang.cookie"
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
@@ -309,7 +305,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
     def _launch(self) -> Launch:
         settings = {
             "HOME": str(self.folder),  # the Erlang cookie is there
-            # makes the script exec the broker, without a shell in between
+            # makes the script exec the broker without a shell
             "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
@@ -345,8 +341,8 @@ class EmbeddedRabbitMQ(EmbeddedServer):
 def answers_as_rabbitmq(port: int) -> bool:
     """Return True if a broker serves clients on this loopback port.
 
-    The listener opens last, after the default user was made and the plugins were started. Raises
-    OSError if no process listens.
+    The listener opens last, after the default user and the plugins are set up. Raises OSError if no
+    process listens.
     """
     with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
         connection.sendall(_AMQP_GREETING)
@@ -368,9 +364,9 @@ maxmemory-policy noeviction
 
 
 class EmbeddedRedis(EmbeddedServer):
-    """A server that loses its data when it is killed, and keeps them over ``stop`` and ``start``.
+    """A server that loses its data if it is killed, and keeps it over ``stop`` and ``start``.
 
-    With kept data, a kill loses only the last second.
+    With a ``kept`` folder, a kill loses only the last second.
     """
 
     name = "Redis"
@@ -391,8 +387,7 @@ class EmbeddedRedis(EmbeddedServer):
 
     def wait_until_ready(self, stopped: threading.Event | None = None) -> None:
         super().wait_until_ready(stopped)
-        # The dump is loaded by now. Left in place, it would bring old data back after a later
-        # crash.
+        # The dump is loaded by now; if left, it would bring back old data after a later crash.
         self._dump.unlink(missing_ok=True)
 
     @property
@@ -424,7 +419,7 @@ class EmbeddedRedis(EmbeddedServer):
 
     def _wipe(self) -> None:
         self._dump.unlink(missing_ok=True)
-        # The append-only log: of version 7 and later, and of earlier versions.
+        # The append-only log, of version 7 and later and of earlier versions.
         shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
         (self.folder / "appendonly.aof").unlink(missing_ok=True)
 
@@ -447,18 +442,16 @@ def _read_all(connection: socket.socket) -> bytes:
 
 
 class EmbeddedServices:
-    """A private RabbitMQ and a private Redis.
+    """A private RabbitMQ and a private Redis, for the ``with`` block or the life of this process.
 
-    For as long as the ``with`` block runs, or this process.
-
-    Programs that are missing are installed with apt where that is possible. Raises
-    ServiceMissingError, ServiceStartError.
+    Missing programs are installed with apt if possible. Raises ServiceMissingError,
+    ServiceStartError.
     """
 
     def __init__(self, kept: Path | None = None, stopped: threading.Event | None = None) -> None:
-        """``kept`` is a folder for the data of both, which a later start goes on with.
+        """``kept`` is a folder that keeps the data of both for a later start.
 
-        ``stopped`` breaks the start off: it raises ServiceStoppedError.
+        ``stopped`` aborts the start, which then raises ServiceStoppedError.
         """
         install_missing("rabbitmq-server", "redis-server")
         self.rabbitmq = EmbeddedRabbitMQ(kept and kept / "rabbitmq")
@@ -477,11 +470,11 @@ class EmbeddedServices:
 
     @property
     def management_url(self) -> str | None:
-        """RabbitMQ's HTTP API, password included: never log it."""
+        """Address of RabbitMQ's HTTP API, password included: never log it."""
         return self.rabbitmq.management_url
 
     def start(self) -> Self:
-        """Start both side by side and wait until they serve clients."""
+        """Start both in parallel and wait until they serve clients."""
         try:
             self.rabbitmq.launch()
             self.redis.launch()
@@ -493,7 +486,7 @@ class EmbeddedServices:
         return self
 
     def close(self) -> None:
-        """End both, and remove their folders unless they are kept. Idempotent."""
+        """End both, and remove their folders unless kept. Idempotent."""
         self.rabbitmq.close()
         self.redis.close()
 

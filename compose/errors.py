@@ -1,16 +1,15 @@
 """Errors that the embedded services raise.
 
 ServiceError
-├── ServiceMissingError   a program is not installed and cannot be installed from here:
-                          a person must act
+├── ServiceMissingError   a program is missing, and apt cannot install it: a person must act
 ├── ServiceStartError     a server did not become ready; the message has its last log lines
-│   └── PortTakenError    another process has a port that was drawn for it
-└── ServiceStoppedError   the caller broke the start off
+│   └── PortTakenError    another process took the port drawn for the server
+└── ServiceStoppedError   the caller aborted the start
 """
 
 
 class ServiceError(Exception):
-    """An error of the embedded services."""
+    """Base class of the errors of embedded services."""
 
 
 class ServiceMissingError(ServiceError):
@@ -22,8 +21,8 @@ class ServiceStartError(ServiceError):
 
 
 class PortTakenError(ServiceStartError):
-    """Another process listens on a port that was drawn for a server."""
+    """Another process listens on the port drawn for a server."""
 
 
 class ServiceStoppedError(ServiceError):
-    """The start of a server was broken off."""
+    """The start of a server was aborted."""

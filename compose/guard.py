@@ -1,13 +1,13 @@
-"""Child processes that cannot outlive this process, even when it is killed with SIGKILL.
+"""Child processes that cannot outlive this process, even if it is killed with SIGKILL.
 
-Each child is the leader of its own session and process group, and has a small companion in that
-group: a shell that waits for the end of a pipe whose only writer is this process. When this process
-ends, however it ends, the kernel closes the pipe and the companion kills the group.
-``PR_SET_PDEATHSIG`` would be shorter, but it follows the *thread* that started the child, and needs
-code between fork and exec, which is not safe in a process with threads.
+Each child leads its own session and process group, and has a small companion in that group: a shell
+that waits for the end of a pipe whose only writer is this process. When this process ends, however
+that happens, the kernel closes the pipe and the companion kills the group. ``PR_SET_PDEATHSIG``
+would be shorter, but it follows the *thread* that started the child, and needs code between fork
+and exec, which is not safe in a process with threads.
 
-A process forked from this one without exec holds the pipe open too: the companion
-then waits for both.
+A process forked from this one without exec holds the pipe open too: the companion then waits for
+both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import IO
 
 # $1 is a folder to remove after the child, or empty; the rest is the command, which keeps the pid
-# of this shell. The companion ignores the polite signals: it must survive a SIGTERM to the group
-# until the group is really gone.
+# of this shell. The companion ignores SIGTERM and its like: it must outlive a SIGTERM to the group.
 _GUARD = """
 exec 3<&0 </dev/null
 {
@@ -46,12 +45,12 @@ class Launch:
     """Command, environment and output of one child."""
 
     argv: Sequence[str]
-    # The complete environment, which may hold passwords; None: our own.
+    # The complete environment, which may contain passwords; None: this process's.
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: Path | None = None
-    # File to which stdout and stderr are appended; None: our own stdout and stderr.
+    # File to which stdout and stderr are appended; None: inherit both.
     output: Path | None = None
-    # A folder that is removed when this process ends without having killed the child.
+    # Folder that is removed if this process ends without having killed the child.
     scratch: Path | None = None
 
 
@@ -72,30 +71,29 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int:
-        """The pid of the child itself, and of its process group."""
+        """The pid of the child, and the id of its process group."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code (negative: the signal), or None while it runs."""
+        """Return the exit code, negative for a signal; None while the child runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for the child; returns its exit code, or None if it still runs after the timeout."""
+        """Wait for the child; return its exit code, or None after the timeout."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def terminate(self) -> None:
-        """Ask the child to end (SIGTERM to it alone; it looks after its own children)."""
+        """Send SIGTERM to the child alone, which stops its own children."""
         self._process.terminate()
 
     def kill(self) -> None:
         """Kill the whole process group and wait for it.
 
-        Idempotent; call it also after the child has ended by itself.
-
-        The group id cannot have been reused in between: the companion keeps it in use.
+        Idempotent; call it even if the child has ended by itself: the companion keeps the group id
+        from being reused.
         """
         with self._lock:
             if self._gone:
@@ -107,7 +105,7 @@ class GuardedProcess:
             self._gone = True
 
     def stop(self, grace_s: float) -> int:
-        """Ask, wait at most ``grace_s``, then kill the group.
+        """Terminate the child, wait at most ``grace_s``, then kill the group.
 
         Returns the exit code of the child.
         """
@@ -123,7 +121,7 @@ def _spawn(launch: Launch, reader: int) -> subprocess.Popen[bytes]:
     try:
         if launch.output is not None:
             output = launch.output.open("ab")
-        return subprocess.Popen(  # noqa: S603 - the command is ours, no user's text is in it
+        return subprocess.Popen(  # noqa: S603 - the command contains no user's text
             argv,
             stdin=reader,
             stdout=output,

@@ -20,7 +20,7 @@ from typing import Self
 
 from tiercel.compose.errors import ServiceMissingError
 
-# The environment of our servers: nothing from the user, who may have settings for other servers.
+# The environment of our servers, without the user's settings, which may be for other servers.
 PLAIN_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
@@ -41,16 +41,15 @@ def main(things: Sequence[str]) -> int:
             raise ServiceMissingError(f"unknown: {' '.join(unknown)}; known: {' '.join(_FINDERS)}")  # noqa: TRY301
         install_missing(*things)
     except ServiceMissingError as error:
-        print(f"tiercel: {error}", file=sys.stderr)  # noqa: T201 - the command line's answer
+        print(f"tiercel: {error}", file=sys.stderr)  # noqa: T201 - output of the command
         return 2
     return 0
 
 
 def install_missing(*things: str) -> None:
-    """Install missing programs, with a line on stderr.
+    """Install missing programs, and say so on stderr.
 
-    The system services of Debian's packages are neither started nor enabled. Raises
-    ServiceMissingError.
+    Neither starts nor enables the system services of Debian's packages. Raises ServiceMissingError.
     """
     missing = [thing for thing in things if _FINDERS[thing]() is None]
     if not missing:
@@ -68,7 +67,7 @@ def install_missing(*things: str) -> None:
 
 
 def require(thing: str, find: Callable[[], Path | None]) -> Path:
-    """Return the program that ``find`` finds. Raises ServiceMissingError if there is none."""
+    """Return the result of ``find``. Raises ServiceMissingError if it is None."""
     found = find()
     if found is None:
         raise _missing([thing])
@@ -83,9 +82,7 @@ def _missing(things: Sequence[str]) -> ServiceMissingError:
 
 
 def find_rabbitmq() -> Path | None:
-    """Find the broker's own start script; Debian's in /usr/sbin is a wrapper for the system
-    service.
-    """
+    """Find the broker's own start script, not Debian's wrapper in /usr/sbin."""
     for pattern in _RABBITMQ_PLACES:
         for place in sorted(Path("/").glob(pattern), reverse=True):
             return place
@@ -96,7 +93,7 @@ def find_rabbitmq() -> Path | None:
 
 
 def find_redis() -> Path | None:
-    """Find a redis-server, or a valkey-server, which works as well."""
+    """Find redis-server or valkey-server, which works too."""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name) or shutil.which(name, path=PLAIN_ENVIRONMENT["PATH"])
         if found is not None:
@@ -105,7 +102,7 @@ def find_redis() -> Path | None:
 
 
 def find_postgres() -> Path | None:
-    """Find the server program of the newest version, which Debian does not put on the PATH."""
+    """Find the newest server program, which Debian leaves off the PATH."""
     places = Path("/").glob("usr/lib/postgresql/*/bin/postgres")
     newest = max(places, key=lambda path: float(path.parent.parent.name), default=None)
     if newest is not None:
@@ -115,7 +112,7 @@ def find_postgres() -> Path | None:
 
 
 def find_java() -> Path | None:
-    """Find a Java that is new enough for Spark."""
+    """Find a Java new enough for Spark."""
     found = shutil.which("java")
     if found is None:
         return None
@@ -125,7 +122,7 @@ def find_java() -> Path | None:
 
 
 def find_venv() -> Path | None:
-    """Find the modules that make virtual environments, which Debian packages separately."""
+    """Find the modules for virtual environments, which Debian packages separately."""
     return Path(sys.executable) if find_spec("venv") and find_spec("ensurepip") else None
 
 
@@ -148,7 +145,7 @@ _FINDERS: dict[str, Callable[[], Path | None]] = {
     "prometheus": lambda: find_system_program("promtool"),
     "docker-compose": lambda: find_system_program("docker-compose"),
 }
-# The Debian packages that provide each program; the first one that the release has is installed.
+# The Debian packages that provide each program; the first one in the release is installed.
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "rabbitmq-server": ("rabbitmq-server",),
     "redis-server": ("redis-server", "valkey-server"),
@@ -165,14 +162,14 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "prometheus": ("prometheus",),
     "docker-compose": ("docker-compose",),
 }
-# Debian starts the system service of every server package that it installs. A policy that says no
-# (exit 101) is the documented way to prevent that; an existing policy is the administrator's, and
-# stays. Where systemd runs, the units are disabled too, or they would start at the next boot.
-# Packages that were installed before are not named, hence not touched.
+# Debian starts the system service of every server package that it installs. A policy script that
+# refuses (exit 101) is the documented way to prevent that; an administrator's policy stays. Where
+# systemd runs, the units are disabled too, or they would start at the next boot. Packages that were
+# installed before are not named, so they are not touched.
 #
-# Our policy is removed at the end. A SIGKILL leaves no time for that, so it says no only while the
-# process that wrote it lives (identified by its pid and start time), and otherwise removes itself
-# when it is called; the next installation overwrites it.
+# Our policy is removed at the end. A SIGKILL leaves no time for that, so the policy refuses only
+# while the process that wrote it lives (identified by pid and start time), and otherwise removes
+# itself when called; the next installation overwrites it.
 _INSTALL = """
 policy=$1
 shift
@@ -207,22 +204,22 @@ _SHOWN_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Apt:
-    """apt, as root or through a sudo that asks for no password."""
+    """apt, run as root or by a sudo without a password."""
 
     prefix: tuple[str, ...]
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return None without apt, or without the right to use it."""
+        """Return apt; None if it is missing or may not be used."""
         prefix = root_prefix()
         return None if shutil.which("apt-get") is None or prefix is None else cls(prefix)
 
     def update(self) -> None:
-        """Refresh the package lists. Failing sources are ignored: the one that we need may work."""
+        """Refresh the package lists; ignore failing sources, because another may suffice."""
         _run((*self.prefix, "apt-get", "update", "-q", "-o", "DPkg::Lock::Timeout=300"))
 
     def first_known(self, packages: Sequence[str]) -> str:
-        """Return the first of ``packages`` that this release has."""
+        """Return the first of ``packages`` that exists in this release."""
         for package in packages:
             policy = _run(("env", "LC_ALL=C", "apt-cache", "policy", package)).stdout
             if "Candidate:" in policy and "Candidate: (none)" not in policy:
@@ -232,7 +229,7 @@ class Apt:
         )
 
     def debian_mirror(self) -> str:
-        """Return the URL of the Debian mirror that this machine's apt uses.
+        """Return the URL of the Debian mirror used by this machine's apt.
 
         Raises ServiceMissingError if it uses none.
         """
@@ -264,8 +261,9 @@ class Apt:
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """Return the prefix that runs a command as root: nothing, or a sudo that asks for no password;
-    None if there is neither.
+    """Return the prefix that runs a command as root: empty, or a sudo without a password.
+
+    Returns None if neither works.
     """
     if os.geteuid() == 0:
         return ()
@@ -274,6 +272,6 @@ def root_prefix() -> tuple[str, ...] | None:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - the words of these commands are ours
+    return subprocess.run(  # noqa: S603 - these commands contain no user's text
         command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

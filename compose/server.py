@@ -1,4 +1,4 @@
-"""Base of all embedded servers: a private folder, ports, a guarded process, readiness, restart."""
+"""Base class of embedded servers: private folder, ports, guarded process, readiness, restart."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tiercel.compose.errors import PortTakenError, ServiceStartError, ServiceSto
 from tiercel.compose.guard import GuardedProcess, Launch
 
 LOOPBACK = "127.0.0.1"
-# Below the range from which Linux takes the ports of outgoing connections: while a server is being
-# restarted, none of its clients' connection attempts can take its port away.
+# Below the range of Linux for outgoing connections: while a server restarts, no client's connection
+# attempt can take its port.
 _CANDIDATES = range(15_000, 32_000)
-# A range of its own for containers: they learn their port long before they listen, and cannot draw
+# A separate range for containers, which get their port long before they listen, and cannot draw
 # again.
 OF_CONTAINERS = range(10_000, 15_000)
-# The listening addresses that accept connections to loopback: itself, any address, both in IPv6.
+# Listening addresses that accept connections to loopback: loopback and any, in IPv4 and IPv6.
 _TABLES = {
     "/proc/net/tcp": {"0100007F", "0" * 8},
     "/proc/net/tcp6": {"0" * 32, "0000000000000000FFFF00000100007F"},
@@ -39,22 +39,23 @@ _READY_TIMEOUT_S = 60.0
 _PROBE_INTERVAL_S = 0.02
 _STOP_GRACE_S = 60.0
 _LOG_LINES = 12
-# The file beside kept data with their password. It is written when they are whole.
+# The file with the password of kept data, written once the data is complete.
 _WHOLE = "password"
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 class EmbeddedServer(ABC):
-    """A private server process, gone with this process.
+    """A private server process that ends with this process.
 
-    Loopback only, random password, data in a temporary folder, or in one that is kept.
+    It listens on loopback only, with a random password, and has its data in a temporary folder, or
+    in one that is kept.
 
-    Address and password are fixed when the server is first started and survive every restart, so
-    that clients can reconnect. Not thread-safe: one thread starts and stops it.
+    Address and password are fixed at the first start and survive restarts, so that clients can
+    reconnect. Not thread-safe: one thread starts and stops it.
 
-    Another user may take a port between its drawing and the server's start, and would be sent the
-    password. So nothing is sent, and no client is given the address, before the server's own user
-    listens on each of its ports.
+    Another user could take a port before the server does, and would then receive the password. So
+    nothing is sent, and no client gets the address, until the server's own user listens on each
+    port.
     """
 
     name: ClassVar[str]
@@ -62,7 +63,7 @@ class EmbeddedServer(ABC):
     def __init__(self, kept: Path | None = None) -> None:
         """``kept`` is a folder that keeps the data, and may have data of an earlier server.
 
-        The server then takes over the earlier password, with new ports.
+        The server then has the earlier password, but new ports.
         """
         self._kept = kept
         self._password = secrets.token_urlsafe(24)
@@ -74,7 +75,7 @@ class EmbeddedServer(ABC):
     def _configure(self) -> None:
         """Draw ports and write the configuration into ``folder``.
 
-        Called again if a port turned out to be taken.
+        Called again if a port turns out to be taken.
         """
 
     @property
@@ -84,26 +85,26 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _launch(self) -> Launch:
-        """The command that runs the server in the foreground."""
+        """Return the command that runs the server in the foreground."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Return True if the server serves clients now. Raises OSError if it cannot be reached."""
+        """Return True if the server serves clients. Raises OSError if it is unreachable."""
 
     @abstractmethod
     def _wipe(self) -> None:
-        """Remove the data, keep the configuration."""
+        """Remove the data; keep the configuration."""
 
     @property
     def folder(self) -> Path:
-        """The private folder; made by the first start."""
+        """The private folder, made by the first start."""
         if self._folder is None:
             raise ServiceStartError(f"{self.name} has not been started")
         return self._folder
 
     @property
     def scratch(self) -> Path | None:
-        """The folder if it is removed with this process, however the process ends."""
+        """The folder if it is removed when this process ends; None if it is kept."""
         return self.folder if self._kept is None else None
 
     @property
@@ -112,7 +113,7 @@ class EmbeddedServer(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running server, or None."""
+        """The pid of the running server; None if it does not run."""
         return self._process.pid if self.running and self._process is not None else None
 
     @property
@@ -120,9 +121,7 @@ class EmbeddedServer(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the server if it does not run, with the data of its earlier run, and wait until it
-        serves clients.
-        """
+        """Start the server unless it runs, with its earlier data; wait until it serves clients."""
         self.launch()
         self.wait_until_ready()
         return self
@@ -158,9 +157,7 @@ class EmbeddedServer(ABC):
                 return
 
     def _draw_again(self) -> None:
-        """Take other ports, because another process took one before the start; no client knows our
-        address yet.
-        """
+        """Draw other ports, because one is taken, and start; no client knows the address yet."""
         if self._kept_password() is None:
             self._wipe()
         self.log.unlink(missing_ok=True)
@@ -182,7 +179,7 @@ class EmbeddedServer(ABC):
             self._password = password
 
     def _kept_password(self) -> str | None:
-        """Return the password of complete data; None if there are none."""
+        """Return the password of complete data; None if there is no such data."""
         if self._kept is None:
             return None
         try:
@@ -200,17 +197,17 @@ class EmbeddedServer(ABC):
         new.replace(self._kept / _WHOLE)
 
     def stop(self) -> None:
-        """Shut the server down cleanly, and keep its data for the next ``start``."""
+        """Shut down cleanly; the data stays for the next ``start``."""
         if self._process is not None:
             self._process.stop(_STOP_GRACE_S)
 
     def kill(self) -> None:
-        """End the server with SIGKILL, as a crash would; its data stay as they are."""
+        """Kill the server with SIGKILL, like a crash; its data stays as it is."""
         if self._process is not None:
             self._process.kill()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP), as a stalled machine would."""
+        """Freeze the server with SIGSTOP, like a stalled machine."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGSTOP)
 
@@ -220,7 +217,7 @@ class EmbeddedServer(ABC):
             os.kill(self.pid, signal.SIGCONT)
 
     def restart(self, *, keep_data: bool) -> None:
-        """Restart the server: cleanly with its data, or abruptly and empty."""
+        """Restart the server, cleanly with its data or abruptly without."""
         if keep_data:
             self.stop()
         else:
@@ -231,7 +228,7 @@ class EmbeddedServer(ABC):
     def close(self) -> None:
         """Kill the server and remove its folder. Idempotent.
 
-        With kept data it is shut down cleanly instead, once it has served clients.
+        A server with kept data is shut down cleanly instead, if it has ever served clients.
         """
         if self._kept is not None and self._address_known:
             self.stop()
@@ -273,8 +270,8 @@ class EmbeddedServer(ABC):
     def _listens(self) -> bool:
         """Return True if the server's own user, and no other, listens on each of its ports.
 
-        Checked before each connection, not after, because a connection that another process
-        accepted may outlive its listener. Raises PortTakenError if another user listens.
+        Check before each connection, not after: a connection that another process accepted may
+        outlive its listener. Raises PortTakenError if another user listens.
         """
         process = self._process
         assert process is not None  # noqa: S101 - for the type checker: it has been launched
@@ -286,8 +283,8 @@ class EmbeddedServer(ABC):
             found = {port: listeners(port) for port in self._ports}
         except OSError as error:
             raise ServiceStartError(
-                f"cannot see who listens on the ports of {self.name}, which gets its password only "
-                f"if it does itself: {error}"
+                f"cannot see which user listens on the ports of {self.name}, so no password is "
+                f"sent there: {error}"
             ) from error
         for port, users in found.items():
             if others := users - {owner}:
@@ -308,10 +305,10 @@ class EmbeddedServer(ABC):
 
 
 def free_port(candidates: range | None = None) -> int:
-    """Return a loopback TCP port that no process listens on, a different one at each call.
+    """Return a free TCP port of loopback, a different one at each call.
 
-    Another process may take it before it is used: be ready to draw again. Raises ServiceStartError
-    if all are taken.
+    Another process may take the port first: be ready to draw again. Raises ServiceStartError if
+    none is free.
     """
     among = candidates or _CANDIDATES
     for port in random.sample(among, len(among)):
@@ -331,15 +328,15 @@ def free_port(candidates: range | None = None) -> int:
 
 
 def listeners(port: int) -> set[int]:
-    """Return the ids of the users whose processes accept connections to this loopback port.
+    """Return the ids of users whose processes accept connections to this loopback port.
 
-    The kernel's tables name the effective user that made the socket. Raises OSError if they cannot
+    The kernel's tables have the effective user that made each socket. Raises OSError if they cannot
     be read.
     """
     found = set()
     for table, addresses in _TABLES.items():
         path = Path(table)
-        # There is no IPv6 table where IPv6 is switched off.
+        # The IPv6 table is missing if IPv6 is off.
         lines = path.read_text().splitlines()[1:] if "6" not in path.name or path.exists() else []
         for line in lines:
             _, local, _, state, _, _, _, user, *_ = line.split()

@@ -1,9 +1,7 @@
 """Word count over whole record batches, without a Python loop.
 
-From the queue ``sentences`` to the queue ``word-counts``.
-
-Each message there is ``{"word": "falcon", "n": 3}``: what one step counted. A reader of the
-queue adds them up.
+It reads the queue ``sentences`` and publishes to ``word-counts``. Each message there is the count
+of a word in one step, ``{"word": "falcon", "n": 3}``; a consumer adds them up.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from tiercel import ArrowBolt, ArrowCollector, QueueSink, QueueSpout, Topology, 
 
 
 class SplitSentences(ArrowBolt):
-    """Explode and filter: a sentence in, its words out.
+    """Explode and filter: turns sentences into words.
 
     Each word is anchored to the row of its sentence.
     """
@@ -31,7 +29,7 @@ class SplitSentences(ArrowBolt):
 
 
 class CountWords(ArrowBolt):
-    """Fold: a row for each different word, anchored to all rows that it counts."""
+    """Fold: emits one row per distinct word, anchored to all rows that it counts."""
 
     output_fields = "word string, n long"
 

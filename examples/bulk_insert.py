@@ -3,8 +3,8 @@ tiercel.examples.bulk_insert:topology``.
 
     echo '{"id": 1, "sensor": "mews", "celsius": 19.5}' | tiercel publish readings -
 
-The rows are in ``readings.db``, in the folder where it was started. A reading that the database
-refuses (below absolute zero) fails alone, and at the delivery limit it becomes a dead letter.
+The rows are in ``readings.db`` in the current folder. A reading that the database refuses (below
+absolute zero) fails alone, and becomes a dead letter at the delivery limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CREATE = """
         id INTEGER PRIMARY KEY, sensor TEXT NOT NULL, celsius REAL CHECK (celsius > -273.15)
     )
 """
-# A message may be delivered twice: its second row takes the place of the first.
+# A message may be delivered twice: the second row replaces the first.
 _INSERT = """
     INSERT INTO readings VALUES (?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET sensor = excluded.sensor, celsius = excluded.celsius
@@ -37,10 +37,10 @@ _INSERT = """
 
 
 class Store(BatchBolt):
-    """Writes a batch in one transaction, which is committed before any of its tuples is acked."""
+    """Writes a batch in one transaction, committed before any of its tuples is acked."""
 
     transient = frozenset({"database"})
-    # The transaction takes back what a batch wrote that raised: it can be tried by halves.
+    # If a batch raises, the transaction is rolled back, so the batch can be retried by halves.
     on_error = "split"
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - each task is alike
@@ -53,7 +53,7 @@ class Store(BatchBolt):
             with self.database:
                 self.database.executemany(_INSERT, [tup.values for tup in tuples])
         except sqlite3.OperationalError as error:
-            # Locked, or its disk is full: no row is to blame, so there is none to look for.
+            # The database is locked or its disk is full: do not search for a bad row.
             for tup in tuples:
                 collector.fail(tup, error)
 
@@ -66,7 +66,7 @@ def topology() -> Topology:
     builder.set_spout(
         "readings", QueueSpout("readings", fields="id long, sensor string, celsius double")
     )
-    # One task: SQLite has one writer at a time. A server takes several.
+    # One task, because SQLite allows one writer at a time. A database server allows several.
     database = {"database": str(Path("readings.db").resolve())}
     builder.set_bolt("store", Store(), config=database).shuffle_grouping("readings")
     return builder.build()

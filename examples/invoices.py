@@ -2,9 +2,9 @@
 
     echo '{"order": 1, "item": "hood", "pieces": 2, "price": "12.50"}' | tiercel publish orders -
 
-An order leaves its queue when the broker has confirmed its invoice. One that cannot be billed is
-tried again, and at the delivery limit it becomes a dead letter, with the reason: ``tiercel
-dead-letters show orders``.
+An order leaves its queue when the broker has confirmed its invoice. An order that cannot be billed
+is retried, and becomes a dead letter with the reason at the delivery limit: ``tiercel dead-letters
+show orders``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A pool that answers later: ``tiercel run tiercel.examples.lookups:topology``.
+"""Asynchronous answers from a pool: ``tiercel run tiercel.examples.lookups:topology``.
 
     seq 300 | sed 's/.*/{"parcel": &}/' | tiercel publish parcels -
 
-A ``Bolt`` may hand a tuple to a thread and return. The thread emits, acks or fails when it knows
-more; its answer belongs to that tuple, also while the bolt's task executes other tuples. Should the
-process die first, the message is delivered again. Storm's bolts are written like this; a new bolt
-is shorter as an ``AsyncBolt``, or as a ``BasicBolt`` with ``config={"threads": 16}``.
+A ``Bolt`` may pass a tuple to a thread and return. The thread emits, acks or fails the tuple later,
+while the bolt's task executes other tuples. If the process dies first, the message is redelivered.
+Storm's bolts are written like this; a new bolt is shorter as an ``AsyncBolt``, or as a
+``BasicBolt`` with ``config={"threads": 16}``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tiercel import (
 
 
 class LookUp(Bolt):
-    """Asks a service where a parcel is, sixteen questions at a time."""
+    """Asks a service for the locations of parcels, sixteen at a time."""
 
     output_fields = "parcel long, place string"
-    # A pool cannot travel: each process makes its own.
+    # A pool cannot be pickled: each process makes its own.
     transient = frozenset({"_pool"})
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
@@ -57,7 +57,7 @@ class LookUp(Bolt):
 
 
 def ask(parcel: int) -> str:
-    """Stands for a service: it takes 1 to 50 ms, and one question in fifty has no answer."""
+    """Simulate a service that takes 1 to 50 ms, and does not know one parcel in fifty."""
     time.sleep(random.uniform(0.001, 0.05))
     if random.random() < 0.02:
         raise TimeoutError(f"the service does not know yet where parcel {parcel} is")

@@ -1,10 +1,10 @@
-"""A model behind a queue, which is given batches: ``tiercel run tiercel.examples.model:topology``.
+"""A model behind a queue, run on batches: ``tiercel run tiercel.examples.model:topology``.
 
     echo '{"text": "where is the falcon"}' | tiercel publish lines -
 
-Each line comes out in the queue ``languages``: ``{"text": …, "language": "English", "probability":
-0.93}``. The weights are a file that each process loads once, for all of its tasks. The
-one here is small (48 KiB) and is made at the first start, in the current folder.
+The result for each line goes to the queue ``languages``: ``{"text": …, "language": "English",
+"probability": 0.93}``. Each process loads the file of weights once for all its tasks. This file is
+small (48 KiB), and is made in the current folder at the first start.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Languages:
 
     @classmethod
     def load(cls, path: str) -> Languages:
-        """Read the weights."""
+        """Load the weights."""
         with np.load(path) as saved:
             return cls(saved["names"].tolist(), saved["weights"])
 
     def guess(self, texts: Sequence[str]) -> list[tuple[str, float]]:
-        """Return the likeliest language of each text, and how likely it is: one pass for all."""
+        """Return the likeliest language of each text with its probability, in one pass."""
         trigrams = [_trigrams(text) for text in texts]
         lengths = np.array([len(each) for each in trigrams])
         starts = np.cumsum(lengths) - lengths
@@ -71,18 +71,18 @@ class Languages:
 
 
 def write_weights(path: Path) -> None:
-    """Count the trigrams of the samples, as a naive Bayes model does."""
+    """Count the trigrams of the samples, for a naive Bayes model."""
     counts = [np.bincount(_trigrams(text), minlength=_BUCKETS) + 0.05 for text in _SAMPLES.values()]
     logs = np.log(np.array(counts).T)
     weights = (logs - logs.mean(axis=1, keepdims=True)).astype(np.float32)
-    # Under another name first: another process may read the file as soon as it is there.
+    # Write under another name first: other processes may read the file as soon as it exists.
     part = path.with_name(f"{path.stem}-{os.getpid()}.npz")
     np.savez(part, names=np.array(list(_SAMPLES)), weights=weights)
     part.replace(path)
 
 
 def _trigrams(text: str) -> NDArray[np.int64]:
-    """The bucket of each three bytes in a row."""
+    """Return the bucket of each trigram of bytes."""
     letters = np.frombuffer(f"  {text.lower()} ".encode(), np.uint8).astype(np.int64)
     return (letters[:-2] * 961 + letters[1:-1] * 31 + letters[2:]) % _BUCKETS
 
@@ -92,7 +92,7 @@ _loading = threading.Lock()
 
 
 def model_at(path: str) -> Languages:
-    """Return the model of this process: its tasks are threads, and share it."""
+    """Return the model of this process, which its tasks share as threads."""
     with _loading:
         if path not in _loaded:
             model = _loaded[path] = Languages.load(path)
@@ -102,10 +102,10 @@ def model_at(path: str) -> Languages:
 
 
 class Guess(BatchBolt):
-    """Asks the model about a whole batch."""
+    """Runs the model on a whole batch."""
 
     output_fields = "text string, language string, probability double"
-    # It stays in its process, and is never pickled with the other attributes.
+    # The model stays in its process, and is not pickled with the other attributes.
     transient = frozenset({"model"})
     size = 256
     wait_ms = 50

@@ -9,9 +9,9 @@ tiercel.examples.orders:topology``.
     echo '{"order_id": "o-17", "customer": "anna", "cents": 1250}' |
         tiercel publish orders - --message-id-from order_id
 
-An order is known by its message id. However often its message is delivered, because a process, a
-server or a connection died, or because it lay among the dead letters, its customer's balance
-changes once, and it has one row, with the balance as it was booked then.
+An order is identified by its message id. However often its message is delivered, because a process,
+a server or a connection died, or because it was requeued from the dead letters, its customer's
+balance changes once, and it has one row with the balance at that time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiercel import (
     Tuple,
 )
 
-# PGHOST, PGUSER and their like say which.
+# libpq reads the address from PGHOST, PGUSER and so on.
 URL = "postgresql://"
 
 
@@ -44,7 +44,7 @@ class Book(StatefulBolt):
 
 
 def topology(url: str = URL, parallelism: int = 2) -> Topology:
-    """``url`` is that of the database."""
+    """``url`` is the address of the database."""
     builder = TopologyBuilder("orders")
     builder.set_spout(
         "orders",

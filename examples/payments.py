@@ -1,12 +1,12 @@
-"""A call over HTTP that takes place once: ``tiercel run tiercel.examples.payments:topology``.
+"""An HTTP call that takes effect once: ``tiercel run tiercel.examples.payments:topology``.
 
     echo '{"payment": "p-17", "account": "anna", "cents": 1250}' |
         tiercel publish payments - --message-id-from payment
 
-A service beyond tiercel's transactions must recognise by itself that a call is repeated. Many do so
-by the header ``Idempotency-Key``, Stripe's for one: calls with the same key take effect once, and
-get the same answer. The key of a tuple is just that: the same each time that its message is
-delivered, and no other tuple's.
+A service outside tiercel's transactions must recognise repeated calls itself. Many services, like
+Stripe's, do so by the header ``Idempotency-Key``: calls with the same key take effect once, and get
+the same answer. The key of a tuple fits: it is unique, and the same at each delivery of its
+message.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _PATIENCE_S = 10
 
 
 class Pay(BasicBolt):
-    """One call per payment; a call that fails, or is not answered, is made again with the same
-    key.
-    """
+    """Makes one call per payment; repeats a failed or unanswered call with the same key."""
 
     output_fields = "payment string, receipt string"
 
@@ -44,7 +42,7 @@ class Pay(BasicBolt):
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         if tup.key is None:
             raise ValueError("a payment without a message id would be made each time that it comes")
-        call = Request(  # noqa: S310 - the service that the operator names
+        call = Request(  # noqa: S310 - the operator's service
             self.service,
             data=json.dumps({"account": tup["account"], "cents": tup["cents"]}).encode(),
             headers={"Content-Type": "application/json", "Idempotency-Key": tup.key.hex()},
@@ -54,7 +52,7 @@ class Pay(BasicBolt):
 
 
 def topology(service: str = SERVICE) -> Topology:
-    """``service`` is where payments are made."""
+    """``service`` is the URL of the payment service."""
     builder = TopologyBuilder("payments")
     builder.set_spout(
         "payments",

@@ -1,8 +1,8 @@
 """Timeouts: ``tiercel run tiercel.examples.random_sentences:topology``.
 
-Now and then a sentence at random; the spout keeps it until it is acked. A bolt forgets some words:
-it neither acks nor fails them. The spout cannot know that, so after ``message_timeout_secs`` the
-sentence fails with the reason ``timeout``, and is emitted again.
+The spout emits random sentences, and keeps each until it is acked. A bolt forgets some words: it
+neither acks nor fails them. So after ``message_timeout_secs`` the sentence fails with the reason
+``timeout``, and the spout emits it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_S = 0.5
 class RandomSentenceSpout(Spout):
     """Emits a random sentence now and then.
 
-    One that failed is emitted again as soon as ``fail`` is called.
+    A failed sentence is emitted again as soon as ``fail`` is called.
     """
 
     output_fields = "sentence string"
@@ -44,7 +44,7 @@ class RandomSentenceSpout(Spout):
         self.next_at = 0.0
 
     def next_tuple(self, collector: SpoutCollector) -> None:
-        # It may be kept: ack and fail are called on the same thread, and may emit.
+        # Keep the collector: ack and fail are called on the same thread, and may emit.
         self.collector = collector
         if time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + PAUSE_S
@@ -61,7 +61,7 @@ class RandomSentenceSpout(Spout):
 
 
 class SplitSentence(BasicBolt):
-    """Anchors and acks by itself."""
+    """Anchors and acks by hand."""
 
     output_fields = "word string"
 

@@ -1,10 +1,10 @@
-"""A spout of your own that replays what failed.
+"""A custom spout that replays failed messages.
 
 ``tiercel run tiercel.examples.reliable_sentences:topology``.
 
-No queue holds these sentences, so the spout itself has to remember each sentence until it hears
-its outcome. Watch the ``again`` lines: each is a sentence with a word that failed, and which
-is emitted once more. Sooner or later each is ``done``.
+No queue holds these sentences, so the spout must remember each sentence until it gets the outcome.
+Watch the ``again`` lines: each is a sentence with a failed word, which is emitted again. Sooner or
+later each sentence is ``done``.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PAUSE_S = 0.2
 
 
 class ReliableSentenceSpout(Spout):
-    """Emits sentences for ever, each under an id of its own.
+    """Emits sentences for ever, each with its own message id.
 
-    Each is emitted again under the same id until it was fully processed.
+    A failed sentence is emitted again with the same id.
     """
 
     output_fields = "sentence string"
@@ -56,16 +56,16 @@ class ReliableSentenceSpout(Spout):
         if self.failed:
             msg_id = self.failed.popleft()
             collector.emit([self.pending[msg_id]], msg_id)
-        # Look at the clock and return, rather than sleep: ack and fail are called on this thread.
+        # Check the clock and return instead of sleeping: ack and fail are called on this thread.
         elif time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + PAUSE_S
             msg_id = uuid.uuid4()
             self.pending[msg_id] = next(self.sentences)
-            # The id makes it reliable. Without one nothing is tracked, and neither ack
-            # nor fail is called.
+            # The id makes it reliable: without one the tuple is not tracked, and neither ack nor
+            # fail is called.
             collector.emit([self.pending[msg_id]], msg_id)
 
-    # Both are called on the task that emitted the sentence, once for each time that it was emitted.
+    # One of ack and fail is called per emission, on the task that emitted the sentence.
 
     def ack(self, msg_id: Hashable) -> None:
         print(f"{self.name}: done: {self.pending.pop(msg_id)}", flush=True)  # noqa: T201 - what there is to see
@@ -91,7 +91,7 @@ class SplitSentence(Bolt):
 
 
 class Stumble(Bolt):
-    """Fails one word in twenty, so that there is something to see."""
+    """Fails one word in twenty, for the sake of the example."""
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         if random.random() < 1 / 20:

@@ -3,10 +3,10 @@ tiercel.examples.webhooks:topology``.
 
     echo '{"partner": "mews", "event": "the falcon is back"}' | tiercel publish events -
 
-Each is posted to ``http://127.0.0.1:8311/mews``, 20 per second and partner. A partner that answers
-429 or 503 gets the event again at the time that it asks for (``Retry-After``), however often, and
-this counts as no failure; meanwhile the event waits at the broker. Any other answer but a success
-fails the event, and at the delivery limit it becomes a dead letter.
+Each event is posted to ``http://127.0.0.1:8311/mews``, at most 20 per second and partner. A partner
+that answers 429 or 503 gets the event again after its ``Retry-After``, any number of times, and
+none counts as a failure; meanwhile the event waits at the broker. Any other answer except success
+fails the event, which becomes a dead letter at the delivery limit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PATIENCE_S = 5.0
 
 
 class DeliveryError(Exception):
-    """The partner did not take the event."""
+    """The partner did not accept the event."""
 
 
 class Deliver(AsyncBolt):
-    """Posts each tuple; the tuples of others wait for no answer."""
+    """Posts each tuple; other tuples do not wait for its answer."""
 
     concurrency = 200
 
@@ -61,7 +61,7 @@ class Deliver(AsyncBolt):
             raise DeliveryError(f"{tup['partner']} answers {status}")
 
     async def post(self, path: str, body: bytes) -> tuple[int, dict[str, str]]:
-        """Return status and headers of the answer. A client such as aiohttp keeps connections."""
+        """Return status and headers of the answer; a client such as aiohttp reuses connections."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         try:
             writer.write(

@@ -17,7 +17,7 @@ from tiercel import (
 
 
 class SplitSentence(BasicBolt):
-    """A sentence in, its words out, each anchored to the sentence."""
+    """Splits a sentence into words, each anchored to the sentence."""
 
     output_fields = "word string"
 
@@ -27,9 +27,9 @@ class SplitSentence(BasicBolt):
 
 
 class WordCount(StatefulBolt):
-    """Counts words; each word counts once however often Spark repeats a task.
+    """Counts words, each once however often Spark repeats a task.
 
-    A sentence that is replayed counts again.
+    The words of a replayed sentence are counted again.
     """
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit

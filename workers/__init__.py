@@ -2,16 +2,16 @@
 
 cli         the command line; imports the other folders, and none of them imports it
 config      settings and the environment
-loading     MODULE:TOPOLOGY
+loading     loads the topology that MODULE:TOPOLOGY names
 local       a whole topology on one machine
-processes   child processes that are restarted and end with their parent
-spout       one spout task: from the spout to the inboxes, and back; messages time out here
-driver      the driver: run after run on Spark
-control     notes between the processes of a topology in Redis, and an operator's orders
-monitoring  the views of running topologies: depths, top, the page, /metrics
-demo        the demo
+processes   child processes: restarted when they die, ended with their parent
+spout       one spout task: emits to the inboxes, reads outcomes, times messages out
+driver      the driver: runs the topology on Spark, one run after the other
+control     presence of processes and orders of operators, kept in Redis
+monitoring  views of running topologies: depths, top, the web page, /metrics
+demo        the command tiercel demo
 testing     the test kit: a whole topology in a test's thread, on simulated time
-lifecycle   logging, signals, the heartbeat for health checks, patience while Redis is away
-terminal    the only way to write to the terminal: lines and table cells
+lifecycle   logging, signals, the heartbeat for health checks, retries while Redis is away
+terminal    terminal output without control characters
 errors      the errors that the processes raise
 """

@@ -2,20 +2,20 @@
 
 Only this module reads the environment.
 
-TIERCEL_AMQP         where RabbitMQ is: amqp://user:password@host:5672,other:5672/vhost, or amqps://
-TIERCEL_REDIS        where Redis is: redis://:password@host:6379/0, rediss:// or unix://; several,
-                     one per shard, with commas; or
+TIERCEL_AMQP         RabbitMQ: amqp://user:password@host:5672,other:5672/vhost, or amqps://
+TIERCEL_REDIS        Redis: redis://:password@host:6379/0, rediss:// or unix://; several, one per
+                     shard, separated by commas; or
                      redis+sentinel://:password@host:26379,other:26379/mymaster/0, or
                      redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
-TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if there is one: http://user:password@host:15672
-TIERCEL_TOKEN        the token that tiercel monitor requires to show a body or change anything, 16
-                     characters or more; by default it draws one and prints it
+TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if enabled: http://user:password@host:15672
+TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and for changes, at
+                     least 16 characters; by default the monitor draws and prints one
 TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
                      processes of a topology
-TIERCEL_HEARTBEAT    a file that a spout worker or driver touches while its loop turns,
+TIERCEL_HEARTBEAT    file that spout workers and the driver touch while their loops turn,
                      for health checks
-TIERCEL_SECRETS      a folder with the files tiercel_amqp, tiercel_redis, …, for settings that
+TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for settings that
                      are not in the environment
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
@@ -60,7 +60,7 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
         )
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    # Each host is read alone: from 3.14 on, urlsplit refuses a list of hosts with one in brackets.
+    # Parse each host alone: since Python 3.14, urlsplit refuses a list with a host in brackets.
     place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")
     try:
@@ -77,10 +77,10 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
 
 
 def _without_controls(value: str) -> str:
-    # urlsplit drops line breaks and tabs, so a password with one would differ from the one shown.
+    # urlsplit drops line breaks and tabs, which would silently change a password.
     value = value.strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        raise ValueError("must not have a line break, a tab or another control character in it")
+        raise ValueError("must not have a line break, a tab or another control character")
     return value
 
 
@@ -115,8 +115,9 @@ def _master(value: str) -> str:
 
 
 class Settings(BaseSettings):
-    """The settings of a process. The addresses hold passwords: ``repr`` redacts them, and they must
-    never be logged.
+    """The settings of a process.
+
+    Addresses contain passwords: ``repr`` redacts them, and they must never be logged.
     """
 
     model_config = SettingsConfigDict(
@@ -135,11 +136,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Self:
-        """Load each setting from the command line if it is not None, else from the environment,
-        else the default.
+        """Load each setting: from ``given`` unless it is None, then the environment, then defaults.
 
-        Raises ConfigError: one line that names the setting, and never shows a value that may hold a
-        password.
+        Raises ConfigError, whose line names the setting and never shows a value, which may contain
+        a password.
         """
         try:
             found = {name: value for name, value in given.items() if value is not None}
@@ -149,12 +149,13 @@ class Settings(BaseSettings):
 
     @property
     def redis_urls(self) -> tuple[str, ...]:
-        """The Redis servers, one or one per shard."""
+        """The Redis servers: one, or one per shard."""
         return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
-        """Return these settings; raise ConfigError if one of the named servers (by default both)
-        has no address.
+        """Return these settings; raise ConfigError if a named server has no address.
+
+        Checks both servers by default.
         """
         for name in names or ("amqp", "redis"):
             if not getattr(self, name):
@@ -169,8 +170,9 @@ class Settings(BaseSettings):
         return self.model_copy(update={"amqp": amqp, "redis": redis, "management": management})
 
     def as_environment(self) -> dict[str, str]:
-        """Return the environment from which a child process loads the same settings, because
-        passwords do not belong on a command line.
+        """Return the environment from which a child process loads the same settings.
+
+        Passwords do not belong on a command line.
         """
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in self if value is not None}
 
@@ -181,13 +183,13 @@ class Settings(BaseSettings):
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a child process: our own, updated with ``extra``."""
+    """Return this process's environment, updated with ``extra``, for a child process."""
     return {**os.environ, **extra}
 
 
 def python_path(folder: Path) -> dict[str, str]:
-    """Return the variable that lets child processes, and Spark's Python workers, import the modules
-    in ``folder``.
+    """Return the variable that lets child processes and Spark's Python workers import from
+    ``folder``.
     """
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -197,7 +199,7 @@ def python_path(folder: Path) -> dict[str, str]:
 def check_spark_python(master: str) -> None:
     """Raise ConfigError in local mode if ``PYSPARK_PYTHON`` names no program.
 
-    On a cluster it names a program on the executors' machines.
+    On a cluster, it names a program on the executors' machines.
     """
     named = os.environ.get("PYSPARK_PYTHON")
     if named and is_local(master) and shutil.which(named) is None:
@@ -208,23 +210,23 @@ def check_spark_python(master: str) -> None:
 
 
 def use_this_python_for_spark(folder: Path) -> None:
-    """Have Spark's workers use the Python that runs now, able to import the modules in ``folder``.
+    """Have Spark's workers use this Python, and import modules from ``folder``.
 
-    Keeps a ``PYSPARK_PYTHON`` that the user set. Call it before the context starts.
+    A ``PYSPARK_PYTHON`` set by the user takes precedence. Call it before the context starts.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ.update(python_path(folder))
 
 
 def runtime_folder() -> Path:
-    """Return the folder in which this user's running programs leave notes for each other."""
+    """Return the folder where this user's running processes leave notes for each other."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
 
 
 def _secrets_folder() -> str | None:
     folder = os.environ.get(f"{_PREFIX}SECRETS") or None
     if folder is not None and not os.access(folder, os.R_OK | os.X_OK):
-        raise ConfigError(f"{_PREFIX}SECRETS: {folder} is no folder that can be read")
+        raise ConfigError(f"{_PREFIX}SECRETS: {folder} is not a readable folder")
     return folder
 
 

@@ -1,15 +1,15 @@
 """Errors that the processes raise.
 
 WorkersError
-├── UsageError        the command line, the environment or the topology is wrong: the user must
-                      change something, exit code 2
-│   └── ConfigError   a setting
-└── RunsFailedError   run after run failed at once
+├── UsageError        the command line, the environment or the topology is wrong; the user must
+                      fix it, exit code 2
+│   └── ConfigError   a setting is invalid
+└── RunsFailedError   several runs in a row failed at once
 """
 
 
 class WorkersError(Exception):
-    """An error of the processes themselves."""
+    """Base class of the errors of the processes."""
 
 
 class UsageError(WorkersError):
@@ -17,7 +17,7 @@ class UsageError(WorkersError):
 
 
 class RunsFailedError(WorkersError):
-    """Run after run of the topology failed at once; the message has the fault of the last run."""
+    """Several runs in a row failed at once; the message has the fault of the last run."""
 
 
 class ConfigError(UsageError):

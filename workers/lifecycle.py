@@ -1,10 +1,10 @@
-"""The life of a process: its log, signals that end it, a heartbeat for health checks, and patience
-while Redis is away.
+"""The life of a process: logging, signals, the heartbeat for health checks, and retries while
+Redis is away.
 
-The log has readable lines at a terminal, or one JSON object per line. Log records of bolts in
-Spark's Python workers arrive here too: ``driver/process``. A record that people may want to count
-or search for names its event: ``log.info("…", extra={"event": "channel_lost"})``. Other keys of
-``extra`` become keys of the JSON object. Everything goes to stderr; stdout is for results.
+Logs are plain text, or one JSON object per line. Log records of bolts in Spark's Python workers
+arrive here too, through ``driver/process``. A record worth counting or searching for names its
+event: ``log.info("…", extra={"event": "channel_lost"})``. Other keys of ``extra`` become keys of
+the JSON object. Logs go to stderr; stdout is for results.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _FIRST_WAIT_S = 0.1
 def set_up_logging(
     log_format: LogFormat, level: str = "info", component: str = "", console: Console | None = None
 ) -> None:
-    """Send all log records to stderr; replaces the handlers of an earlier call.
+    """Send all log records to stderr; replace the handlers of an earlier call.
 
-    ``component`` names this process in records that name no component. ``console`` is the rich
-    console that also shows a progress bar, if there is one: lines are then written above it.
+    ``component`` names this process in records without a component. ``console`` is the rich
+    console that shows a progress bar, if there is one: log lines are written above the bar.
     """
     logging.basicConfig(
         level=level.upper(), handlers=[_handler(log_format, component, console)], force=True
@@ -75,8 +75,8 @@ def _handler(log_format: LogFormat, component: str, console: Console | None) -> 
 def on_signals(stop: Callable[[], None]) -> None:
     """Call ``stop`` on SIGINT and SIGTERM, in a thread; a second signal ends the process at once.
 
-    Not in the handler, which may interrupt a wait for the very event that ``stop`` sets, and would
-    then wait for its lock for ever. ``SimpleQueue.put`` is safe in a handler.
+    The handler itself must not call ``stop``: it may have interrupted a wait for the very event
+    that ``stop`` sets, and would deadlock. ``SimpleQueue.put`` is safe in a handler.
     """
     signals: SimpleQueue[int] = SimpleQueue()
 
@@ -94,16 +94,16 @@ def on_signals(stop: Callable[[], None]) -> None:
 
 
 class Heartbeat:
-    """A file that the loop touches while it turns; a health check looks at its age."""
+    """A file that the loop touches while it turns; health checks look at its age."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """``path`` of None: there is no health check."""
+        """``path`` of None: no health check."""
         self._path = path
 
     def beat(self) -> None:
         """Touch the file; call it about once per second.
 
-        A failure is logged once, and the work goes on.
+        A failure is logged once and disables the heartbeat.
         """
         if self._path is None:
             return
@@ -111,18 +111,18 @@ class Heartbeat:
             self._path.touch()
         except OSError as error:
             self._path = None
-            log.warning("no heartbeat: %s", error, extra={"event": "heartbeat_failed"})
+            log.warning("no heartbeat from now on: %s", error, extra={"event": "heartbeat_failed"})
 
 
 def patiently(
     stopped: threading.Event, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T | None:
-    """Repeat the call until Redis answers, and return its result; None if ``stopped`` came first.
+    """Repeat the call until Redis answers, and return its result; None if ``stopped`` is set first.
 
-    Logs once that Redis is away. Other errors are raised.
+    Logs once that Redis is unavailable. Raises other errors.
     """
     try:
-        # The first call is without tenacity, which takes longer than a read of the outcome feed.
+        # The first call bypasses tenacity, whose overhead exceeds a read of the outcome feed.
         return call(*args, **kwargs)
     except RedisUnavailableError as error:
         if stopped.is_set():

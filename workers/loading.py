@@ -1,4 +1,4 @@
-"""Finds the topology that a command line names: ``tiercel.examples.word_count:topology``."""
+"""Loads the topology that a command names, such as ``tiercel.examples.word_count:topology``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FILE = re.compile(r"(?P<path>[^:]*[^:/])\.py(:(?P<attribute>.*))?", re.DOTALL)
 def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     """Load the topology at ``MODULE:ATTRIBUTE``; a callable is called without arguments.
 
-    Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules are also looked for
-    in the current folder, first. Raises UsageError with one line.
+    Each spout that reads a queue gets at least ``spout_tasks`` tasks. Modules in the current folder
+    take precedence. Raises UsageError with a one-line message.
     """
     _refuse_file(name)
     parts = _NAME.fullmatch(name)
@@ -52,9 +52,9 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
 def load_for_spark(
     name: str, spout_tasks: int | None, options: Mapping[str, str] = MappingProxyType({})
 ) -> Topology:
-    """As ``load_topology``, with options of Spark; checks that the bolts can travel to Spark.
+    """As ``load_topology``, with Spark options; checks that the bolts can be sent to Spark.
 
-    Raises UsageError and SparkJobsError, with one line.
+    Raises UsageError or SparkJobsError with a one-line message.
     """
     topology = with_spark_options(load_topology(name, spout_tasks), options)
     check_travel(topology)
@@ -67,13 +67,13 @@ def module_of(name: str) -> str:
 
 
 def spark_options_of(given: Iterable[str]) -> dict[str, str]:
-    """Read options in the form ``KEY=VALUE``, as Spark's own programs do. Raises UsageError."""
+    """Parse ``KEY=VALUE`` options, as Spark's own programs do. Raises UsageError."""
     options = {}
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or not key.startswith("spark."):
             raise UsageError(
-                f"--conf {one!r:.60} is not KEY=VALUE with a key of Spark, such as "
+                f"--conf {one!r:.60} is not KEY=VALUE with a Spark key, such as "
                 "spark.executor.memory=2g"
             )
         options[key] = value
@@ -81,9 +81,7 @@ def spark_options_of(given: Iterable[str]) -> dict[str, str]:
 
 
 def with_spark_options(topology: Topology, options: Mapping[str, str]) -> Topology:
-    """Return the topology with options that override its own: the operator knows the cluster
-    better.
-    """
+    """Return the topology with ``options`` overriding its own: the operator knows the cluster."""
     if not options:
         return topology
     config = replace(topology.config, spark_options={**topology.config.spark_options, **options})
@@ -97,7 +95,7 @@ def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # Either this module is missing, or it imports a module that is missing.
+        # Either this module is missing, or a module that it imports.
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise UsageError(
                 f"there is no module {module!r}, neither installed nor in {here}"
@@ -109,7 +107,7 @@ def _import(module: str) -> ModuleType:
 
 
 def _refuse_file(name: str) -> None:
-    """Raise UsageError for the name of a file, with the name of its module."""
+    """Raise UsageError if ``name`` is a file; the message has the name of its module."""
     file = _FILE.fullmatch(name)
     if file is None:
         return
@@ -122,13 +120,11 @@ def _refuse_file(name: str) -> None:
     if _NAME.fullmatch(f"{module}:{attribute}") is None:
         return
     where = "" if len(parts) > 1 or inside.parent == here else f", in {inside.parent}"
-    raise UsageError(
-        f"{name!r} is a file, and a module is wanted: write {module}:{attribute}{where}"
-    )
+    raise UsageError(f"{name!r} is a file, not a module: write {module}:{attribute}{where}")
 
 
 def _modules_here() -> list[str]:
-    """Return the names of the modules and packages in the current folder."""
+    """Return the modules and packages in the current folder."""
     here = Path.cwd()
     return [
         path.stem
@@ -138,7 +134,7 @@ def _modules_here() -> list[str]:
 
 def _with_spout_tasks(topology: Topology, least: int) -> Topology:
     # Any number of tasks can share a queue. Other spouts may divide their source among their tasks,
-    # and need a worker for each.
+    # and then need a worker for each task.
     spouts = {
         component: replace(spec, parallelism=max(least, spec.parallelism))
         if isinstance(spec.spout, QueueSpout)
@@ -171,8 +167,8 @@ def _call(factory: Any, name: str) -> Any:
 
 
 def _public(thing: Any) -> list[str]:
-    """Return the public names in it; of a module without classes and modules, which make no
-    topology.
+    """Return its public names; for a module, leave out classes and modules, which are no
+    topologies.
     """
     names = [name for name in dir(thing) if not name.startswith("_")]
     if not isinstance(thing, ModuleType):
@@ -191,8 +187,9 @@ def _kind(thing: Any) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """Return ``ValueError: no such thing (topologies.py:12)``, with the place in the user's
-    code.
+    """Return the error as one line, ``ValueError: no such thing (topologies.py:12)``.
+
+    The place is in the user's code.
     """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     place = "" if isinstance(error, SyntaxError) else place_of(error)
@@ -200,7 +197,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'topology'?``, the end of an error's line; empty if no name is close.
+    """Return ``; did you mean 'topology'?`` to end a message; empty if no known name is close.
 
     >>> did_you_mean("topolgy", ["topology", "Split"])
     "; did you mean 'topology'?"

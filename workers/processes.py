@@ -1,7 +1,4 @@
-"""The child processes of a command, never left behind.
-
-Started, restarted when they die, stopped together.
-"""
+"""Child processes of a command: restarted when they die, stopped together, never left behind."""
 
 from __future__ import annotations
 
@@ -18,14 +15,15 @@ from tiercel.workers.config import child_environment
 
 log = logging.getLogger(__name__)
 
-# A child that ends with this code needs an operator: starting it again cannot help.
+# Exit code of a child that needs an operator: a restart cannot help.
 _USAGE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """The wait before a dead child is restarted: doubles with each death, and starts again after a
-    quiet time.
+    """The pause before a dead child is restarted.
+
+    It doubles with each death, and is reset when a child has lived for ``quiet``.
     """
 
     first: timedelta = timedelta(milliseconds=500)
@@ -33,17 +31,17 @@ class Backoff:
     quiet: timedelta = timedelta(seconds=60)
 
     def delay(self, deaths: int) -> timedelta:
-        """The pause after ``deaths`` (at least 1) deaths in a row."""
+        """Return the pause after ``deaths`` deaths in a row, at least 1."""
         return min(self.longest, self.first * (1 << min(deaths - 1, 16)))
 
 
 class Child:
-    """One child process that is kept running. Thread-safe; made once, started once, stopped once.
+    """One child process that is kept running. Thread-safe; started once, stopped once.
 
-    It has its own session, so that Ctrl-C at the terminal reaches only the command, which then
-    stops the child; and it is killed when this process ends, however it ends. It writes to our
-    stdout and stderr. ``env`` is added to our environment. A child that ends with code 0 has
-    finished; with code 2 it has refused to work. After any other end it is restarted.
+    It has its own session, so Ctrl-C at the terminal reaches only the command, which then stops the
+    child. It is killed when this process ends, however that happens. It inherits stdout and stderr;
+    ``env`` is added to this process's environment. Exit code 0 means that it has finished, 2 that
+    it refused to work. After any other end it is restarted.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running process, or None between two of them and after the last."""
+        """The pid of the running process; None between restarts and after the end."""
         with self._lock:
             return (
                 self._process.pid
@@ -81,25 +79,25 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The final exit code (negative: a signal); None while it is kept running."""
+        """The final exit code, negative for a signal; None while it is kept running."""
         return self._exit_code
 
     def start(self) -> None:
-        """Start the child, and keep it running from now on.
+        """Start the child, and keep it running.
 
-        Raises OSError if the machine has no resources for it.
+        Raises OSError if the machine lacks the resources for it.
         """
         self._spawn()
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()
 
     def stop(self, grace: timedelta) -> None:
-        """SIGTERM, then, after ``grace``, SIGKILL to it and all its children.
+        """Send SIGTERM, then after ``grace`` SIGKILL to the child and its descendants.
 
-        Returns when all are gone. Idempotent.
+        Returns when all have ended. Idempotent.
         """
         self._stopping.set()
-        with self._lock:  # a restart that is under way has either happened or will not happen
+        with self._lock:  # any restart under way has either happened by now, or will not happen
             process = self._process
         if process is not None:
             process.terminate()
@@ -132,7 +130,7 @@ class Child:
         while (process := self._process) is not None:
             started = time.monotonic()
             code = process.wait()
-            process.kill()  # processes that it left behind in its group
+            process.kill()  # the processes left behind in its group
             if self._stopping.is_set() or code in (0, _USAGE):
                 self._end(code)
                 return
@@ -143,7 +141,7 @@ class Child:
             )
             delay = self._backoff.delay(deaths)
             log.warning(
-                "%s ended %s, starting it again in %.1f s", self.name, _spoken(code),
+                "%s ended %s, restarting it in %.1f s", self.name, _spoken(code),
                 delay.total_seconds(),
                 extra={"event": "child_died", "child": self.name, "exit_code": code},
             )  # fmt: skip
@@ -156,7 +154,7 @@ class Child:
             self._spawn()
         except OSError as error:
             log.error(
-                "%s cannot be started again: %s",
+                "%s cannot be restarted: %s",
                 self.name,
                 error,
                 extra={"event": "child_lost", "child": self.name},
@@ -178,7 +176,7 @@ class Child:
 
 
 class Supervisor:
-    """Children that live and end together. Thread-safe."""
+    """A group of children that are stopped together. Thread-safe."""
 
     def __init__(self, grace: timedelta = timedelta(seconds=10)) -> None:
         self._grace = grace
@@ -187,7 +185,7 @@ class Supervisor:
         self._stopped = False
 
     def start(self, child: Child) -> Child:
-        """Start ``child`` and keep it running. Its name must be new."""
+        """Start ``child`` and keep it running. Its name must be unique."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the supervisor has been stopped")
@@ -198,7 +196,7 @@ class Supervisor:
         return child
 
     def child(self, name: str) -> Child:
-        """The child of this name; raises KeyError."""
+        """Return the child of this name; raises KeyError."""
         return self._children[name]
 
     @property
@@ -208,11 +206,11 @@ class Supervisor:
 
     @property
     def refused(self) -> tuple[Child, ...]:
-        """Children that ended for good without finishing, so that the others cannot do the work."""
+        """Children that ended for good without finishing; the rest cannot do the work alone."""
         return tuple(child for child in self.children if child.exit_code not in (None, 0))
 
     def stop(self) -> None:
-        """Stop all children at once, each with the full grace time. Idempotent."""
+        """Stop all children in parallel, each with the full grace period. Idempotent."""
         with self._lock:
             self._stopped = True
         stoppers = [

@@ -1,4 +1,4 @@
-"""The only way to write to the terminal: lines, and cells of tables, without control characters."""
+"""Terminal output without control characters: lines and table cells. Nothing else writes to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """SQL over a queue, as in a notebook: sales per ten seconds and product, and a plot.
 
-Each ``# %%`` begins a cell. As a script: ``python -m tiercel.examples.dataframes.orders AMQP_URL
-PLOT.svg``. It needs RabbitMQ and PySpark, nothing else.
+Each ``# %%`` begins a cell. To run it as a script: ``python -m tiercel.examples.dataframes.orders
+AMQP_URL PLOT.svg``. It needs only RabbitMQ and PySpark.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def publish(url: str) -> None:
 
 
 def sales(spark: SparkSession, url: str) -> Any:
-    """Return the sales as a table of pandas."""
+    """Return the sales as a pandas table."""
     register_rabbitmq(spark)
     orders = (
         spark.readStream.format("rabbitmq")
@@ -59,7 +59,7 @@ def sales(spark: SparkSession, url: str) -> Any:
     )
     orders.createOrReplaceTempView("orders")
 
-    # %% SQL over it: all that Spark's SQL can do with a stream
+    # %% SQL over the table: everything that Spark SQL can do with a stream
     windows = spark.sql(
         """
         select window.start as since, product, sum(amount) as sold
@@ -68,7 +68,7 @@ def sales(spark: SparkSession, url: str) -> Any:
         """
     )
 
-    # %% All that is there now; without availableNow it would go on as orders come
+    # %% Read the orders in the queue; without availableNow it would wait for more
     writer = windows.writeStream.format("memory").queryName("sales").outputMode("complete")
     writer.trigger(availableNow=True).start().awaitTermination()
     return spark.sql("select * from sales order by since, product").toPandas()

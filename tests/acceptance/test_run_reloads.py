@@ -84,7 +84,7 @@ def test_other_code_runs_and_what_was_in_flight_comes_again_without_blame(tmp_pa
         [refused] = desk.events("code_refused")
         assert "SyntaxError" in refused["message"]
         assert "helpers.py" in refused["message"]
-        assert "the old code goes on" in refused["message"]
+        assert "the old code keeps running" in refused["message"]
         assert "\n" not in refused["message"]
         desk.tiercel("publish", "lines", "one")
         wait_until(lambda: desk.log.count("said by Ada") == 4, 60, "the old code to go on")

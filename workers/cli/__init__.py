@@ -1,10 +1,10 @@
-"""The command line: it parses, loads what is named, and hands over to the modules that do the work.
+"""The command line: parses arguments, loads the topology, and calls the module that does the work.
 
-app         the command ``tiercel``: which commands there are, and in which file
+app         the command ``tiercel``: the list of commands and their files
 first_look  new, demo
 run         run, spout
 driver      driver, prepare
 queues      publish, peek, dead-letters
 topologies  depths, top, monitor, state, errors, activate, deactivate, rebalance, kill
-options     options and settings that the commands share
+options     options and settings shared by the commands
 """

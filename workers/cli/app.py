@@ -1,7 +1,7 @@
-"""The command ``tiercel``: which commands there are, and where.
+"""The command ``tiercel``: the list of its commands and their files.
 
-The file of a command is imported when the command is called: Arrow, PySpark, NiceGUI and rich take
-their time, and neither ``tiercel --help`` nor most of the commands need them.
+The file of a command is imported only when the command is called: Arrow, PySpark, NiceGUI and rich
+are slow to import, and neither ``tiercel --help`` nor most commands need them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.terminal import say
 
-# The roots of our error trees, whose messages say what to do. Any other error is a bug, and keeps
-# its traceback.
+# The roots of our error trees, whose messages say what to do. Any other error is a bug and is shown
+# with its traceback.
 EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
 
 USAGE = 2
-# File in this folder, to its commands and the first line of the help of each.
+# Maps each file in this folder to its commands, with the first line of their help.
 COMMANDS = {
     "first_look": {
         "new": "Write a project: a topology that runs, its tests, and a compose file.",
@@ -122,9 +122,7 @@ def loaded(name: str) -> Any:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, without a traceback or a wait for imports, because no
-    work has begun.
-    """
+    """Let Ctrl-C end the process at once during imports, without a traceback; no work has begun."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -136,7 +134,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def main() -> None:
-    """Entry point of the command ``tiercel``."""
+    """Run the command ``tiercel``."""
     with one_line_errors():
         app()
 
@@ -145,7 +143,7 @@ def main() -> None:
 def one_line_errors() -> Iterator[None]:
     """Turn expected errors of a command into one line, ``tiercel: …``, and exit code 2.
 
-    Also usable as a decorator.
+    Works as a decorator too.
     """
     try:
         yield

@@ -29,8 +29,8 @@ from tiercel.workers.terminal import say
 commands = typer.Typer()
 logger = logging.getLogger(__name__)
 
-# Exit code that has Docker, Kubernetes and ``tiercel run`` restart it; 2 means that an operator
-# must act.
+# Exit code that makes Docker, Kubernetes and ``tiercel run`` restart the driver; 2 means that an
+# operator must act.
 _START_AGAIN = 1
 
 

@@ -1,6 +1,4 @@
-"""The commands for a first look: ``new``, with the files of the project that it writes (their texts
-are in ``templates``), and ``demo``.
-"""
+"""The commands for a first look: ``new``, which writes a project from ``templates``; ``demo``."""
 
 from __future__ import annotations
 
@@ -27,18 +25,18 @@ commands = typer.Typer()
 _HEADER = """\
 # {project} in containers: docker compose up --wait
 #
-# It runs the image `tiercel`, which is built in a checkout of tiercel:
-# docker build -f compose/Dockerfile -t tiercel . What the topology needs beside it goes into an
-# image of your own, FROM tiercel, which TIERCEL_IMAGE names. Passwords are drawn at the first start
-# and lie in volumes; nothing listens beyond this machine.
+# It runs the image `tiercel`; build it in a checkout of tiercel:
+# docker build -f compose/Dockerfile -t tiercel . For further dependencies of the topology, make
+# your own image FROM tiercel and name it in TIERCEL_IMAGE. Passwords are drawn at the first start
+# and kept in volumes; all ports listen on this machine only.
 
 """
 
-# Patterns and their replacements; each is found in the package's file exactly once.
+# Patterns and replacements; each pattern occurs exactly once in the package's file.
 _CHANGES = (
-    # Its own heading.
+    # The heading.
     (r"\A(#[^\n]*\n)+\n", ""),
-    # The build: a project has no sources of tiercel.
+    # The build: a project has no source code of tiercel.
     (r"(?m)^  build:\n(    .*\n)+", ""),
     # Prometheus and Grafana, which mount files of the checkout.
     (r"(?ms)^  # These two with:.*?(?=^networks:)", ""),
@@ -50,7 +48,7 @@ _EVERYWHERE = (
     (r"\.\./examples", "."),
 )
 _PROJECT = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-# File of a project, to its template.
+# Maps each file of a project to its template.
 _FILES = {
     "@module@.py": "topology.txt",
     "test_@module@.py": "test.txt",
@@ -94,7 +92,7 @@ def demo(
     """Count a real text while things fail, and show that nothing is lost."""
     stopped = threading.Event()
     on_signals(stopped.set)
-    # Always on private servers, even if the environment names others: it publishes and kills.
+    # Always use private servers, even if the environment names others: the demo kills processes.
     settings = Settings.load(log_level=log_level).model_copy(
         update={"amqp": None, "redis": None, "management": None}
     )
@@ -107,10 +105,10 @@ def demo(
 
 
 def write_project(folder: Path) -> ProjectNames:
-    """Write a project into a folder that is new or empty; return the names in it.
+    """Write a project into a new or empty folder; return its names.
 
-    Raises UsageError if the folder has anything in it, has a name that cannot be a project's, or
-    cannot be written.
+    Raises UsageError if the folder is not empty, cannot be written, or has a name unfit for a
+    project.
     """
     names = names_for(folder.absolute().name)
     texts = {_filled(path, names): _template(template) for path, template in _FILES.items()}
@@ -145,14 +143,14 @@ def _filled(text: str, names: ProjectNames) -> str:
 class ProjectNames:
     """The names in the files of a project."""
 
-    # Of the project and its topology: ``my-project``.
+    # Name of the project and its topology: ``my-project``.
     project: str
-    # Of its module: ``my_project``.
+    # Name of its module: ``my_project``.
     module: str
 
 
 def names_for(folder: str) -> ProjectNames:
-    """Return the names for a project in a folder of this name; raises UsageError."""
+    """Return the names of a project in this folder; raises UsageError."""
     if not _PROJECT.fullmatch(folder):
         raise UsageError(
             f"{folder!r:.60} cannot be the name of a project and its module: write small letters, "
@@ -168,7 +166,7 @@ def names_for(folder: str) -> ProjectNames:
 
 
 def _installed(module: str) -> bool:
-    # A folder without Python files is found too, but has no origin, and hides nothing.
+    # A folder without Python files is found too, but has no origin and hides nothing.
     spec = find_spec(module)
     return spec is not None and spec.origin is not None
 

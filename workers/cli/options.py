@@ -1,4 +1,4 @@
-"""Options and settings that the commands share."""
+"""Options and settings shared by the commands."""
 
 from __future__ import annotations
 
@@ -75,11 +75,10 @@ def found_settings(
     queues: Sequence[str] = (),
     **given: str | None,
 ) -> Settings:
-    """As ``load_settings``; if no server is named, with the servers of a ``tiercel run`` on this
-    machine.
+    """As ``load_settings``; without an address, use the servers of a ``tiercel run`` here.
 
-    It is the run named ``run``, of this topology, with these queues, or the only run, and is
-    printed to stderr. Raises UsageError if there are several.
+    ``run`` chooses the run, or ``topology``, or ``queues``, or there is only one; its name is
+    printed to stderr. Raises UsageError if several are left.
     """
     settings, found = with_run(
         load_settings("tiercel", **given), run=run, topology=topology, queues=queues

@@ -1,7 +1,7 @@
 """The commands about queues: ``publish``, ``peek``, ``dead-letters``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
-is one: of several, to those of ``--run``, or of the topology that has the queue.
+Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
+one. If there are several, ``--run`` chooses, or the run whose topology has the queue.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def publish(  # noqa: PLR0913 - a command has its options
 def _place_and_files(
     places: list[str], exchange: str | None, routing_key: str
 ) -> tuple[str | None, list[Path]]:
-    """Return the queue (None with an exchange) and the files."""
+    """Return the queue, which is None with an exchange, and the files."""
     queue, files = (places[0], places[1:]) if exchange is None else (None, places)
     if exchange is None and routing_key:
         raise UsageError(
@@ -128,9 +128,9 @@ def _place_and_files(
 class Envelopes:
     """The properties and the address of messages, without their bodies."""
 
-    # Empty: the default exchange.
+    # Empty for the default exchange.
     exchange: str
-    # The name of the queue, if there is no exchange.
+    # The name of the queue if there is no exchange.
     routing_key: str
     headers: Headers | None
     priority: int | None
@@ -138,9 +138,7 @@ class Envelopes:
     message_id_from: str | None
 
     def around(self, body: bytes, where: str) -> OutgoingMessage:
-        """Return a message with this body. Raises UsageError, which says ``where`` the body is
-        from.
-        """
+        """Return a message with this body. Raises UsageError, which names ``where`` the body is."""
         try:
             properties = write_properties(
                 {
@@ -173,7 +171,7 @@ class Envelopes:
 
 
 def headers_of(texts: Sequence[str]) -> Headers | None:
-    """Return the headers that are given as NAME=VALUE; None without any. Raises UsageError."""
+    """Parse headers given as NAME=VALUE; return None if there are none. Raises UsageError."""
     headers = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -189,8 +187,8 @@ def headers_of(texts: Sequence[str]) -> Headers | None:
 def publish_files(url: str, envelopes: Envelopes, files: Sequence[Path], *, whole: bool) -> int:
     """Publish the messages in the files; return their number.
 
-    Raises UsageError for a file that cannot be read, and for a body without the message id that was
-    asked for; earlier messages are published by then. Raises QueuesError.
+    Raises UsageError for an unreadable file, and for a body without the requested message id;
+    earlier messages stay published. Raises QueuesError.
     """
     total = sum(_size(file) for file in files)
     if envelopes.exchange:
@@ -223,9 +221,7 @@ def _size(file: Path) -> int:
 
 
 def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered messages of a file: its non-blank lines without line ends, or all
-    of it.
-    """
+    """Yield the numbered messages of a file: its non-empty lines, or with ``whole`` all of it."""
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
             if whole:
@@ -285,7 +281,7 @@ def _as_json(message: QueuedMessage) -> dict[str, Any]:
         "bytes": message.size,
     }
     try:
-        # The cut may have gone through a character.
+        # The body may be cut in the middle of a character.
         whole = len(message.body) == message.size
         text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
     except UnicodeDecodeError:
@@ -294,7 +290,7 @@ def _as_json(message: QueuedMessage) -> dict[str, Any]:
 
 
 def _cost(queue: str, found: Peeked) -> str:
-    """Describe the cost of a look, and the messages that it could not show."""
+    """Describe the cost of a peek, and the messages that it could not show."""
     shared = f"; what its {count(found.consumers)} consumers hold is not shown"
     if not found.messages:
         return f"no message waits in {queue}{shared if found.consumers else ''}"

@@ -44,7 +44,7 @@ Reload = Annotated[
     bool,
     typer.Option("--reload", help="restart its processes whenever a file of its code changes"),
 ]
-# Set for the child processes of a run with --reload, which has the servers and logs changes.
+# Set for the child processes of a run with --reload, which owns the servers.
 Generation = Annotated[bool, typer.Option("--generation", hidden=True)]
 
 
@@ -73,7 +73,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return
     say_when(stopped)
     if reload:
-        # As in ReloadingRun, for the code that is loaded here.
+        # For the code loaded here, as ReloadingRun does for its children.
         sys.dont_write_bytecode = True
     loaded = load_for_spark(topology, settings.spout_tasks)
     try:
@@ -96,12 +96,12 @@ def _work(name: str, topology: Topology, settings: Settings, stopped: threading.
 
 
 def say_when(stopped: threading.Event) -> None:
-    """Log from a thread, as soon as ``stopped`` is set, that the run is stopping."""
+    """Log that the run is stopping, from a thread, as soon as ``stopped`` is set."""
 
     def wait() -> None:
         stopped.wait()
         log.info(
-            "stopping: messages in flight are given back; Ctrl-C again ends it at once",
+            "stopping: messages in flight are requeued; Ctrl-C again stops at once",
             extra={"event": "stopping"},
         )
 
@@ -125,7 +125,7 @@ def spout(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
     if task_index is not None and component is None:
-        raise UsageError("--task-index is of one spout: name the spout too")
+        raise UsageError("--task-index belongs to one spout: name the spout too")
     label = (
         "spout"
         if component is None

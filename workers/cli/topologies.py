@@ -1,8 +1,8 @@
 """The commands about topologies: ``errors``, ``state``, ``activate``, ``deactivate``,
-``rebalance``, ``kill``, and the commands that watch: ``depths``, ``top``, ``monitor``.
+``rebalance``, ``kill``, and the views ``depths``, ``top``, ``monitor``.
 
-Without an address they talk to the private servers of a ``tiercel run`` on this machine, if there
-is one: of several, to the servers of ``--run``, or of the topology or queues that are named.
+Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
+one. If there are several, ``--run`` chooses, or the named topology or queues.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, ErrorReport]]
-# Characters of a value in a table: of several entries, and of named keys.
+# Characters of a value shown in a table: for a list of entries, and for named keys.
 _SHORT = 200
 _LONG = 64 * 1024
-# Entries whose values are in memory at a time.
+# Number of entries whose values are read at a time.
 _AT_ONCE = 100
 _NOT_THERE = 1
 
@@ -92,7 +92,7 @@ def errors(
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
-    """Return (topology, error), newest first."""
+    """Return (topology, error) pairs, newest first."""
     found: _Found = []
     for name in names_of(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
@@ -104,7 +104,7 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
 
 
 def show_tracebacks(redis_url: str, topology: str | None, limit: int) -> None:
-    """Write the kinds of errors that came last to stdout, newest first: of one topology, or of all.
+    """Print the latest kinds of errors, newest first, of one topology or of all.
 
     Raises UsageError for a topology that never ran.
     """
@@ -157,7 +157,7 @@ def state(  # noqa: PLR0913 - one parameter an option
     settings = found_settings(topology=topology, redis=redis).required("redis")
     note = topology_named(settings.redis_urls[0], topology)
     spec = note.ledger_spec(settings.redis_urls)
-    # Run number 0: no turn begins, so no run is ended.
+    # Run number 0 fences no run, because the command begins no turn.
     with closing(RedisStateStore(spec, run_number=0)) as store:
         there = store.count(component)
         _check_component(note, component, there)
@@ -180,7 +180,7 @@ def _values(store: RedisStateStore, component: str, word: str) -> Iterator[State
 
 
 def _some(store: RedisStateStore, component: str, limit: int) -> Iterator[StateEntry]:
-    """Yield the first entries that Redis finds, each once."""
+    """Yield the first ``limit`` entries that Redis returns, each once."""
     seen: set[bytes] = set()
     for field, raw in store.entries(component, min(limit, _AT_ONCE)):
         if len(seen) == limit:
@@ -304,7 +304,7 @@ def kill(
     try:
         ended = steering.kill(wait)
     except RedisUnavailableError:
-        # The private servers of a tiercel run end with its topology.
+        # The private servers of a ``tiercel run`` end with its topology.
         if not private or _is_private(settings):
             raise
         say(f"{topology} has ended, and its servers with it")
@@ -440,7 +440,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
 
 
 def _token(given: str | None) -> tuple[str, str]:
-    """Return the token, drawn if none is given, and the place where the operator finds it."""
+    """Return the token, drawn if none is given, and where an operator finds it."""
     if given is not None:
         return given, "TIERCEL_TOKEN, as it was set for the monitor"
     token = secrets.token_urlsafe(12)
@@ -449,7 +449,7 @@ def _token(given: str | None) -> tuple[str, str]:
 
 
 def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[Survey]:
-    """Take a survey once, or with ``watch`` every second until a signal."""
+    """Yield one survey, or with ``watch`` one per second until a signal."""
     stopped = threading.Event()
     if watch:
         on_signals(stopped.set)
@@ -462,7 +462,7 @@ def _surveys(settings: Settings, named: list[str], *, watch: bool) -> Iterator[S
 
 @contextmanager
 def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
-    """Yield the function that shows a survey."""
+    """Yield a function that shows a survey."""
     console = Console()
     if as_json:
         yield lambda survey: say(
@@ -483,7 +483,7 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
     """Raise typer.Exit if a queue has more messages than its limit.
 
-    Raises UsageError for a queue that is not in the survey.
+    Raises UsageError for a queue that the survey lacks.
     """
     found = [row.depth for row in survey.queues]
     depth = {each.name: each.ready for each in found}
@@ -504,9 +504,9 @@ def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
 
 
 def _named(queues: Sequence[str], limits: Iterable[str]) -> list[str]:
-    """Return the queues to read; an empty list stands for all known queues.
+    """Return the queues to read; an empty list means all known queues.
 
-    If any queue is named, the queues with limits are read too.
+    If any queue is named, queues with limits are read too.
     """
     if not queues:
         return []

@@ -1,7 +1,7 @@
 """The contract of control: the orders of an operator to a running topology.
 
-``RedisControl`` keeps them for all processes; ``MemoryControl`` is its twin. Numbers of tasks per
-bolt are read here too, as an operator types them and as they travel in Redis.
+``RedisControl`` keeps them for all processes; ``MemoryControl`` is its twin. This module also
+parses numbers of tasks per bolt, as an operator types them and as Redis stores them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from urllib.parse import quote, unquote
 from tiercel.workers.errors import UsageError
 
 log = logging.getLogger(__name__)
-# An order to end lapses, so that a topology that is started later does not obey it.
+# An order to end lapses, so that a topology started later does not obey it.
 KILL_LASTS = timedelta(minutes=1)
-# Tasks of one bolt. Each has an inbox in Redis that the driver reads every second; a larger number
-# is a typing error.
+# Maximum number of tasks of one bolt. The driver reads each task's inbox in Redis every second, and
+# a larger number is a typing error.
 MOST_TASKS = 10_000
 _DEFAULT = "default"
 _MOST = 1_000
@@ -33,13 +33,13 @@ class State(enum.Enum):
     """Desired state of a topology."""
 
     ACTIVE = "active"
-    # Spouts emit nothing; tuples in flight go on, and spouts hear of their outcomes.
+    # Spouts emit nothing; tuples in flight go on, and spouts still get their outcomes.
     DEACTIVATED = "deactivated"
     # Every process ends, with exit code 0.
     KILLED = "killed"
 
 
-# Bolt to its number of tasks; None takes an order back.
+# Bolt to its number of tasks; None cancels an earlier order.
 Change = Mapping[str, int | None]
 
 
@@ -47,9 +47,9 @@ Change = Mapping[str, int | None]
 class Rebalance:
     """The last order to rebalance."""
 
-    # Orders so far; 0: there was none.
+    # Number of orders so far; 0: none.
     number: int = 0
-    # Bolt to its number of tasks, as this order and earlier ones set it.
+    # Bolt to its number of tasks, as set by this order and earlier ones.
     parallelism: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -66,35 +66,33 @@ class Control(Protocol):
     def order(self, state: State) -> None:
         """Order a state.
 
-        KILLED lasts a minute; other states until the next order, or until Redis is emptied.
+        KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
         """
         ...
 
     def state(self) -> State | None:
-        """Return the last order; None if there was none, or it is lost."""
+        """Return the last order; None if there was none or it is lost."""
         ...
 
     def ask(self, known: State) -> State | None:
-        """Return the result of ``state``.
+        """Return the result of ``state``; if it is None, make ``known`` the state.
 
-        If that is None, ``known`` becomes the state: a Redis that was emptied learns it from the
-        spout tasks.
+        So a Redis that was emptied learns the state from the spout tasks.
         """
         ...
 
     def rebalance(self, change: Change) -> None:
-        """Have the driver begin a new run with these numbers of tasks, on the slots that Spark has.
+        """Order a new run with these numbers of tasks, on the slots that Spark has then.
 
-        Bolts that are not named keep the number that was ordered before; None takes an order back.
-        A bolt need not exist in the topology. Atomic; a repeat gives the same order again.
+        Bolts not named keep the number ordered before; None cancels it. A bolt need not exist in
+        the topology. Atomic; a repeat gives the same order again.
         """
         ...
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
-        """Return the last order to rebalance.
+        """Return the last order to rebalance; if there is none, make ``known`` the last order.
 
-        If there is none, ``known`` becomes the last order: a Redis that was emptied learns it from
-        the driver.
+        So a Redis that was emptied learns the order from the driver.
         """
         ...
 
@@ -153,7 +151,7 @@ class MemoryControl:
 
 
 def parse_change(options: Iterable[str]) -> dict[str, int | None]:
-    """Read ``BOLT=N`` and ``BOLT=default``. Raises UsageError.
+    """Parse ``BOLT=N`` and ``BOLT=default``. Raises UsageError.
 
     >>> parse_change(["count=4", "split=default"])
     {'count': 4, 'split': None}
@@ -182,7 +180,7 @@ def _ordered(bolt: str, number: str) -> int:
 
 
 def number_of(text: str) -> int:
-    """Read a number of tasks. Raises ValueError for any other text.
+    """Parse a number of tasks. Raises ValueError for any other text.
 
     >>> number_of("4")
     4
@@ -196,7 +194,7 @@ def number_of(text: str) -> int:
 
 
 def pack(numbers: Mapping[str, int]) -> str:
-    """Write numbers of tasks as one word.
+    """Encode numbers of tasks as one word.
 
     >>> pack({"count": 4, "split words": 2})
     'count=4,split%20words=2'
@@ -208,7 +206,7 @@ def pack(numbers: Mapping[str, int]) -> str:
 
 
 def unpack(word: str) -> dict[str, int]:
-    """Read the output of ``pack``; skip parts that another version or a stranger wrote.
+    """Decode the output of ``pack``; skip parts that are none of its output.
 
     >>> unpack("count=4,split%20words=2,more,most=99999999999")
     {'count': 4, 'split words': 2}
@@ -224,16 +222,16 @@ def unpack(word: str) -> dict[str, int]:
 class Unreadable:
     """Logs unreadable entries of Redis, each once until it changes.
 
-    So a monitor that reads every two seconds logs one line.
+    A monitor reads them every two seconds.
     """
 
     def __init__(self, advice: str) -> None:
-        """``advice`` ends each line: the consequence, or what to do."""
+        """``advice`` ends each line: the consequence or the remedy."""
         self._advice = advice
         self._said: dict[str, int] = {}
 
     def pass_over(self, what: str, content: bytes, why: Exception) -> None:
-        """Log that ``what`` is passed over."""
+        """Log that ``what`` is skipped."""
         if self._said.get(what) == hash(content):
             return
         if len(self._said) >= _MOST:

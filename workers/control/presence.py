@@ -1,15 +1,15 @@
-"""Presence: which process has a seat in a topology, and its note about itself. The contract of
-seats, and on it the driver's lease (``Lease``, renewed by ``Keeper``) and the seats of spout tasks.
+"""Presence: which process has which seat in a topology, with a note about itself. The contract of
+seats, the driver's lease (``Lease``, renewed by ``Keeper``), and the seats of spout tasks.
 
-A process takes its seat, renews it again and again, and leaves. A seat that is not renewed lapses:
+A process takes its seat, renews it periodically, and leaves. A seat that is not renewed lapses:
 
     seat         holder                     renewed                             lapses after
     the driver   a driver (``Keeper``)      every 0.75 s                        3 s
     spout task   a spout worker             each second (``Orders``)            10 s
     bolt task    an attempt at the task     each second, in the task's inbox    10 s
 
-The third is not a seat of this contract but a field of the inbox (``Inboxes.beat``): attempts and
-runs are fenced there, so that one call renews it and returns whether the process may go on.
+The bolt task's is not a seat of this contract but a field of the inbox (``Inboxes.beat``), where
+attempts and runs are fenced: one call renews it and returns whether the process may go on.
 
 ``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
 """
@@ -35,27 +35,27 @@ from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacke
 from tiercel.workers.control.contract import Unreadable, pack, unpack
 
 log = logging.getLogger(__name__)
-# A bolt task whose process was silent for longer has none. Spark restarts a process within two
-# seconds.
+# A bolt task whose process is silent for longer counts as without a process. Spark restarts a
+# process within two seconds.
 UNATTENDED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A seat in a topology, which at most one process has."""
+    """A seat in a topology, held by at most one process."""
 
     # One word.
     name: str
-    # Time after which a seat that is not renewed lapses.
+    # Time after which the seat lapses unless it is renewed.
     lasts: timedelta
 
 
 class Attendant(NamedTuple):
-    """The process that has a seat."""
+    """The process that holds a seat."""
 
     # One word, drawn by each process.
     name: str
-    # A note about itself, one line.
+    # The process's note about itself, one line.
     note: str
 
 
@@ -65,20 +65,19 @@ class Presences(Protocol):
     Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
     RedisRefusedError.
 
-    A seat is lost when it was not renewed in time, or when Redis lost its memory. So for a moment
-    two processes may believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe
-    when that happens.
+    A seat is lost if it is not renewed in time, or if Redis loses its memory. So two processes may
+    for a moment believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe then.
     """
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
         """Take or renew the seat; False if another attendant has it.
 
-        ``by_force`` takes it from that attendant. Also works on a server that is out of memory.
+        ``by_force`` takes it from that attendant. Works even if the server is out of memory.
         """
         ...
 
     def leave(self, seat: Seat, name: str) -> None:
-        """Give up the seat. Does nothing to another attendant's seat. Idempotent."""
+        """Give up the seat; leave another attendant's seat alone. Idempotent."""
         ...
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
@@ -88,7 +87,7 @@ class Presences(Protocol):
     def draw_run(self, seat: Seat, name: str) -> int | None:
         """Draw the number of a new run; None unless ``name`` has the seat.
 
-        It is higher than every number before, and below 2**53. A repeat draws another number.
+        The number is higher than all earlier ones, and below 2**53. A repeat draws another.
         """
         ...
 
@@ -98,7 +97,7 @@ class Presences(Protocol):
 
 
 class MemoryPresences:
-    """``Presences`` within one process: the twin in the contract's suite, and the test kit's."""
+    """``Presences`` within one process, for the contract's suite and the test kit."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -131,7 +130,7 @@ class MemoryPresences:
             return self._drawn
 
     def lose(self) -> None:
-        """Forget all attendants, as a Redis that restarts empty does."""
+        """Forget all attendants, like a Redis that restarts empty."""
         with self._lock:
             self._taken.clear()
 
@@ -148,8 +147,8 @@ class MemoryPresences:
         return attendant if self._clock() < until else None
 
 
-# A driver in reserve takes over when the seat has lapsed, as does a driver that is restarted after
-# a kill, which may wait for its predecessor's seat.
+# A driver in reserve takes over when the seat has lapsed; so does a driver restarted after a kill,
+# which may have to wait for its predecessor's seat.
 DRIVER = Seat("driver", timedelta(seconds=3))
 _NOTHING = "-"
 _RENEW_S = DRIVER.lasts.total_seconds() / 4
@@ -157,28 +156,27 @@ _RENEW_S = DRIVER.lasts.total_seconds() / 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The note of the driver that holds the lease, about itself."""
+    """The driver that holds the lease, with its note about itself."""
 
-    # Name of the driver process, drawn at its start. Each text is one word.
+    # Name of the driver process, drawn at its start. Each text here is one word.
     driver: str
     # The run that spout workers send to; empty while none is ready.
     run: str = ""
-    # Shape of the topology in this run, see ``shape_of``: spout workers of another shape send
-    # nothing.
+    # Shape of the topology in this run (``shape_of``): spout workers of another shape send nothing.
     shape: str = ""
-    # The number of tasks of each bolt in this run, which spout workers send to.
+    # Number of tasks of each bolt in this run.
     parallelism: Mapping[str, int] = field(default_factory=dict)
-    # None: it did not say.
+    # None: not reported.
     whereabouts: Whereabouts | None = None
-    # Why no executor can run bolts; empty: some can, or it is not known yet.
+    # Why no executor can run bolts; empty if one can, or if it is not known yet.
     trouble: str = ""
 
 
 class Lease:
     """The lease of one topology. Calls are as ``Presences`` says.
 
-    A lease is lost when it was not renewed in time, or when Redis lost its memory. A driver that
-    lost it does no harm: inboxes, ledger and states belong to the run with the highest number.
+    A lease is lost if it is not renewed in time, or if Redis loses its memory. A driver without it
+    does no harm: inboxes, ledger and states belong to the run with the highest number.
     """
 
     def __init__(self, presences: Presences) -> None:
@@ -197,7 +195,7 @@ class Lease:
         return self._presences.draw_run(DRIVER, driver)
 
     def leave(self, driver: str) -> None:
-        """Give up the lease. Does nothing to another driver's lease."""
+        """Give up the lease; leave another driver's lease alone."""
         self._presences.leave(DRIVER, driver)
 
     def holder(self) -> Holder | None:
@@ -234,14 +232,14 @@ def _holder(found: Attendant) -> Holder:
 class Keeper:
     """One driver's hold on the lease. Thread-safe.
 
-    While Redis is away the lease counts as held: no other driver can take it then either, and
+    While Redis is unavailable the lease counts as held: no other driver can take it either, and
     writes of this driver's run are refused as soon as another driver's run has begun.
     """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        # Every call that takes or leaves the lease is made under the lock: a renewal must not
-        # revive a run that has ended, nor a lease that was given up.
+        # Held by every call that takes or leaves the lease: a renewal must not revive a run that
+        # has ended, or a lease that was given up.
         self._lock = threading.Lock()
         # A holder without a run.
         self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process())
@@ -256,7 +254,7 @@ class Keeper:
         return self._held
 
     def take(self) -> bool:
-        """Try to take the lease; from then on it is renewed. Raises RedisUnavailableError."""
+        """Try to take the lease, and renew it from then on. Raises RedisUnavailableError."""
         with self._lock:
             self._take()
             if self._held and not self._thread.is_alive():
@@ -269,7 +267,7 @@ class Keeper:
         Raises RedisUnavailableError.
         """
         with self._lock:
-            # The lease may have lapsed while Redis, or this process, was away.
+            # The lease may have lapsed while Redis was unavailable or this process stood still.
             self._take()
             drawn = self._lease.draw(self._me.driver) if self._held else None
             if drawn is None:
@@ -277,9 +275,9 @@ class Keeper:
             return drawn
 
     def attend(self, run: str, topology: Topology) -> None:
-        """Have spout workers send to this run from now on.
+        """Make spout workers send to this run from now on.
 
-        If Redis does not answer, the next renewal tells them.
+        If Redis does not answer, the next renewal does it.
         """
         self._say(
             replace(
@@ -291,14 +289,14 @@ class Keeper:
         )
 
     def attend_none(self, trouble: str = "") -> None:
-        """Have spout workers send to no run from now on; otherwise as ``attend``.
+        """Make spout workers send nothing from now on; otherwise as ``attend``.
 
-        ``trouble`` is the reason, which monitors show.
+        Monitors show the reason, ``trouble``.
         """
         self._say(replace(self._idle, trouble=trouble))
 
     def close(self) -> None:
-        """Give the lease up. Idempotent."""
+        """Give up the lease. Idempotent."""
         with self._lock, suppress(RedisUnavailableError):
             self._closed.set()
             self._drop()
@@ -328,8 +326,12 @@ class Keeper:
                 try:
                     self._take()
                 except AckerError as error:
-                    # Errors that need an operator are raised on the driver's own thread.
-                    log.debug("the lease is not renewed: %s", error, extra={"event": "redis_away"})
+                    # The driver's own thread raises the errors that need an operator.
+                    log.debug(
+                        "could not renew the lease, will retry: %s",
+                        error,
+                        extra={"event": "redis_away"},
+                    )
 
 
 LASTS = timedelta(seconds=10)
@@ -338,16 +340,16 @@ _STRANGE = (ValueError, TypeError, RecursionError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presence:
-    """Report of a spout task about itself."""
+    """A spout task's report about itself."""
 
     active: bool
-    # Tuples in flight, tracked ones.
+    # Number of tracked tuples in flight.
     pending: int
-    # Age of the oldest of them; 0 if there is none.
+    # Age of the oldest pending tuple; 0 if there is none.
     oldest_s: float = 0.0
-    # Failed messages that the spout holds until their back-off is over.
+    # Number of failed messages that wait in the spout for their back-off.
     in_back_off: int = 0
-    # Where its worker runs, added by ``SpoutSeats``; None: not reported.
+    # Location of the task's worker, added by ``SpoutSeats``; None: not reported.
     whereabouts: Whereabouts | None = None
 
 
@@ -357,20 +359,20 @@ NEW = Presence(active=False, pending=0)
 class SpoutSeats:
     """The spout seats of one topology. Calls are as ``Presences`` says; each worker draws its name.
 
-    While Redis is away or has lost its memory, two workers may believe for a moment that they have
-    the same task. The worker that opened the outcome feed later hears of all its messages. The
-    earlier worker may miss outcomes, which the later one has read and deleted: these messages time
-    out and are delivered again. No message is acked wrongly, because roots are unique.
+    While Redis is unavailable or has lost its memory, two workers may for a moment believe that
+    they have the same task. The worker that opened the outcome feed later gets all its outcomes.
+    The earlier worker may miss outcomes that the later one has read and deleted: these messages
+    time out and are redelivered. No message is acked wrongly, because roots are unique.
     """
 
     def __init__(self, presences: Presences, whereabouts: Whereabouts | None = None) -> None:
-        """``whereabouts`` says where the worker runs that takes seats."""
+        """``whereabouts`` is the location of the worker that takes seats."""
         self._presences = presences
         self._place = [whereabouts.packed()] if whereabouts else []
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def take(self, worker: str, task_ids: Iterable[int]) -> int | None:
-        """Take the first free task and return it; None if each has a worker.
+        """Take the first free task and return it; None if all have workers.
 
         One round trip per task.
         """
@@ -381,7 +383,7 @@ class SpoutSeats:
     ) -> bool:
         """Report a task, which renews its seat; False if another worker has it.
 
-        Call it every second. ``by_force``: the operator has given the task to this worker.
+        Call it every second. ``by_force``: an operator gave this worker the task.
         """
         oldest_s = round(presence.oldest_s, 3)
         figures = [presence.active, presence.pending, oldest_s, presence.in_back_off]
@@ -393,7 +395,7 @@ class SpoutSeats:
         self._presences.leave(_seat(task_id), worker)
 
     def present(self, task_ids: range) -> dict[int, Presence]:
-        """Return the reports of the tasks that have a worker."""
+        """Return the report of each task that has a worker."""
         there = {}
         seats = [_seat(task_id) for task_id in task_ids]
         for task_id, found in zip(task_ids, self._presences.look(seats), strict=True):
@@ -417,11 +419,11 @@ def _seat(task_id: int) -> Seat:
 
 
 def _presence(said: str) -> Presence:
-    """Read a report. Raises one of ``_STRANGE`` if ``report`` of this version did not write it."""
+    """Parse a report. Raises one of ``_STRANGE`` unless this version's ``report`` wrote it."""
     active, pending, oldest_s, in_back_off, *more = json.loads(said)
     counts = isinstance(pending, int) and isinstance(in_back_off, int)
     if not isinstance(active, bool) or not counts or not math.isfinite(oldest_s):
-        raise TypeError("not what a spout task says of itself")
+        raise TypeError("not the report of a spout task")
     return Presence(
         active=active,
         pending=pending,

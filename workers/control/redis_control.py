@@ -1,5 +1,6 @@
-"""Control and presence in Redis: one key for the state, two for orders to rebalance, one per seat,
-and one with the number of the newest run.
+"""Control and presence in Redis.
+
+Keys: one for the state, two for orders to rebalance, one per seat, one for the newest run's number.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RedisControl:
 
     def ask(self, known: State) -> State | None:
         with translated("read the topology's state"):
-            # NX: an operator's order at the same moment is not overwritten.
+            # NX: never overwrite an operator's order given at the same moment.
             found: Any = self._client.set(self._key, known.value, nx=True, get=True)
         return self._state(found)
 
@@ -72,7 +73,7 @@ class RedisControl:
                 self._unreadable.pass_over(
                     f"the number of tasks of {bolt!r:.50} ({self._rebalances[1]})", number, error
                 )
-        # An entry that another version wrote is no order.
+        # An unreadable count, from another version, counts as no order.
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The registry of topologies and queues, where commands look them up, and the graph of a topology
-without the user's code, which its processes publish there for monitors.
+"""The registry of topologies and queues for commands, and the graph of a topology without the
+user's code, which its processes publish there for monitors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.errors import UsageError
 
-# Far above any real topology, because a monitor holds this many connections and keys in memory.
+# Far above any real topology: a monitor keeps this many connections and keys in memory.
 _MOST_SHARDS = 4_096
 _MOST_TASKS = 1 << 31
 
@@ -31,7 +31,7 @@ class Component:
     """A spout or a bolt."""
 
     name: str
-    # Their ids.
+    # The ids of its tasks.
     tasks: tuple[int, ...]
     # The queue that a ``QueueSpout`` reads, or that a ``QueueSink`` publishes to.
     queue: str | None = None
@@ -54,7 +54,7 @@ class Graph:
     spouts: tuple[Component, ...]
     bolts: tuple[Component, ...]
     edges: tuple[Edge, ...]
-    # Shards of its ledger; 0: nothing is tracked.
+    # Number of shards of its ledger; 0: nothing is tracked.
     shards: int
 
     @property
@@ -72,18 +72,18 @@ class Graph:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that it reads, each once."""
+        """The queues that the topology reads, each once."""
         return list(dict.fromkeys(spout.queue for spout in self.spouts if spout.queue is not None))
 
     @property
     def sinks(self) -> list[str]:
-        """The queues that it publishes to and does not read, each once."""
+        """The queues that the topology publishes to and does not read, each once."""
         known = dict.fromkeys(bolt.queue for bolt in self.bolts if bolt.queue is not None)
         return [queue for queue in known if queue not in self.queues]
 
 
 def graph_of(topology: Topology) -> Graph:
-    """Return the graph of a topology, to be published."""
+    """Return the graph of a topology."""
     spouts = [
         Component(
             name=name,
@@ -109,7 +109,7 @@ def graph_of(topology: Topology) -> Graph:
 
 
 def _sink(bolt: object) -> str | None:
-    """Return the queue of a sink; None if each tuple names its queue, or an exchange routes it."""
+    """Return the queue of a sink; None if tuples name their queues, or an exchange routes them."""
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
@@ -119,7 +119,7 @@ def pack_graph(graph: Graph) -> dict[str, Any]:
 
 
 def unpack_graph(packed: object) -> Graph:
-    """Return the graph that ``pack_graph`` packed.
+    """Return the graph packed by ``pack_graph``.
 
     Raises ValueError or TypeError for anything else, such as a newer version's graph.
     """
@@ -189,7 +189,7 @@ def _list(packed: object, what: str) -> list[Any]:
 def _text(packed: object, what: str) -> str:
     if not isinstance(packed, str):
         raise TypeError(f"the name of {what} is no text")
-    packed.encode()  # half a surrogate pair cannot be shown, which is a ValueError too
+    packed.encode()  # raises ValueError for half a surrogate pair, which cannot be shown
     return packed
 
 
@@ -203,25 +203,25 @@ def _whole(packed: object, what: str, *, most: int) -> int:
 _QUEUES = "tiercel:queues"
 # A hash: topology name to its note.
 _TOPOLOGIES = "tiercel:topologies"
-# Raised when reading JSON written by others: RecursionError for brackets by the thousand,
-# OverflowError for a timeout of aeons.
+# Raised by JSON that others wrote: RecursionError for thousands of brackets, OverflowError for an
+# absurd timeout.
 _STRANGE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopologyNote:
-    """The facts about a topology that commands need."""
+    """A topology as commands know it."""
 
     name: str
-    # Their ids are 1 to this number.
+    # The ids of its spout tasks are 1 to this number.
     spout_tasks: int
     message_timeout_secs: float
     graph: Graph
-    # Time for which a message may be in flight: more than its timeout where a bolt takes long.
+    # How long a message may be in flight: more than its timeout if a bolt takes long.
     in_flight_secs: float
 
     def ledger_spec(self, redis_urls: tuple[str, ...]) -> LedgerSpec:
-        """Return the location of its ledger, and so of its states."""
+        """Return the location of the topology's ledger and states."""
         return LedgerSpec(
             topology=self.name,
             urls=redis_urls,
@@ -232,13 +232,13 @@ class TopologyNote:
 
 
 class Registry:
-    """Notes that processes leave as they start; best effort.
+    """The notes that processes leave when they start; best effort.
 
     Raises RedisUnavailableError, RedisRefusedError.
     """
 
     def __init__(self, redis_url: str) -> None:
-        # Keys of the whole server, not of a topology: in a cluster they may be on two nodes.
+        # These keys belong to no topology: in a cluster they may be on two nodes.
         self._queues = connect(redis_url, _QUEUES)
         self._topologies = connect(redis_url, _TOPOLOGIES)
         self._unreadable = Unreadable(
@@ -246,13 +246,13 @@ class Registry:
         )
 
     def announce(self, topology: Topology) -> None:
-        """Note the topology as the driver runs it, and its queues. Idempotent."""
+        """Register the topology as the driver runs it, and its queues. Idempotent."""
         with translated("note the topology"):
             self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
         self._announce_queues(topology)
 
     def announce_new(self, topology: Topology) -> None:
-        """As ``announce``, but keeps a driver's note: its numbers may be an operator's."""
+        """As ``announce``, but keep a driver's note, whose numbers an operator may have set."""
         with translated("note the topology"):
             self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
         self._announce_queues(topology)
@@ -268,7 +268,7 @@ class Registry:
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def topologies(self) -> dict[str, TopologyNote]:
-        """Return the topologies that ran here, sorted by name. Unreadable notes are passed over."""
+        """Return the topologies that ran here, sorted by name; skip unreadable notes."""
         with translated("look up the topologies"):
             known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
         notes = {}
@@ -282,7 +282,7 @@ class Registry:
         return notes
 
     def queues(self) -> dict[str, str]:
-        """Return the topology of each queue, by the queue's name."""
+        """Return the name of each queue's topology, by queue."""
         with translated("look up the queues"):
             known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
         found = {}
@@ -300,7 +300,7 @@ class Registry:
 
 
 def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
-    """Return the topologies that ran here, sorted by name; maybe none.
+    """Return the topologies that ran here, sorted by name; there may be none.
 
     Raises RedisUnavailableError.
     """
@@ -322,7 +322,7 @@ def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
 
 
 def names_of(redis_url: str, topology: str | None) -> list[str]:
-    """Return the name of the given topology, or the names of all that ran.
+    """Return the given name, or the names of all topologies that ran.
 
     Raises UsageError, RedisUnavailableError.
     """
@@ -332,7 +332,7 @@ def names_of(redis_url: str, topology: str | None) -> list[str]:
 
 
 def topology_named(redis_url: str, name: str) -> TopologyNote:
-    """Return the note of a topology that ran.
+    """Return the note of a topology that ran here.
 
     Raises UsageError if there is none of this name, RedisUnavailableError.
     """
@@ -352,7 +352,7 @@ def _packed(topology: Topology) -> str:
 
 
 def _note(name: str, said: bytes) -> TopologyNote:
-    """Read a note. Raises one of ``_STRANGE`` if ``announce`` of this version did not write it."""
+    """Parse a note. Raises one of ``_STRANGE`` unless this version's ``announce`` wrote it."""
     if not name or not name.isprintable():
         raise ValueError("no topology has such a name")
     spout_tasks, timeout_secs, packed, *longer = json.loads(said, parse_constant=_no_number)

@@ -1,5 +1,5 @@
-"""The orders ``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: gives them, waits
-until they are obeyed, reports, and logs each action of an operator.
+"""``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: gives the order, waits until it
+is obeyed, reports the result, and logs each action of an operator.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NOT_WANTED = (
     "begun a new run, but without these numbers of tasks: its driver has other code, or an older "
     "tiercel; start it again"
 )
-# Spout workers read orders once per second, also workers in reserve, which are not counted:
-# ``kill`` stands for at least this long.
+# Spout workers read orders once per second. Workers in reserve do too, but have no presence, so the
+# order to end stands for at least this long.
 _STANDS_S = 2.5
 
 
 class Steering:
-    """Steers one topology. ``say`` gets lines for people, ``stopped`` ends every wait."""
+    """Steers one topology. ``say`` reports to the operator, ``stopped`` ends every wait."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Steering:
         return cls(note, RedisControl(redis_url, name), presences, say, stopped)
 
     def turn(self, state: State) -> None:
-        """Activate or deactivate, and wait a few seconds for the spout workers to do it."""
+        """Activate or deactivate, and wait a few seconds for the spout workers to obey."""
         self._control.order(state)
         active = state is State.ACTIVE
         deadline = time.monotonic() + _ANSWER_S
@@ -91,8 +91,8 @@ class Steering:
         """Deactivate, wait until nothing is in flight, then end every process.
 
         Returns True if all have ended. ``wait_s`` of None is the message timeout plus the
-        ``execute_timeout_secs`` of bolts that may take longer. Messages in flight after the wait go
-        back to the broker.
+        ``execute_timeout_secs`` of bolts that may take longer. Messages still in flight then are
+        requeued.
         """
         if not self._remaining():
             self._control.order(State.ACTIVE)
@@ -121,7 +121,7 @@ class Steering:
         return True
 
     def check(self, change: Change) -> None:
-        """Raise UsageError if a number of tasks is for a spout, or for an unknown bolt."""
+        """Raise UsageError if ``change`` names a spout or an unknown bolt."""
         bolts = [bolt.name for bolt in self._note.graph.bolts]
         spouts = [spout.name for spout in self._note.graph.spouts]
         for name in change:
@@ -130,7 +130,7 @@ class Steering:
                     f"{name!r} is a spout of {self._name}: each of its tasks is a process; "
                     "change its parallelism in the code"
                 )
-            # An order for a bolt that is no longer in the code can be taken back.
+            # An order for a bolt that is no longer in the code can be cancelled.
             if name not in bolts and name not in self._control.rebalanced(NO_REBALANCE).parallelism:
                 raise UsageError(
                     f"{self._name} has no bolt {name!r}; its bolts are {', '.join(bolts)}"
@@ -170,7 +170,7 @@ class Steering:
         return False
 
     def _drain(self, wait_s: float) -> bool:
-        """Wait until spouts are deactivated and nothing is in flight, or the time is over; False if
+        """Wait until spouts are deactivated and nothing is in flight, at most ``wait_s``; False if
         interrupted.
         """
         began = time.monotonic()
@@ -185,7 +185,7 @@ class Steering:
             if (not pending and not active) or now >= deadline:
                 return True
             line = f"{self._name}: {counted(pending, 'message')} in flight"
-            # The last report of a spout that still emits is up to a second old, and means little.
+            # The report of a spout that still emits is up to a second old, and means little.
             if now >= say_at and line != said and (not active or now > began + _ANSWER_S):
                 say_at = now + _SAY_S
                 said = line
@@ -197,7 +197,7 @@ class Steering:
         return self._spout_seats.present(range(1, self._note.spout_tasks + 1))
 
     def _others(self, *, active: bool) -> list[int]:
-        """Return the spout tasks that have not obeyed yet."""
+        """Return the running spout tasks that have not obeyed yet."""
         return [
             task_id
             for task_id, presence in self._present().items()
@@ -243,7 +243,7 @@ def log_action(action: str, target: str, outcome: str, origin: str) -> None:
 
 
 def this_user() -> str:
-    """Return the user and machine of this process, as the origin of a command."""
+    """Return USER@MACHINE of this process, as the origin of a command."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user has no name

@@ -1,5 +1,5 @@
-"""The demo itself: publish, count, kill a worker, wait for the end, and compare with an independent
-count of the text, which shares no code with the topology.
+"""The demo: publish a text, count its words, kill a worker, and compare the result with an
+independent count that shares no code with the topology.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ _FIRST_WORD = re.compile(r'\{"first_word": (\d+)')
 
 @dataclass(frozen=True)
 class Text:
-    """Non-blank lines, with the number of the first word of each; words are numbered over the whole
-    text.
-    """
+    """Non-blank lines, each with the number of its first word, counted through the whole text."""
 
     lines: Sequence[str]
     first_word: Sequence[int]
@@ -62,23 +60,23 @@ class Text:
         return cls(lines, first_word, total)
 
     def bodies(self) -> Iterator[bytes]:
-        """One JSON message per line: the sentence and the number of its first word."""
+        """Yield one JSON message per line: the sentence and the number of its first word."""
         for line, first in zip(self.lines, self.first_word, strict=True):
             yield json.dumps({"first_word": first, "sentence": line}).encode()
 
     def line_of(self, body: str) -> int:
-        """Return the line of a message, found by the beginning of its body."""
+        """Return the index of a message's line, read from the beginning of its body."""
         found = _FIRST_WORD.match(body)
         if found is None:
-            raise ValueError(f"{body!r:.80} is no message of this text")
+            raise ValueError(f"{body!r:.80} is not a message of this text")
         return bisect_right(self.first_word, int(found[1])) - 1
 
     def length(self, line: int) -> int:
-        """Number of words of a line."""
+        """Return the number of words in a line."""
         return len(_WORD.findall(self.lines[line]))
 
     def counts(self, without: set[int]) -> Counter[str]:
-        """Count each word of the text, leaving out the lines with these indices."""
+        """Count the words of the text, without the lines at these indices."""
         return Counter(
             word
             for i, line in enumerate(self.lines)
@@ -87,9 +85,9 @@ class Text:
         )
 
     def unseen_lines(self, seen: bytes, without: set[int]) -> list[int]:
-        """Return the lines with at least one word that is not marked in ``seen``.
+        """Return the indices of lines with at least one word not marked in ``seen``.
 
-        Bit n, most significant first, is word n.
+        Word n is bit n, most significant first.
         """
         missing = []
         for i, (line, first) in enumerate(zip(self.lines, self.first_word, strict=True)):
@@ -101,11 +99,12 @@ class Text:
 
 
 def load(path: Path | None, repeat: int) -> list[str]:
-    """Return the non-blank lines of a file, ``repeat`` times over; without a file the lines of the
-    Python language reference, which comes with CPython.
+    """Return the non-blank lines of a file, repeated ``repeat`` times.
+
+    Without a file, takes the Python language reference, which comes with CPython.
     """
     if path is None:
-        from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, wanted by the demo only
+        from pydoc_data.topics import topics  # noqa: PLC0415 - 700 kB of text, only for the demo
 
         text = "\n".join(topics[name] for name in sorted(topics))
     else:
@@ -120,7 +119,7 @@ def load(path: Path | None, repeat: int) -> list[str]:
 
 
 def with_poison(lines: Sequence[str], count: int) -> list[str]:
-    """The lines with ``count`` poison lines spread among them."""
+    """Return the lines with ``count`` poison lines spread among them."""
     mixed = list(lines)
     for number in range(count):
         mixed.insert(
@@ -145,8 +144,7 @@ def run_demo(
 ) -> int:
     """Run the demo, and print its result.
 
-    Returns the exit code: 0 if nothing is lost, 1 if something is, 130 if ``stopped`` ends it
-    early.
+    Returns the exit code: 0 if nothing is lost, 1 if something is, 130 if ``stopped`` is set first.
     """
     console = Console()
     set_up_logging(settings.log, settings.log_level, "demo", console)
@@ -156,7 +154,7 @@ def run_demo(
     console.print(
         f"[bold]tiercel demo[/]: {len(text.lines):,} lines, {text.words:,} words"
         + (
-            ", nothing is made to fail"
+            ", no injected faults"
             if calm
             else f", 1 % of the sentences fail, {_POISON_LINES} lines are poison"
         )
@@ -184,9 +182,7 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
     *,
     kill: bool,
 ) -> list[DemoProgress]:
-    """Show the progress until all words are counted; with ``kill``, kill a spout worker
-    half way.
-    """
+    """Show the progress until all words are counted; with ``kill``, kill a spout worker halfway."""
     total = text.words
     samples: list[DemoProgress] = []
     to_kill: list[Callable[[], None]] = [lambda: _kill_a_worker(console, running)] if kill else []
@@ -222,16 +218,16 @@ def _kill_a_worker(console: Console, running: LocalRun) -> None:
         os.kill(pid, signal.SIGKILL)
         console.print(
             f"[bold red]SIGKILL[/] to {spout_name(demo_topology.SPOUT, 0)} (process {pid}): the "
-            f"broker requeues what it held"
+            f"broker requeues its messages"
         )
 
 
 def _check_alive(running: LocalRun, moved_at: float) -> None:
     if running.refused:
-        raise WorkersError(f"{', '.join(running.refused)} cannot run; the reason stands above")
+        raise WorkersError(f"{', '.join(running.refused)} cannot run; the log above has the reason")
     if time.monotonic() - moved_at > _STALLED_S:
         raise WorkersError(
-            f"nothing moved for {_STALLED_S:.0f} s: look at the log (tiercel demo --log-level info)"
+            f"no progress for {_STALLED_S:.0f} s: see the log (tiercel demo --log-level info)"
         )
 
 
@@ -240,7 +236,7 @@ class DemoProgress:
     """A measurement while the demo runs."""
 
     at: float
-    # Words of the text that have been counted, or are in dead letters.
+    # Number of words that have been counted or are in dead letters.
     words: int
     failed: int
     ready: int
@@ -251,7 +247,7 @@ class DemoProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The state at the end, when no worker runs any more."""
+    """The final state, once no worker runs any more."""
 
     published: int
     ready: int
@@ -266,7 +262,7 @@ class Audit:
 
 
 class Observer:
-    """Measures from the broker and from Redis."""
+    """Reads figures from the broker and from Redis."""
 
     def __init__(self, settings: Settings) -> None:
         self._amqp = settings.amqp or ""
@@ -276,7 +272,7 @@ class Observer:
         self._published = 0
 
     def reset(self) -> None:
-        """Forget what an earlier demo left on servers that were there before."""
+        """Clear the data of an earlier demo on the same servers."""
         self._metrics.clear()
         with translated("clear the counts"):
             self._redis.delete(demo_topology.COUNTS_KEY, demo_topology.SEEN_KEY)
@@ -308,7 +304,7 @@ class Observer:
     def all_counted(self, text: Text) -> bool:
         """Return True if the queue is empty and every word has been counted.
 
-        Those of dead lines are not waited for.
+        Words of dead-lettered lines count as counted.
         """
         depth = self._depth()
         return (
@@ -317,7 +313,7 @@ class Observer:
         )
 
     def audit(self, text: Text) -> Audit:
-        """Everything there is to compare; call it when the workers have ended."""
+        """Return the figures to compare; call it when the workers have ended."""
         depth = self._depth()
         counts = total_of(self._metrics.totals(), demo_topology.SPOUT)
         with translated("read the counts"):
@@ -380,9 +376,9 @@ def _report(console: Console, text: Text, audit: Audit, samples: list[DemoProgre
 
 
 def _rate(samples: list[DemoProgress], text: Text) -> float:
-    """Sentences per second from the first counted word to 99 % of them.
+    """Return sentences per second, from the first counted word until 99 % are counted.
 
-    The rest waits for retries.
+    The last percent waits for retries.
     """
     mark = samples[-1].words * 0.99
     end = next(sample for sample in samples if sample.words >= mark)
@@ -395,18 +391,18 @@ def _rate(samples: list[DemoProgress], text: Text) -> float:
 class Result:
     """The figures of one demo."""
 
-    # Messages that the broker confirmed.
+    # Messages confirmed by the broker.
     published: int
-    # Messages that were acked: they left the queue, and are not dead-lettered.
+    # Messages that left the queue and are not dead-lettered.
     acked: int
     # Repeated deliveries of a message.
     requeued: int
     dead_lettered: int
-    # Lines that left the queue although the counter missed one of their words.
+    # Lines that left the queue although a word of theirs was not counted.
     lost: int
-    # Words whose count is below the independent one.
+    # Words whose count is below the independent count.
     undercounted: int
-    # Words whose count is too high: sentences that were processed twice.
+    # Words whose count is too high, because a sentence was processed twice.
     overcounted: int
     sentences_per_s: float
     # Complete latency, from the emit to the outcome of the whole tree.
@@ -437,7 +433,7 @@ def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
 
 
 def show_result(console: Console, result: Result, depth: QueueDepth) -> None:
-    """Print the figures, and the messages left in the queues."""
+    """Print the figures and the depths of the queues."""
     table = Table(title="What became of the messages", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")

@@ -1,7 +1,4 @@
-"""The demo's topologies: word count, with and without injected faults.
-
-It also marks each word that it has counted.
-"""
+"""The demo's topologies: word count with and without injected faults, marking each counted word."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ WORK_QUEUE = WorkQueue(
     retry=RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1)),
 )
 SPOUT = "sentences"
-# A line that begins with this makes the bolt raise each time.
+# The bolt always raises on a line that begins with this.
 POISON = "\N{SKULL AND CROSSBONES} poison"
 
 
 class SplitNumbered(BasicBolt):
-    """Splits a sentence into words, each with its number in the text."""
+    """Splits a sentence into words, numbered through the whole text."""
 
     output_fields = "word string, number long"
 
@@ -47,7 +44,7 @@ class SplitNumbered(BasicBolt):
 
 
 class FlakySplit(SplitNumbered):
-    """Fails one sentence in a hundred at random, and poison lines always."""
+    """Fails one sentence in a hundred at random, and every poison line."""
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         if tup["sentence"].startswith(POISON):
@@ -58,9 +55,7 @@ class FlakySplit(SplitNumbered):
 
 
 class CountNumbered(BasicBolt):
-    """Counts words, and marks each one by number, so that a word that is counted twice cannot hide
-    a lost one.
-    """
+    """Counts words and marks each by number: a word counted twice cannot hide a lost one."""
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - there is one demo
         self.redis = connect(config["redis_url"], COUNTS_KEY)
@@ -72,8 +67,8 @@ class CountNumbered(BasicBolt):
         self.numbers.append(tup["number"])
 
     def flush(self, collector: BasicCollector) -> None:  # noqa: ARG002 - nothing to emit
-        # Marks first: if the counts then fail, the sentences are replayed, and setting a mark twice
-        # is harmless.
+        # Set marks first: if counting fails then, the sentences are replayed, and setting a mark
+        # twice is harmless.
         with self.redis.pipeline(transaction=False) as pipeline:
             for number in self.numbers:
                 pipeline.setbit(SEEN_KEY, number, 1)
@@ -87,12 +82,12 @@ class CountNumbered(BasicBolt):
 
 
 def calm() -> Topology:
-    """The topology without faults."""
+    """Return the topology without faults."""
     return _topology(SplitNumbered())
 
 
 def faulty() -> Topology:
-    """One sentence in a hundred fails at each try, poison always."""
+    """Return the topology in which one sentence in a hundred fails per try, and poison always."""
     return _topology(FlakySplit())
 
 

@@ -1,6 +1,6 @@
-"""The driver's part of a topology: one run after the other, on long-lived Spark tasks.
+"""The driver: keeps one run of the topology going on long-lived Spark tasks.
 
-process     the process: starts Spark, reads its stderr, takes over from the run before
-runs        one run after the other, while the lease is held
-run_watch   watches one run until there is a reason to end it, and judges how it ended
+process     the process: starts Spark, reads its stderr, takes over from the previous run
+runs        begins one run after the other while the driver holds the lease
+run_watch   watches a run until it must end, and judges how it ended
 """

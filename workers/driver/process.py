@@ -1,5 +1,5 @@
-"""The driver: starts Spark, turns Spark's stderr into log records, and keeps one run of a topology
-going until it is stopped.
+"""The driver: starts Spark, turns Spark's stderr into log records, and keeps a topology running
+until it is stopped.
 """
 
 from __future__ import annotations
@@ -53,37 +53,37 @@ from tiercel.workers.driver.run_watch import RunContext
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
 
-# The layout in spark_jobs/spark/log4j2.properties.
+# The layout of spark_jobs/spark/log4j2.properties.
 _OURS = re.compile(r"\d\d:\d\d:\d\d (ERROR|WARN|FATAL) +spark +(.*)")
 _LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNING}
-# The last two come with each task where ``spark.executor.pyspark.memory`` is set.
+# The last two appear per task if ``spark.executor.pyspark.memory`` is set.
 _NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
 _TRACEBACK = "Traceback (most recent call last):"
-# Spark's long messages about a Python that does not start: the driver logs a line of its own.
+# Spark's long messages about a Python that does not start; the driver logs its own line.
 _NO_START = re.compile(r"(?:Exception in|Lost) task .*|Task \d+ in stage .* failed .*")
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _STOP_LOOK_S = 0.05
 _AGAIN_S = 1.0
-# For the JVM to delete its temporary files.
+# Time for the JVM to delete its temporary files.
 _JVM_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverOptions:
-    """Settings of a driver beside its topology and servers."""
+    """Settings of a driver besides its topology and servers."""
 
-    # Module of the topology, which a cluster's executors are sent with the files beside it. None:
-    # they have it.
+    # Module of the topology, sent to a cluster's executors with the files beside it. None: the
+    # executors have it.
     module: str | None = None
-    # How Spark's Python workers log. None: they keep their own settings.
+    # How Spark's Python workers log. None: as they are set up.
     logs: WorkerLogs | None = None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
-    """Return how Spark's Python workers log; ``mark`` begins the records that reach our stderr."""
+    """Return how Spark's Python workers log; ``mark`` begins each record in our stderr."""
     return WorkerLogs(
         level=settings.log_level,
         form=settings.log,
@@ -92,7 +92,7 @@ def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
 
 
 class Driver:
-    """Keeps a run of one topology going until ``stop``."""
+    """Keeps one topology running until ``stop``."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Driver:
         *,
         options: DriverOptions | None = None,
     ) -> None:
-        """``master`` in Spark's syntax: ``local[2]``, ``spark://host:7077``.
+        """``master`` is in Spark's syntax: ``local[2]``, ``spark://host:7077``.
 
-        ``amqp_url`` is for bolts that publish. Raises TopologyError if there is such a
-        bolt and no address.
+        ``amqp_url`` is for bolts that publish. Raises TopologyError if a bolt publishes and there
+        is no address.
         """
         check_has_bolts(topology)
         sinks = sinks_of(topology)
@@ -130,15 +130,15 @@ class Driver:
             heartbeat=self._options.heartbeat,
         )
         self._runs = Runs(self._context)
-        # Connects on its first call. It writes no state, so any run number will do.
+        # Connects on its first call. It writes no state, so the run number does not matter.
         self._states = RedisStateStore(self._spec, run_number=0)
 
     def stop(self) -> None:
-        """Begin to end. Thread-safe, and safe in a signal handler."""
+        """Begin to stop. Thread-safe, and safe in a signal handler."""
         self._runs.stop()
 
     def run(self) -> None:
-        """Work until ``stop``. Raises what an operator must act on."""
+        """Work until ``stop``. Raises errors on which an operator must act."""
         with ExitStack() as stack:
             for part in (
                 self._context.inboxes, self._context.lease, self._control, self._states, self._runs,
@@ -146,14 +146,14 @@ class Driver:
                 stack.callback(part.close)
             if self._is_killed():
                 log.info(
-                    "tiercel activate %s lets it start again",
+                    "the topology was killed: tiercel activate %s lets it start again",
                     self._topology.name,
                     extra={"event": "start_refused"},
                 )
                 return
             if not self._runs.wait_for_turn():
                 return
-            # Release the messages of a killed driver now: Spark takes seconds to start.
+            # Release the messages of a killed driver now, because Spark takes seconds to start.
             self._runs.begin(slots=1)
             unit = start_unless(self._runs.stopped, self._start_spark)
             if unit is None:
@@ -195,7 +195,7 @@ class Driver:
 
     def _enter(self, run: Run) -> int:
         topology = run.topology
-        # Checked here because each run's tasks would fail on it, after everything was released.
+        # Check before releasing anything: otherwise the tasks of each run would fail on it.
         stateful = [
             name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
         ]
@@ -213,8 +213,8 @@ class Driver:
 
 
 def sinks_of(topology: Topology) -> list[str]:
-    """Return the components that publish to the topology's RabbitMQ: those without an ``amqp_url``
-    among their own settings.
+    """Return the components that publish to the topology's RabbitMQ, because their own settings
+    have no ``amqp_url``.
     """
     return [
         component
@@ -227,9 +227,9 @@ def sinks_of(topology: Topology) -> list[str]:
 def start_unless(stopped: threading.Event, start: Callable[[], T]) -> T | None:
     """Return the result of ``start``; None if ``stopped`` is set before it returns.
 
-    A start of Spark takes seconds, and far longer on a busy machine, and holds nothing that would
-    have to be given back. So when ``stopped`` is set, the child processes that ``start`` has begun
-    are terminated, which makes it fail. Nothing else may begin child processes meanwhile.
+    Starting Spark takes seconds, far longer on a busy machine, and holds nothing that must be given
+    back. So once ``stopped`` is set, the child processes of ``start`` are terminated, which makes
+    it fail. Nothing else may start child processes meanwhile.
     """
     others = _children()
     breaker = _Breaker(stopped, others)
@@ -262,8 +262,8 @@ class _Breaker(threading.Thread):
     def run(self) -> None:
         while not self._over.is_set():
             if self._stopped.wait(_STOP_LOOK_S):
-                # Repeatedly: another process may be about to begin, and a child that has not
-                # reached its exec yet ignores the signal.
+                # Repeatedly: another process may be about to start, and a child ignores the
+                # signal before its exec.
                 self._break_off()
                 self._over.wait(_AGAIN_S)
 
@@ -286,7 +286,7 @@ def _wait_for_the_end_of(others: set[int]) -> None:
 
 
 def _children() -> set[int]:
-    """Return the child processes of this process, including zombies."""
+    """Return the children of this process, zombies included."""
     found: set[int] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
@@ -295,7 +295,7 @@ def _children() -> set[int]:
 
 
 def _running(pids: set[int]) -> bool:
-    """Return True if one of these children still runs; leaves zombies to their owner."""
+    """Return True if one of these children still runs; leave zombies to their owner."""
     for pid in pids:
         with suppress(ChildProcessError):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -306,9 +306,10 @@ def _running(pids: set[int]) -> bool:
 def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
     """Take over the inboxes and the ledger for ``run``; return the number of released messages.
 
-    Released messages come again, without blame. The order matters: first, writes of older runs are
-    refused; then their tuples are read and released, and only then deleted, so that a driver that
-    dies in between misses none. May be repeated. Raises StaleAttemptError if a later run has begun.
+    Released messages are redelivered without blame. The order matters: writes of older runs are
+    refused first; then their tuples are read, released, and only then deleted, so that a driver
+    that dies in between loses none. May be repeated. Raises StaleAttemptError if a later run has
+    begun.
     """
     inboxes.adopt(run, inboxes_of(topology))
     if not ledger.begin(run):
@@ -318,8 +319,8 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
 
 
 def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
-    """Fail the tuples that killed processes of the earlier run, before they could be released
-    without blame.
+    """Fail the tuples that killed processes of the earlier run, before they are released without
+    blame.
     """
     failures = [failure for case in book.cases() for failure in case.after_death().failures]
     if failures:
@@ -341,12 +342,12 @@ def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     for task, snapshot in inboxes.snapshots(run):
         _, signed = parted(snapshot)
         try:
-            # A snapshot with nothing but an order holds no tuples.
+            # A snapshot that has only an order holds no tuples.
             held = held_roots(body_of(signed)) if signed or not snapshot else ()
             released += ledger.release(held)
         except ValueError as error:
             log.warning(
-                "passing over the snapshot of task %d: %s; its messages time out", task, error,
+                "passing over the snapshot of task %d: %s; its messages will time out", task, error,
                 extra={"event": "snapshot_unreadable"},
             )  # fmt: skip
         inboxes.forget_snapshot(run, task)
@@ -360,7 +361,7 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
             roots.update(decode(payload).lineage.roots.tolist())
         except BadChunkError as error:
             log.warning(
-                "passing over %d bytes in the inbox of task %d: %s; their messages time out",
+                "passing over %d bytes in the inbox of task %d: %s; their messages will time out",
                 len(payload), task, error,
                 extra={"event": "chunk_unreadable"},
             )  # fmt: skip
@@ -368,7 +369,7 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
 
 
 def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
-    # When the run ends its own tasks may still be in their turns; a later run takes back the rest.
+    # The run's own tasks may still be in a turn when it ends; a later run takes back the rest.
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
@@ -400,13 +401,13 @@ class _SparkHosts:
 
 
 class JvmLogReader:
-    """Turns lines into records. Pure, except that it remembers an unfinished traceback."""
+    """Turns lines of the JVM into log records; its only state is an unfinished traceback."""
 
     def __init__(self) -> None:
         self._traceback: list[str] = []
 
     def line(self, text: str) -> tuple[int, str] | None:
-        """The (level, message) that this line completes, or None."""
+        """Return the (level, message) that this line completes; None if it completes none."""
         if self._traceback:
             self._traceback.append(text)
             return None if text.startswith(" ") or text == _TRACEBACK else self._end_of_traceback()
@@ -424,8 +425,7 @@ class JvmLogReader:
     def _end_of_traceback(self) -> tuple[int, str] | None:
         lines = self._traceback
         self._traceback = []
-        # Spark ends Python workers that are idle, or left over at its end, by
-        # closing their sockets.
+        # Spark ends idle or left-over Python workers by closing their sockets.
         if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any(
             "daemon.py" in line for line in lines
         ):
@@ -435,11 +435,11 @@ class JvmLogReader:
 
 @contextmanager
 def as_log_records() -> Iterator[str]:
-    """Within the block, file descriptor 2 leads into our log; ``sys.stderr`` is what it was.
+    """Within the block, send file descriptor 2 into our log; ``sys.stderr`` still reaches stderr.
 
-    Yields the mark of the lines that are records of other processes.
+    Yields the mark of lines that are log records of other processes.
 
-    Call it before logging is set up and before the JVM starts, which inherits the descriptor.
+    Call it before logging is set up and before the JVM, which inherits the descriptor, starts.
     """
     ours = os.dup(2)
     reader, writer = os.pipe()
@@ -455,7 +455,7 @@ def as_log_records() -> Iterator[str]:
         sys.stderr.flush()
         sys.stderr = original
         os.dup2(ours, 2)
-        # It ends with the last process that holds the pipe; one that lingers shall not hold us up.
+        # It ends with the last process that holds the pipe; do not wait for a lingering one.
         thread.join(timeout=1)
 
 

@@ -1,5 +1,5 @@
-"""Watches one run until there is a reason to end it: the contract of Spark as the driver sees it,
-the watch itself, and the judgements that it uses.
+"""Watches one run until there is a reason to end it: the contract of Spark for the driver, the
+watch itself, and its judgements.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from tiercel.workers.lifecycle import Heartbeat
 log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _FIGURES_S = 1.0
-# Time for tuples on their way when a healthy run ends. Spout workers check twice per second whether
+# Time for tuples in flight when a healthy run ends. Spout workers check twice per second whether
 # to send, and one look may miss a tuple between two inboxes, so several looks in a row must find
 # nothing.
 _DRAIN_S = 10.0
 _QUIET_LOOKS = 4
 _FREE_LOOK_S = 5.0
-# Looks in a row, because an executor that comes and goes is not worth a new run.
+# Looks in a row: an executor that comes and goes is not worth a new run.
 _SURE_LOOKS = 3
-# Time for the Spark tasks of a run to start, until each bolt task has been seen.
+# Time within which the Spark tasks of a run start, and each bolt task is seen.
 START_S = 60.0
-# Spark replaces a killed executor within three seconds, and within fifteen on a busy machine. Until
-# then only the tasks of that executor stand still; a new run would restart all tasks.
+# Spark replaces a killed executor within three seconds, or fifteen on a busy machine. Meanwhile
+# only the tasks of that executor stand still; a new run would restart all tasks.
 _REPLACED_S = 20.0
-# Messages that wait for these tasks must not time out, which would count against them.
+# Messages waiting for these tasks must not time out, which would count as a failure.
 _REPLACED_PART = 2 / 3
-# Looks in a row. After Redis stood still, or its clock jumped, every process looks long gone, until
-# its next report a second or two later.
+# Looks in a row. After a stall of Redis or a jump of its clock, every process seems long gone until
+# it reports again, a second or two later.
 SURE_LOOKS = 4
-# A run that lasted this long with all its processes was no failure of the topology.
+# A run that lasted this long with all its processes is no failure of the topology.
 _HEALTHY_S = 30.0
 _LONGEST_PAUSE_S = 10.0
 _LONGEST_UNFIT_PAUSE_S = 30.0
@@ -59,10 +59,10 @@ class RunContext:
     lease: Lease
     control: Control
     inboxes: Inboxes
-    # Makes a run: its number, the number of slots, the topology with its numbers of tasks.
+    # Makes a run of a number, a number of slots, and a topology with its numbers of tasks.
     make: Callable[[int, int, Topology], Run]
-    # Takes everything over for the run, and returns the number of released messages. May be
-    # repeated. Raises StaleAttemptError if a later run has begun.
+    # Takes inboxes and ledger over for the run, and returns the number of released messages. May
+    # be repeated. Raises StaleAttemptError if a later run has begun.
     enter: Callable[[Run], int]
     # Ages the memory of once bolts; see ``StateStore.age``.
     age: Callable[[], None] = lambda: None
@@ -80,12 +80,12 @@ class Tasks(Protocol):
 
     @property
     def unfit(self) -> str:
-        """Why executors repeatedly cannot run the tasks; empty: they can."""
+        """Why executors repeatedly fail to run the tasks; empty if they can."""
         ...
 
     @property
     def waiting(self) -> int:
-        """Number of tasks without a slot; Spark starts each when a slot is free."""
+        """Number of tasks that wait for a free slot of Spark."""
         ...
 
     def wait(self, seconds: float) -> bool: ...
@@ -94,22 +94,22 @@ class Tasks(Protocol):
 
 
 class Hosts(Protocol):
-    """The place where runs have their tasks: Spark."""
+    """Spark, on which runs have their tasks."""
 
     @property
     def free(self) -> int:
-        """Number of further tasks that could start at once."""
+        """Number of further tasks that could start now."""
         ...
 
     def check_alive(self) -> None:
-        """Call after a failure: raises SparkEndedError if Spark cannot run tasks any more."""
+        """Raise SparkEndedError if Spark can no longer run tasks; call it after a failure."""
         ...
 
     def ready(self, wanted: int) -> Readiness:
         """Return the number of slots, before any task runs.
 
-        Slots of an executor that does not answer, or cannot start Python, are not counted. Waits
-        some seconds for ``wanted`` slots.
+        Leaves out executors that do not answer or cannot start Python. Waits some seconds for
+        ``wanted`` slots.
         """
         ...
 
@@ -118,21 +118,21 @@ class Hosts(Protocol):
         ...
 
     def silenced(self) -> AbstractContextManager[None]:
-        """Keep tasks that are cut off from printing tracebacks."""
+        """Suppress the tracebacks of tasks that are cut off."""
         ...
 
 
 class Ended(enum.Enum):
-    """Reason for the end of a run."""
+    """Reason why a run ended."""
 
     STOPPED = "stopped"
-    # Its Spark job ended by itself.
+    # The Spark job ended by itself.
     FAILED = "failed"
     # Another driver or run has the topology, or Redis lost its memory.
     LOST = "lost"
-    # An operator ordered a new run, on the slots that Spark has now.
+    # An operator ordered a new run on Spark's current slots.
     REBALANCED = "rebalanced"
-    # Bolt tasks had no process: too few slots, or executors that are gone.
+    # Bolt tasks had no process: slots were too few, or executors gone.
     UNATTENDED = "unattended"
     # Executors could not start Python.
     UNFIT = "unfit"
@@ -148,9 +148,7 @@ class RunWatch:
         stop: threading.Event,
         is_over: Callable[[], bool],
     ) -> None:
-        """``stop`` is set when a signal ended everything; ``is_over`` also asks Redis whether an
-        operator did.
-        """
+        """``stop`` is set by a signal; ``is_over`` also asks Redis for an operator's kill."""
         self._context = context
         self._name = context.topology.name
         self._keeper = keeper
@@ -160,9 +158,9 @@ class RunWatch:
     def until_end(
         self, run: Run, tasks: Tasks, order: Rebalance, may_widen: Callable[[float], bool]
     ) -> Ended:
-        """Watch a run that obeys ``order`` until it is over, and return why it ended.
+        """Watch a run that obeys ``order`` until it is over; return why it ended.
 
-        ``may_widen(now)`` is True when Spark again has slots that the run lacks.
+        ``may_widen(now)`` is True when Spark has slots again that the run lacks.
         """
         began = time.monotonic()
         look_at = age_at = began
@@ -197,8 +195,8 @@ class RunWatch:
         return Ended.STOPPED
 
     def _age(self) -> None:
-        """Age the memory of once bolts, unless spouts are deactivated: then no message can come
-        again.
+        """Age the memory of once bolts, except while spouts are deactivated: then no message can
+        be redelivered.
         """
         with suppress(RedisUnavailableError):
             if self._context.control.state() in (None, State.ACTIVE):
@@ -209,7 +207,7 @@ class RunWatch:
             return Ended.FAILED
         if tasks.active and tasks.unfit:
             return Ended.UNFIT
-        # Tasks that end without a fault were told that another run has their inboxes.
+        # Tasks end without a fault when another run has taken their inboxes.
         if not self._keeper.held or not tasks.active:
             log.error(
                 "another driver has taken %s over, or Redis lost its memory",
@@ -220,8 +218,8 @@ class RunWatch:
         return None
 
     def _drain(self, run: Run, tasks: Tasks) -> None:
-        """Have spout workers send nothing, and wait for tuples on their way, so that they need not
-        be executed again.
+        """Stop spout workers from sending, and wait for tuples in flight, so that they are not
+        executed again.
         """
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S
@@ -246,7 +244,7 @@ class RunWatch:
         return order.number != obeyed.number
 
     def _looked(self, run: Run, tasks: Tasks, age_s: float, absences: Absences) -> Ended | None:
-        """Return why the run is over, judged by its inboxes; None if it is not."""
+        """Judge by the inboxes whether the run is over; return why, or None."""
         try:
             found = self._context.inboxes.figures(inboxes_of(run.topology))
         except RedisUnavailableError:
@@ -275,8 +273,8 @@ def _tasks_of(run: Run) -> list[int]:
 
 
 class Width:
-    """Remembers over how many hosts the runs of one driver spread their tasks, and notices when a
-    run could have more of them again.
+    """Remembers how many hosts the runs of one driver had, and notices when a run could have more
+    again.
     """
 
     def __init__(self) -> None:
@@ -286,16 +284,16 @@ class Width:
         self._look_at = float("-inf")
 
     def began(self, hosts: int, *, of: int, unfit: int = 0) -> None:
-        """Note that a run of ``of`` bolt tasks began on this number of hosts.
+        """Note that a run of ``of`` bolt tasks began on ``hosts`` hosts.
 
-        ``unfit`` is the number of further hosts once all executors can start Python.
+        ``unfit`` counts the hosts that would be added if all executors could start Python.
         """
         self._most = max(self._most, hosts + unfit)
         self._lacks = hosts < min(of, self._most)
         self._looks = 0
 
     def may_return(self, hosts: Hosts, now: float) -> bool:
-        """Return True if a slot that an earlier run had is surely free again."""
+        """Return True once several looks found a slot free again that an earlier run had."""
         if not self._lacks or now < self._look_at:
             return False
         self._look_at = now + _FREE_LOOK_S
@@ -312,7 +310,7 @@ class Staffing:
 
     @classmethod
     def of(cls, figures: Mapping[int, InboxFigures], lost_s: float) -> Staffing:
-        """Judge all bolt tasks of the run. A task that was not seen for ``lost_s`` is lost."""
+        """Judge all bolt tasks of a run: a task not seen for ``lost_s`` is lost."""
         never = tuple(task for task, one in figures.items() if one.seen_s is None)
         lost = tuple(
             task for task, one in figures.items() if one.seen_s is not None and one.seen_s > lost_s
@@ -325,8 +323,7 @@ class Staffing:
 
 
 def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:
-    """Return how long a task may be without a process; ``is_planned``: Spark is waiting for an
-    executor to run it on.
+    """Return how long a task may lack a process; ``is_planned``: Spark waits for an executor.
 
     >>> lost_s(30.0, is_planned=False), lost_s(30.0, is_planned=True), lost_s(18.0, is_planned=True)
     (10.0, 20.0, 12.0)
@@ -343,20 +340,20 @@ class Absences:
         self._looks: Counter[int] = Counter()
 
     def looked(self, missing: Sequence[int]) -> tuple[int, ...]:
-        """Note the tasks that one look found without a process; return the ones that surely have
-        none.
+        """Note the tasks that this look found without a process; return those that several looks
+        in a row have found.
         """
         self._looks = Counter({task: self._looks[task] + 1 for task in missing})
         return tuple(task for task in missing if self._looks[task] >= SURE_LOOKS)
 
 
 def healthy(ended: Ended, lasted_s: float) -> bool:
-    """Return True if the run counts as healthy, which resets the pauses between runs."""
+    """Return True if the run was healthy, which resets the pause between runs."""
     return ended is Ended.REBALANCED or (ended is not Ended.UNATTENDED and lasted_s > _HEALTHY_S)
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause before the next run, after this number of unhealthy runs in a row.
+    """Return the pause before the next run, after ``failures`` unhealthy runs in a row.
 
     >>> [pause_s(failures) for failures in (0, 1, 2, 3, 9)]
     [0.25, 0.5, 1.0, 2.0, 10.0]
@@ -365,7 +362,7 @@ def pause_s(failures: int) -> float:
 
 
 def unfit_pause_s(attempts: int) -> float:
-    """Return the pause before unfit executors are tried again.
+    """Return the pause before trying unfit executors again.
 
     >>> [unfit_pause_s(attempts) for attempts in (1, 2, 3, 9)]
     [2.0, 4.0, 8.0, 30.0]

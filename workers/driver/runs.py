@@ -1,4 +1,4 @@
-"""The loop of a driver: one run after the other, while it holds the topology's lease."""
+"""The driver's loop: one run after the other while it holds the topology's lease."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RESERVE_S = 1.0
-# Time for the last steps when a run ends; less if processes are gone, because they take none.
+# Time for the last steps of a run that ends; less if its processes are gone.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
-# Spark tries tasks that no Python can run hundreds of times per second until they are cancelled.
+# Until they are cancelled, Spark retries unfit tasks hundreds of times per second.
 _GRACES_S = {Ended.UNATTENDED: _GRACE_OF_THE_GONE_S, Ended.UNFIT: 0.0}
-# Runs in a row that failed at once: the next one would fail too, and each run gives back all
-# messages in flight.
+# Give up after this many runs in a row that failed at once: the next would fail too, and each run
+# gives back all messages in flight.
 _HOPELESS = 8
 
 
@@ -57,29 +57,29 @@ class Runs:
         # The order that the newest run obeys.
         self._order = NO_REBALANCE
         self._width = Width()
-        # Times in a row that no executor could run bolts.
+        # Number of times in a row that no executor could run bolts.
         self._unfit = 0
         self._stop = threading.Event()
         self._watch = RunWatch(context, self._keeper, self._stop, self._is_over)
 
     def stop(self) -> None:
-        """Thread-safe and safe in a signal handler: end the run, and everything."""
+        """End the run and the loop. Thread-safe, and safe in a signal handler."""
         self._stop.set()
 
     @property
     def stopped(self) -> threading.Event:
-        """Set as soon as everything is to end."""
+        """The event that is set when the driver must end."""
         return self._stop
 
     def close(self) -> None:
-        """Give up the lease, so that a driver in reserve takes over at once. Idempotent."""
+        """Give up the lease, so that a driver in reserve can take over at once. Idempotent."""
         self._stop.set()
         self._keeper.close()
 
     def wait_for_turn(self) -> bool:
-        """Wait in reserve until this driver holds the lease.
+        """Wait in reserve until this driver holds the lease; False if it must end instead.
 
-        False after ``stop``, or if the topology is killed.
+        It must end after ``stop``, or when the topology is killed.
         """
         said = False
         while not self._is_over():
@@ -96,14 +96,14 @@ class Runs:
         return False
 
     def begin(self, slots: int) -> Run | None:
-        """Begin a run, and release the messages that the run before left.
+        """Begin a run, and release the messages of the previous one.
 
         Returns None if the lease is lost, and after ``stop``.
         """
         number = self._answered(self._keeper.draw)
         if number is None:
             return None
-        # The run notices a later order, and ends.
+        # An order given after this call ends the run.
         order = self._answered(lambda: self._context.control.rebalanced(self._order))
         if order is None:
             return None
@@ -127,10 +127,10 @@ class Runs:
         return run
 
     def go(self, hosts: Hosts) -> None:
-        """Run one run after the other, until ``stop`` or ``tiercel kill``.
+        """Run one run after the other until ``stop`` or ``tiercel kill``.
 
-        Raises RunsFailedError when run after run failed at once, SparkEndedError when Spark has
-        ended.
+        Raises RunsFailedError after several runs in a row that failed at once, SparkEndedError when
+        Spark has ended.
         """
         failures = 0
         trouble = ""
@@ -152,8 +152,8 @@ class Runs:
             failures = 0 if healthy(ended, time.monotonic() - began) else failures + 1
             if ended is Ended.FAILED and failures >= _HOPELESS:
                 raise RunsFailedError(
-                    f"{failures} runs of {self._name} failed one after the other, the last one "
-                    f"with: {fault}; spout workers hold still until a driver is there again"
+                    f"{failures} runs of {self._name} in a row failed, the last with: {fault}; "
+                    "spout workers send nothing until a driver runs again"
                 )
             if self._keeper.held:
                 rest_s = pause_s(failures)
@@ -163,13 +163,15 @@ class Runs:
     def _ready(self, hosts: Hosts, trouble: str) -> Readiness | None:
         """Wait until an executor can run bolts; None if the lease is lost, and after ``stop``.
 
-        ``trouble`` is why the executors failed the previous run; empty: they did not.
+        ``trouble`` is why executors could not run the previous run; empty if they could.
         """
         wanted = len(bolt_tasks(self._context.topology.with_parallelism(self._order.parallelism)))
         while not self._is_over() and self._keeper.held:
             ready = hosts.ready(wanted)
             if ready.slots and ready.trouble:
-                log.error("%s; the others work", ready.trouble, extra={"event": "executor_unfit"})
+                log.error(
+                    "%s; the other executors work", ready.trouble, extra={"event": "executor_unfit"}
+                )
             elif trouble or not ready.slots:
                 self._rest_unfit(ready.trouble or trouble)
             if ready.slots:
@@ -178,7 +180,7 @@ class Runs:
         return None
 
     def _rest_unfit(self, trouble: str) -> None:
-        """Have spout workers hold still, and wait before executors are tried again."""
+        """Stop spout workers from sending, and wait before trying executors again."""
         self._unfit += 1
         rest_s = unfit_pause_s(self._unfit)
         log.error(
@@ -194,7 +196,7 @@ class Runs:
                 return
 
     def _one(self, hosts: Hosts, ready: Readiness) -> tuple[Ended, str | None]:
-        """Run one run to its end; return why it ended, and its fault."""
+        """Run one run to its end; return why it ended and its fault."""
         run = self.begin(ready.slots)
         if run is None:
             return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
@@ -208,8 +210,7 @@ class Runs:
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         ended = Ended.STOPPED
         try:
-            # Spout workers may send as soon as the run has the inboxes, while Python workers are
-            # still starting.
+            # The run owns the inboxes, so spout workers may send while Python workers start.
             self._keeper.attend(run.id, run.topology)
             ended = self._watch.until_end(
                 run, tasks, self._order, partial(self._width.may_return, hosts)
@@ -233,9 +234,9 @@ class Runs:
                 )  # fmt: skip
 
     def _finish(self, hosts: Hosts, run: Run, tasks: Tasks, grace_s: float) -> None:
-        """End the run's tasks, and release the messages that they leave.
+        """End the run's tasks, and release the messages that they leave behind.
 
-        Uses the run's own number, so it changes nothing once a later run has begun.
+        Uses the run's own number, so it changes nothing if a later run has begun.
         """
         with hosts.silenced():
             with suppress(RedisUnavailableError, StaleAttemptError):
@@ -247,7 +248,7 @@ class Runs:
     def _is_over(self) -> bool:
         """Return True if a signal or an operator ended the topology.
 
-        If Redis does not answer, no operator has.
+        An operator's order cannot be seen while Redis does not answer.
         """
         if self._stop.is_set():
             return True

@@ -1,7 +1,7 @@
 """A whole topology on one machine: ``tiercel run``.
 
-run        one process per spout task, and the driver; --reload: new processes whenever the code has
-           changed
+run        one process per spout task, and the driver; restarts them with --reload when the code
+           changes
 private    the servers: named ones, or private ones that end with the run
-addresses  notes of the runs on this machine, by which commands find their servers
+addresses  notes of the runs on this machine, from which commands learn the servers' addresses
 """

@@ -1,8 +1,8 @@
 """Notes of this user's runs on this machine: topology, process, and addresses of private servers.
 
-A note has the addresses, passwords included, while the servers run, and only the user can read it.
-Only the user can enter the folder of the notes: without XDG_RUNTIME_DIR it is in /tmp, where other
-users could take its name first, or place a link to a file of their choice.
+While the servers run, a note has their addresses with passwords, and only the user can read it.
+Only the user may enter the folder of the notes. Without XDG_RUNTIME_DIR it is in /tmp, where
+another user could take its name first, or put a link there.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _READABLE = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunNote:
-    """A run, as the other commands know it."""
+    """A run as other commands know it."""
 
     topology: str
-    # The topology's queues: a command that names one of them means this run.
+    # The topology's queues, by which commands find the run.
     queues: tuple[str, ...] = ()
     pid: int
     # Start time of the process, in ticks since boot, because pids are reused.
     started: int
     # False: the run uses named servers.
     private: bool = True
-    # Its private servers, passwords included; None while they are not ready.
+    # Addresses of its private servers, with passwords; None until they are ready.
     amqp: str | None = field(default=None, repr=False)
     redis: str | None = field(default=None, repr=False)
     management: str | None = field(default=None, repr=False)
@@ -53,7 +53,7 @@ class RunNote:
 
 
 class Claim:
-    """The right to run a topology, held by this process."""
+    """The right of this process to run a topology."""
 
     def __init__(self, folder: int, file: str, note: RunNote) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def path(self) -> Path:
-        """The file with the addresses."""
+        """The path of the file with the addresses."""
         return _place() / self._file
 
     @contextmanager
@@ -86,10 +86,10 @@ class Claim:
 
 @contextmanager
 def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterator[Claim]:
-    """Be the only run of this topology on this machine, while the block runs.
+    """Be the only run of this topology on this machine during the block.
 
-    ``at`` names the servers; empty: private ones. Raises UsageError if there is such a run already,
-    ConfigError if the folder of the notes is not this user's alone.
+    ``at`` names the servers; empty for private ones. Raises UsageError if another run exists,
+    ConfigError if other users can enter the folder of the notes.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", topology)[:_READABLE]
     digest = hashlib.sha256(f"{topology}\0{at}".encode()).hexdigest()[:12]
@@ -102,13 +102,13 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
         private=not at,
     )
     with _folder(make=True) as folder:
-        # Locked only until this note is written, so that two runs that start together see each
+        # Lock the folder until the note is written, so that runs that start together see each
         # other.
         fcntl.flock(folder, fcntl.LOCK_EX)
         other = _read(folder, file)
         if other is not None and other.lives:
             raise UsageError(
-                f"{topology} runs here already, as process {other.pid}: end that first, by Ctrl-C "
+                f"{topology} runs here already, as process {other.pid}: end it first, by Ctrl-C "
                 f"there or tiercel kill {topology}"
             )
         _write(folder, file, note)
@@ -123,11 +123,11 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
 def runs_here() -> list[RunNote]:
     """Return the runs that are alive, sorted by topology.
 
-    Notes in a folder that is not this user's alone are ignored.
+    Ignores notes in a folder that other users can enter.
     """
     try:
         with _folder(make=False) as folder:
-            names = os.listdir(folder)  # noqa: PTH208 - not by its name
+            names = os.listdir(folder)  # noqa: PTH208 - by its descriptor
             found = [_read(folder, name) for name in names if _NAME.fullmatch(name)]
     except (ConfigError, OSError):
         return []
@@ -138,7 +138,7 @@ def runs_here() -> list[RunNote]:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process, in ticks; None if there is no such process."""
+    """Return the start time of a process in ticks since boot; None if it does not exist."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -153,7 +153,7 @@ def _place() -> Path:
 
 @contextmanager
 def _folder(*, make: bool) -> Iterator[int]:
-    """Open the folder of this user's notes; the descriptor stays valid if its path is replaced."""
+    """Open the folder of this user's notes; the descriptor outlives a replaced path."""
     path = _place()
     try:
         if make:
@@ -180,7 +180,7 @@ def _unusable(path: Path) -> ConfigError:
 
 def _write(folder: int, file: str, note: RunNote) -> None:
     temporary = f"{file}.{os.getpid()}"
-    # Left by a process with our pid that was killed while it wrote.
+    # Left behind by a killed process that had our pid.
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -190,7 +190,7 @@ def _write(folder: int, file: str, note: RunNote) -> None:
 
 
 def _read(folder: int, file: str) -> RunNote | None:
-    """Return the note; None unless it is a plain file that belongs to this user alone."""
+    """Return the note; None unless it is a plain file that only this user can access."""
     # Without O_NONBLOCK, opening a pipe of this name would block.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -205,7 +205,7 @@ def _read(folder: int, file: str) -> RunNote | None:
 
 
 def _note(said: Any) -> RunNote:
-    """Build the note. Raises TypeError, LookupError for any other JSON value."""
+    """Build a note from JSON. Raises TypeError, LookupError for any other value."""
     texts = (said["topology"], *said["queues"])
     note = RunNote(**{**said, "queues": texts[1:]})
     addresses = (note.amqp, note.redis, note.management)
@@ -215,7 +215,7 @@ def _note(said: Any) -> RunNote:
         or not all(isinstance(address, str | None) for address in addresses)
         or not isinstance(note.private, bool)
     ):
-        raise TypeError("this is not the note of a run")
+        raise TypeError("not the note of a run")
     return note
 
 
@@ -226,11 +226,11 @@ def with_run(
     topology: str | None = None,
     queues: Sequence[str] = (),
 ) -> tuple[Settings, RunNote | None]:
-    """Return the settings, with the addresses of a private run if no server is given, and that run.
+    """Return the settings and, if they name no server, the private run whose addresses they got.
 
-    ``run``, the name of its topology, overrides the rest. Otherwise it is the run of ``topology``,
-    the run with these ``queues``, or the only run. Raises UsageError if there are several, or no
-    ``run`` of this name.
+    ``run``, the name of a topology, overrides the rest. Otherwise choose the run of ``topology``,
+    the run with these ``queues``, or the only run. Raises UsageError if several are left, or if
+    there is no ``run`` of this name.
     """
     if run is None and (settings.amqp or settings.redis):
         return settings, None

@@ -1,4 +1,4 @@
-"""The servers of a run: those that are named, or private ones that end with it."""
+"""The servers of a run: named ones, or private ones that end with it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.local.addresses import Claim, claimed
 
-# Marks a folder as ours for later runs; holds the pid of the run.
+# File that marks a folder as tiercel's for later runs; holds the pid of the run.
 _MARK = "tiercel-run.pid"
-# RabbitMQ's start script would split other paths, and Redis' configuration has its own quoting.
+# RabbitMQ's start script splits other paths, and Redis' configuration has its own quoting.
 _PLAIN = re.compile(r"[\w./+@:=~-]+", re.ASCII)
 log = logging.getLogger(__name__)
 
-# Between two looks at whether the private servers run.
+# Interval between two checks that the private servers run.
 _LOOK_S = 0.5
 
 
@@ -44,17 +44,16 @@ def servers(
     keep: Path | None = None,
     stopped: threading.Event | None = None,
 ) -> Iterator[Settings]:
-    """Yield the settings with the addresses of both servers, to the only run of this topology here.
+    """Yield the settings with the addresses of both servers; claim the topology on this machine.
 
-    Without addresses the servers are private, and end with the block. ``keep`` is a folder that
-    keeps the data of private servers. Raises ServiceStoppedError if ``stopped`` is set while they
-    start.
+    Without addresses the servers are private and end with the block; ``keep`` is a folder that
+    keeps their data. Raises ServiceStoppedError if ``stopped`` is set while they start.
     """
     if settings.amqp and settings.redis:
         if keep is not None:
             raise ConfigError(
-                "--keep keeps the data of private servers, and both servers are named: leave it "
-                "out, or --amqp and --redis (TIERCEL_AMQP and TIERCEL_REDIS)"
+                "--keep keeps the data of private servers, but both servers are named: leave out "
+                "--keep, or --amqp and --redis (TIERCEL_AMQP and TIERCEL_REDIS)"
             )
         with claimed(topology.name, at=settings.redis):
             yield settings
@@ -94,9 +93,9 @@ def _private(
 
 @contextmanager
 def _started_again(services: EmbeddedServices, stopped: threading.Event) -> Iterator[None]:
-    """While the block runs, restart a server that dies, at the same address.
+    """Restart servers that die during the block, at the same address.
 
-    If a restart fails, sets ``stopped``, and raises the ServiceStartError after the block.
+    If a restart fails, sets ``stopped`` and raises the ServiceStartError after the block.
     """
     over = threading.Event()
     failed: list[ServiceStartError] = []
@@ -149,12 +148,12 @@ def _say(found: Settings, claim: Claim, kept: Path | None) -> None:
     )
     if kept is None:
         log.info(
-            "their data end with this run, by Ctrl-C: --keep FOLDER would keep them",
+            "their data is lost when this run ends (Ctrl-C): --keep FOLDER would keep it",
             extra={"event": "data_ends"},
         )
     else:
         log.info(
-            "their data stay in %s when this run ends, by Ctrl-C; --keep %s continues with them",
+            "their data stays in %s when this run ends (Ctrl-C); --keep %s continues with it",
             kept,
             kept,
             extra={"event": "data_kept"},
@@ -162,7 +161,7 @@ def _say(found: Settings, claim: Claim, kept: Path | None) -> None:
 
 
 def _take_back_a_kill(found: Settings, topology: Topology) -> None:
-    """Let a later run start: otherwise the order of ``tiercel kill`` stays in the kept Redis."""
+    """Let a later run start: the order of ``tiercel kill`` would stay in the kept Redis."""
     with (
         suppress(AckerError),
         closing(RedisControl(found.redis_urls[0], topology.name)) as control,
@@ -172,7 +171,7 @@ def _take_back_a_kill(found: Settings, topology: Topology) -> None:
 
 
 def _queues_of(topology: Topology) -> tuple[str, ...]:
-    """Return the queues that the topology reads, and the queues that it publishes to by name."""
+    """Return the queues that the topology reads or publishes to by name."""
     read = [
         spec.spout.queue.name
         for spec in topology.spouts.values()
@@ -186,7 +185,7 @@ def _queues_of(topology: Topology) -> tuple[str, ...]:
 
 @contextmanager
 def kept_folder(folder: Path) -> Iterator[Path]:
-    """Yield the absolute path of the folder, which is made if missing, and locked during the block.
+    """Yield the absolute path of a folder, which is made if missing and locked during the block.
 
     Raises ConfigError if the folder is unsuitable, or if another run uses it.
     """
@@ -213,7 +212,7 @@ def _mark(path: Path) -> int:
         raise ConfigError(f"--keep {path}: the folder is another user's")
     if any(path.iterdir()) and not (path / _MARK).is_file():
         raise ConfigError(
-            f"--keep {path}: other files are in it: name a new or empty folder, or one that an "
+            f"--keep {path}: it has other files: name a new or empty folder, or one that an "
             "earlier run has kept"
         )
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -221,7 +220,7 @@ def _mark(path: Path) -> int:
 
 
 def _lock(path: Path, mark: int) -> None:
-    """Lock the folder until the mark is closed, or this process ends."""
+    """Lock the folder until the mark is closed or this process ends."""
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""A whole topology on one machine: a process per spout task, and the driver, restarted with
-``--reload`` when the topology's code has changed.
+"""A whole topology on one machine: one process per spout task, and the driver; with ``--reload``
+they are restarted when the code changes.
 
-Before a restart a new process, which has not imported the code before, makes an outline of it:
-``python -m tiercel.workers.local.run MODULE:TOPOLOGY FILE`` writes the outline into the file.
+Before a restart a new process, which has not imported the old code, loads the topology and writes
+its outline to a file: ``python -m tiercel.workers.local.run MODULE:TOPOLOGY FILE``.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tiercel.workers.processes import Child, Supervisor
 _NAMES = ("emitted", "acked", "failed", "timeout", "released", "rejected", "no_identity")
 
 _PROGRESS_S = 10.0
-# Time for a worker to give messages back and close connections, after its own grace time.
+# Time for a worker to requeue messages and close connections, after its own grace period.
 _WORKER_GRACE = timedelta(seconds=5)
 
 
 class LocalRun:
-    """The processes of one topology, which end with the ``with`` block, or with this process."""
+    """The processes of one topology, which end with the ``with`` block or with this process."""
 
     def __init__(self, name: str, topology: Topology, settings: Settings) -> None:
-        """``name`` is a name for ``load_topology``; ``settings`` name both servers."""
+        """``name`` is an argument for ``load_topology``; ``settings`` name both servers."""
         self._name = name
         self._topology = topology
         self._settings = settings
@@ -68,7 +68,7 @@ class LocalRun:
                 )
 
     def spout(self, component: str, index: int) -> Child:
-        """The process of a spout task."""
+        """Return the process of a spout task."""
         return self._supervisor.child(spout_name(component, index))
 
     @property
@@ -77,7 +77,7 @@ class LocalRun:
 
     @property
     def refused(self) -> list[str]:
-        """Names of the processes that ended because an operator must act."""
+        """Names of the processes that ended until an operator acts."""
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event) -> None:
@@ -92,15 +92,15 @@ class LocalRun:
             time.monotonic(),
         )
         look_at = time.monotonic() + _PROGRESS_S
-        # Only the driver's exit shows that the topology was killed: a spout worker may die at that
-        # moment, and be restarted to wait in vain.
+        # Only the driver's exit shows that the topology was killed: a spout worker that dies just
+        # then is restarted, and waits in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if time.monotonic() >= look_at:
                 look_at += _PROGRESS_S
                 progress.look(time.monotonic())
 
     def stop(self) -> None:
-        """Send SIGTERM to all; messages in flight are finished or given back."""
+        """Send SIGTERM to all processes; messages in flight are finished or requeued."""
         self._supervisor.stop()
 
     def __enter__(self) -> Self:
@@ -123,10 +123,10 @@ def spout_name(component: str, index: int) -> str:
 
 
 class Progress:
-    """Logs progress from the spouts' counters. Best effort: while Redis is away it logs nothing."""
+    """Logs progress from the spouts' counters; logs nothing while Redis is unavailable."""
 
     def __init__(self, metrics: Metrics, spouts: Iterable[str], now: float) -> None:
-        """``now`` is in monotonic seconds, as in ``look``."""
+        """``now`` is monotonic time in seconds, as in ``look``."""
         self._metrics, self._spouts = metrics, tuple(spouts)
         self._before: Counter[str] = Counter()
         self._looked_at = now
@@ -151,7 +151,7 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
     """Return ``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``; None without
     progress.
 
-    Tuples in flight were emitted and have no outcome yet; this includes tuples of a killed worker.
+    Tuples in flight have no outcome yet, including tuples of a killed worker.
     """
     done = now["acked"] - before["acked"]
     if all(now[name] == before[name] for name in _NAMES):
@@ -167,31 +167,31 @@ def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | N
     return ", ".join([*parts, f"{max(in_flight, 0):,} in flight"])
 
 
-# Time of the last change in nanoseconds, size; None: there is no such file.
+# Time of the last change in nanoseconds, and size; None: the file does not exist.
 _Look = tuple[int, int] | None
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.3
 _LOADS_WITHIN_S = 60.0
-# A run stops its own processes, each with its grace time, and then ends.
+# A run stops its own processes, each with its grace period, and then ends.
 _RUN_GRACE = timedelta(seconds=15)
 
 
 class ReloadingRun:
     """Runs one ``tiercel run`` after the other on the same servers, each with the current code.
 
-    Each is a new process, because Python keeps what it has imported.
+    Each is a new process, because Python does not forget imported modules.
     """
 
     def __init__(
         self, name: str, topology: Topology, settings: Settings, stopped: threading.Event
     ) -> None:
-        """``name`` is the name that this process has passed to ``load_topology``."""
+        """``name`` is the argument that this process has passed to ``load_topology``."""
         self._name = name
         self._topology = topology.name
         self._grace = timedelta(seconds=topology.config.shutdown_grace_secs) + _RUN_GRACE
-        # Bytecode caches know a file by its size and second, and would miss a second change within
-        # one.
+        # Bytecode caches identify a file by its size and time in seconds, and would miss a second
+        # change within the same second.
         self._environment = {**settings.as_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
         self._stopped = stopped
         self._changes = Changes(files_of(name))
@@ -207,7 +207,7 @@ class ReloadingRun:
                 goes_on = self._wait_for_new_code(child)
 
     def _wait_for_new_code(self, child: Child) -> bool:
-        """Return True when there is new code that can start; False if the run is over."""
+        """Return True when new code can start; False if the run is over."""
         said = False
         while not self._stopped.wait(_LOOK_S):
             if child.exit_code == 0:
@@ -215,7 +215,7 @@ class ReloadingRun:
             if child.exit_code is not None and not said:
                 said = True
                 log.warning(
-                    "%s cannot run with this code: the reason stands above; waiting for a change",
+                    "%s cannot run with this code, see the log above; waiting for a change",
                     self._topology,
                     extra={"event": "code_refused"},
                 )
@@ -229,7 +229,7 @@ class ReloadingRun:
         error = outline.error
         if not error and outline.topology != self._topology:
             error = (
-                f"{self._name} is the topology {outline.topology} now, and no longer "
+                f"{self._name} is now the topology {outline.topology}, no longer "
                 f"{self._topology}: end this run and start another"
             )
         if error:
@@ -238,13 +238,13 @@ class ReloadingRun:
             log.warning(
                 "%s; %s",
                 error,
-                "the old code goes on" if child.exit_code is None else "waiting for a change",
+                "the old code keeps running" if child.exit_code is None else "waiting for a change",
                 extra={"event": "code_refused"},
             )
             return False
         self._changes.follow(outline.files)
         log.info(
-            "%s changed: restarting %s; messages in flight are given back",
+            "%s changed: restarting %s; messages in flight are requeued",
             ", ".join(sorted({file.name for file in changed})),
             self._topology,
             extra={"event": "code_reloaded"},
@@ -261,17 +261,17 @@ class ReloadingRun:
                 deadline = time.monotonic() + _LOADS_WITHIN_S
                 while process.wait(_LOOK_S) is None and not self._stopped.is_set():
                     if time.monotonic() > deadline:
-                        return Outline(error=f"{self._name} does not load within a minute")
+                        return Outline(error=f"{self._name} did not load within a minute")
             finally:
                 process.kill()
             try:
                 return Outline.from_json(answer.read_text())
             except (OSError, ValueError):
-                return Outline(error=f"{self._name} ended Python while it was loaded")
+                return Outline(error=f"loading {self._name} ended Python")
 
 
 class Changes:
-    """Notices changes of the files that it follows."""
+    """Notices changes of a set of files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._known: dict[Path, _Look] = {}
@@ -279,7 +279,7 @@ class Changes:
         self.follow(files)
 
     def follow(self, files: Iterable[Path]) -> None:
-        """Follow only these files from now on; known files keep their last known state."""
+        """Follow only these files from now on; files followed before keep their last state."""
         self._known = {file: self._known.get(file, _look(file)) for file in files}
         self._last = dict(self._known)
 
@@ -288,9 +288,9 @@ class Changes:
         self.follow([*self._known, *files])
 
     def look(self) -> list[Path]:
-        """Return the files that have changed since the last returned change.
+        """Return the files that changed since changes were last returned.
 
-        Waits for two equal looks, because an editor may still be writing.
+        Returns none until two looks are equal, because an editor may still be writing.
         """
         now = {file: _look(file) for file in self._known}
         written, self._last = now == self._last, now
@@ -311,9 +311,9 @@ def _look(file: Path) -> _Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """The current code of a topology."""
+    """A topology as its current code defines it."""
 
-    # One line why it cannot be started; empty if it can.
+    # The reason why it cannot start, one line; empty if it can.
     error: str = ""
     topology: str = ""
     files: tuple[Path, ...] = ()
@@ -323,14 +323,14 @@ class Outline:
 
     @classmethod
     def from_json(cls, text: str) -> Outline:
-        """Read the output of ``as_json``. Raises ValueError for anything else."""
+        """Parse the output of ``as_json``. Raises ValueError for anything else."""
         said = json.loads(text)
         return cls(**{**said, "files": tuple(map(Path, said["files"]))})
 
 
 def files_of(name: str) -> Iterator[Path]:
-    """Yield the files of the user's code that this process has imported for ``MODULE:TOPOLOGY``,
-    and all of the module's package.
+    """Yield the files of user code that this process has imported, and all files of the package of
+    ``MODULE:TOPOLOGY``.
     """
     for module, loaded in sorted(sys.modules.items()):
         file = getattr(loaded, "__file__", None)

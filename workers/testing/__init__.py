@@ -1,11 +1,11 @@
-"""The test kit: a topology on simulated time. For users it is ``tiercel.testing``: docs/testing.md.
+"""The test kit: a topology on simulated time. Users import ``tiercel.testing``: docs/testing.md.
 
 plugin         the kit as a pytest plugin
 cluster        LocalCluster and complete_topology: a whole topology in the test's thread
-stand_ins      FeederSpout, which a test feeds, and stand-ins for queue spouts and for sinks
-spouts         all spout tasks of a cluster, each with the loop of workers/spout/loop
-engine         the contract of what runs the bolts; simulated time and its ticks; the capture of
-               emitted tuples
-memory_engine  the engine in this process: no JVM, no services
-spark_engine   the engine in Spark, on Redis
+stand_ins      FeederSpout, which a test feeds, and stand-ins for queue spouts and sinks
+spouts         the spout tasks of a cluster, which run the loop of workers/spout/loop
+engine         the contract of engines, which run the bolts; simulated time and ticks; the capture
+               of emitted tuples
+memory_engine  the engine in this process, without a JVM or servers
+spark_engine   the engine on Spark and Redis
 """

@@ -50,23 +50,23 @@ from tiercel.workers.testing.stand_ins import (
 EngineName = Literal["memory", "spark"]
 
 _ROUNDS = 1_000
-# The distance between two roots, which ascend in the order of emission. Their high bits differ now
-# and then, as the bits of real roots do, so that they spread over the shards of a ledger.
+# Distance between two roots, which ascend in the order of emission. Their high bits differ too, as
+# in real roots, so that they spread over the shards of a ledger.
 _ROOT_STEP = 1 << 36
 
 
 class LocalCluster:
     """Runs a topology in a test: ``with LocalCluster(topology) as cluster: …``.
 
-    Components, groupings, trees and timeouts work as in a real cluster. ``engine="memory"`` has
-    no broker, no Redis and no JVM, and the same test gives the same run. ``engine="spark"`` runs
-    the bolts in Spark, on Redis, as a real cluster does; Spark starts once per process. Time stands
-    still except in ``advance_time``: in memory an ``AsyncBolt`` sleeps in simulated time, and a
-    sleep in its ``prepare`` or ``flush`` moves the time. Spouts run in the thread of the test; the
-    kit does not wait for threads of theirs. Entering opens spouts; leaving closes them and cleans
-    the bolts up, even after an error.
+    Components, groupings, trees and timeouts work as in a cluster. ``engine="memory"`` needs no
+    broker, Redis or JVM, and is deterministic. ``engine="spark"`` runs the bolts in Spark, on
+    Redis, as a real cluster does; Spark starts once per process. Time stands still except in
+    ``advance_time``: in memory, an ``AsyncBolt`` sleeps in simulated time, and a sleep in its
+    ``prepare`` or ``flush`` moves the time. Spouts run in the thread of the test; the kit does not
+    wait for threads that spouts start. Entering opens the spouts; leaving closes them and cleans up
+    the bolts, even after an error.
 
-    Outcomes of one round come in the order in which the tuples were emitted. A real cluster does
+    Outcomes of one round arrive in the order in which the tuples were emitted. A real cluster does
     not guarantee this order.
     """
 
@@ -79,19 +79,18 @@ class LocalCluster:
         slots: int = 2,
         redis_url: str | None = None,
     ) -> None:
-        """``config`` replaces the topology's; ``slots`` is the number of Spark tasks that share the
-        bolt tasks.
+        """``config`` replaces the topology's; ``slots`` Spark tasks share the bolt tasks.
 
-        ``redis_url`` is for Spark: a server to use instead of a private one; its keys are removed
-        afterwards. Raises LocalClusterError for an unknown engine, TopologyError for a topology
-        without a bolt.
+        ``redis_url`` is for Spark: a server to use instead of a private one; the cluster's keys are
+        removed from it afterwards. Raises LocalClusterError for an unknown engine, TopologyError
+        for a topology without a bolt.
         """
         _check_engine(engine, redis_url)
         check_has_bolts(topology)
         self._topology = topology if config is None else replace(topology, config=config)
         named = config.extra if config is not None else {}
         self._seen = Seen()
-        # The topology that runs: with stand-ins, and the kit's own bolt.
+        # The topology that runs, with stand-ins and the capturing bolt.
         self._watched = watched(_for_tests(self._topology, named), self._seen)
         self._engine_name = engine
         self._redis_url = redis_url
@@ -102,7 +101,7 @@ class LocalCluster:
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
-        # Results that are kept when the engine is closed.
+        # Results that can be read after the engine is closed.
         self._last_states: dict[str, dict[Key, Any]] = {}
         self._last_tracebacks: list[str] = []
 
@@ -128,7 +127,7 @@ class LocalCluster:
     def close(self) -> None:
         """Close the cluster, as leaving the ``with`` block does.
 
-        Results can still be read. Idempotent. Raises the errors of spouts.
+        Results can be read afterwards. Idempotent. Raises the errors of spouts.
         """
         self._engine = None
         if self._running is not None:
@@ -143,14 +142,14 @@ class LocalCluster:
         properties: Mapping[str, Any] = MappingProxyType({}),
         identity: str | None = None,
     ) -> int:
-        """Feed a body to a ``QueueSpout``, the only one unless it is named: at the next
-        ``run_until_idle`` its own decoder reads it.
+        """Feed a body to a ``QueueSpout``, whose decoder reads it at the next ``run_until_idle``.
 
-        Returns the message id, counted from 1 for each spout. Only messages that a bolt wants later
-        (``RetryLater``) are delivered again. A str is sent in UTF-8. ``properties`` are values of
-        the spout's properties by name; missing ones are null. ``identity`` is the message id, or
-        the header, that ``QueueSpout(identity=…)`` names. Raises LocalClusterError for an unknown
-        spout or property, and for an identity that the spout does not look for.
+        Without ``spout``, the topology must have exactly one. Returns the message id, counted from
+        1 per spout. Only messages postponed by a bolt (``RetryLater``) are redelivered. A str is
+        encoded in UTF-8. ``properties`` maps the spout's properties to values; missing ones are
+        null. ``identity`` is the message id, or the header, that ``QueueSpout(identity=…)`` names.
+        Raises LocalClusterError for an unknown spout or property, and for an identity that the
+        spout does not read.
         """
         raw = body.encode() if isinstance(body, str) else body
         try:
@@ -161,7 +160,7 @@ class LocalCluster:
     # -- running -----------------------------------------------------------------------------------
 
     def run_until_idle(self, max_rounds: int = _ROUNDS) -> None:
-        """Run until no spout has anything to emit or hear; trees may be pending.
+        """Run until no spout emits a tuple or gets an outcome any more; trees may be pending.
 
         Incomplete batches are executed when nothing else moves, without any time passing. Raises
         LocalClusterError if something still moves after ``max_rounds``, and the errors of spouts.
@@ -170,14 +169,14 @@ class LocalCluster:
             if not self.step():
                 return
         raise LocalClusterError(
-            f"the topology still moves after {max_rounds} rounds: a spout that never runs "
-            "dry, or one that replays messages that always fail; use step() to run one round at a "
-            "time"
+            f"the topology still moves after {max_rounds} rounds: a spout never runs dry, or "
+            "replays messages that always fail; use step() to run one round at a time"
         )
 
     def step(self) -> bool:
-        """Run at most one round, for spouts that never run dry: emit the spouts' tuples, and
-        process them. Return False if nothing moved.
+        """Run at most one round: emit tuples of the spouts, and process them.
+
+        Returns False if nothing moved. Use it for spouts that never run dry.
         """
         engine = self._running_engine()
         ticked = self._ticks.send(engine, self._clock())
@@ -189,14 +188,14 @@ class LocalCluster:
         return ticked or moved or due
 
     def advance_time(self, seconds: float) -> None:
-        """Let time pass while the cluster runs: message timeouts and ticks come at their times, and
-        a replayed tuple begins a new timeout when it is emitted.
+        """Let time pass while the cluster runs: message timeouts and ticks come at their times.
 
-        Runs until idle at the beginning and at the end. Raises as ``run_until_idle`` does, and
-        ValueError for a negative or infinite time.
+        A replayed tuple has a new timeout from its emission. Runs until idle at the beginning and
+        at the end. Raises as ``run_until_idle`` does, and ValueError for a negative or infinite
+        time.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"time goes on by a number of seconds, not {seconds!r}")
+            raise ValueError(f"seconds must be a number, 0 or more, not {seconds!r}")
         self.run_until_idle()
         end = self._clock.after(seconds)
         while (moment := self._next_moment()) is not None and round(moment, 9) <= end:
@@ -206,7 +205,8 @@ class LocalCluster:
         self.run_until_idle()
 
     def deactivate(self) -> None:
-        """Stop asking spouts for tuples. They still hear outcomes of tuples in flight.
+        """Stop asking spouts for tuples; they still get the outcomes of tuples in flight.
+
         Idempotent.
         """
         self._order(State.DEACTIVATED)
@@ -218,34 +218,33 @@ class LocalCluster:
     # -- results -----------------------------------------------------------------------------------
 
     def acked(self, component: str) -> list[MsgId]:
-        """Return the message ids that were acked to this spout, in order."""
+        """Return the message ids of this spout that were acked, in order."""
         return [one.msg_id for one in self._spouts.told(component) if one.reason is None]
 
     def failed(self, component: str) -> list[MsgId]:
-        """Return the message ids that failed, timed out or were rejected, in the order in which
-        this spout heard of them.
+        """Return the message ids of this spout that failed, timed out or were rejected, in order.
 
-        A message that the spout replays may appear several times; a message that a bolt wants later
-        with ``blame=False`` does not appear.
+        A replayed message may appear several times. A message that a bolt postponed with
+        ``blame=False`` does not appear.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.is_failure]
 
     def fail_reasons(self, component: str) -> list[str]:
-        """Return the reason of each failure in ``failed``: ``timeout``, or ``bolt[task]:
+        """Return the reasons of the failures in ``failed``: ``timeout``, or ``bolt[task]:
         ValueError: …``.
         """
         told = self._spouts.told(component)
         return [one.reason for one in told if one.is_failure and one.reason is not None]
 
     def pending(self, component: str) -> int:
-        """Return the number of this spout's trees in flight."""
+        """Return the number of trees of this spout in flight."""
         return self._spouts.in_flight(component)
 
     def read_tuples(self, component: str, stream: str = DEFAULT_STREAM) -> list[list[Any]]:
-        """Return the tuples that a component has emitted on a stream, each one once.
+        """Return the tuples that a component has emitted on a stream, each once.
 
-        The values are typed by the stream's fields, as receivers see them. Raises LocalClusterError
-        for an unknown component or stream.
+        Values have the types of the stream's fields, as receivers see them. Raises
+        LocalClusterError for an unknown component or stream.
         """
         components = (*self._topology.spouts, *self._topology.bolts)
         if component not in components:
@@ -261,21 +260,21 @@ class LocalCluster:
         return self._seen.of(component, stream)
 
     def dead_letters(self, spout: str | None = None) -> list[RefusedBody]:
-        """Return the bodies that a ``QueueSpout``, the only one unless it is named, has
-        dead-lettered at once: bodies that could not be decoded, and bodies that a bolt rejected.
+        """Return the bodies that a ``QueueSpout`` has dead-lettered at once.
 
-        Raises as ``feed_body``.
+        These are undecodable bodies, and bodies that a bolt rejected. ``spout`` is as in
+        ``feed_body``, and so are the errors.
         """
         return list(self._feeder(spout).refused)
 
     def rejected(self, component: str) -> list[MsgId]:
-        """Return the message ids that a bolt rejected, in the order in which this spout heard of
-        them; ``failed`` includes them.
+        """Return the message ids of this spout that a bolt rejected, in order; ``failed`` has them
+        too.
         """
         return [one.msg_id for one in self._spouts.told(component) if one.rejected]
 
     def retried_later(self, component: str) -> list[tuple[MsgId, float]]:
-        """Return the message ids that a bolt wanted later (``RetryLater``) and the seconds, in
+        """Return the message ids that a bolt postponed (``RetryLater``), with the seconds, in
         order.
         """
         told = self._spouts.told(component)
@@ -284,8 +283,7 @@ class LocalCluster:
     def published(
         self, queue: str | None = None, *, exchange: str | None = None
     ) -> list[PublishedMessage]:
-        """Return the messages that ``QueueSink`` bolts have published to a queue, or to an
-        exchange.
+        """Return the messages that ``QueueSink`` bolts have published to a queue or an exchange.
 
         Messages of one task are in order. Raises LocalClusterError if no sink publishes there.
         """
@@ -308,15 +306,15 @@ class LocalCluster:
         return [one for one in sent if not one.exchange and one.routing_key == queue]
 
     def written(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows that ``DatabaseSink`` bolts have written into a table: columns to values.
+        """Return the rows that ``DatabaseSink`` bolts have written into a table, as dictionaries.
 
-        Rows whose key was written before are left out. Rows of one task are in order. Raises
+        A row whose key was written before is left out. Rows of one task are in order. Raises
         LocalClusterError if no sink writes into the table.
         """
         return written_rows(self._topology, self._seen, table)
 
     def state(self, component: str) -> dict[Key, Any]:
-        """Return the state of a ``StatefulBolt``, of all its tasks together.
+        """Return the state of a ``StatefulBolt``, over all its tasks.
 
         Raises LocalClusterError if there is no such bolt.
         """
@@ -337,9 +335,7 @@ class LocalCluster:
         return [known.first.text for known in self._engine.tracebacks()]
 
     def spout(self, component: str, task_index: int = 0) -> Spout:
-        """Return the running spout: a ``FeederSpout`` itself, else a copy of the topology's
-        spout.
-        """
+        """Return the running spout: the ``FeederSpout`` itself, or a copy of another spout."""
         spouts = self._spouts.spouts_of(component)
         self._running_engine()
         return spouts[task_index]
@@ -368,14 +364,14 @@ class LocalCluster:
         }
         there = ", ".join(feeders) or "none"
         if spout is None and len(feeders) != 1:
-            raise LocalClusterError(f"name the QueueSpout that is meant; there are {there}")
+            raise LocalClusterError(f"name one QueueSpout; there are {there}")
         found = next(iter(feeders)) if spout is None else spout
         if found not in feeders:
             raise LocalClusterError(f"there is no QueueSpout {spout!r}; there are {there}")
         return feeders[found]
 
     def _keep_seen(self, engine: Engine) -> None:
-        """Keep the results that can be read after the engine is closed."""
+        """Keep the results that a test can read after the engine is closed."""
         self._last_tracebacks = [known.first.text for known in engine.metrics.traces()]
         for component, spec in self._topology.bolts.items():
             if isinstance(spec.bolt, StatefulBolt):
@@ -401,11 +397,11 @@ class LocalCluster:
         return SparkEngine(self._watched, self._slots, self._redis_url)
 
     def _next_moment(self) -> float | None:
-        """Return the next time at which something happens by itself."""
+        """Return the time of the next event that needs no input; None if there is none."""
         now = self._clock()
         engine = self._running_engine()
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
-        # A moment in the past that nothing has used, as of a deactivated spout, moves nothing.
+        # An unused moment in the past, such as a deactivated spout's, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
 
 
@@ -423,18 +419,16 @@ def _state_of(engine: Engine, component: str) -> dict[Key, Any]:
 
 
 def _for_tests(topology: Topology, named: Mapping[str, Any]) -> Topology:
-    """Return the topology without its own broker and database, which are not for tests, unless the
-    test names them in its config.
-    """
+    """Return the topology without its broker and database, unless the test's config names them."""
     runs = topology if named.get("amqp_url") else without_broker(topology)
     database = named.get("database_url")
     return with_database(runs, database) if database else without_database(runs)
 
 
 def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
-    """Return the topology with some spouts replaced; the new ones declare the streams.
+    """Return the topology with some spouts replaced; the new spouts declare the streams.
 
-    Raises LocalClusterError for a component that is no spout of the topology.
+    Raises LocalClusterError for a component that is not a spout of the topology.
     """
     specs = dict(topology.spouts)
     for component, spout in spouts.items():
@@ -445,10 +439,10 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
 
 def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
-    """Return the topology with some bolts replaced, for example to answer in place of an API.
-    Streams, subscriptions and settings stay.
+    """Return the topology with some bolts replaced, for example to stand in for an API.
 
-    Raises LocalClusterError for a component that is no bolt of the topology.
+    Streams, subscriptions and settings stay. Raises LocalClusterError for a component that is not a
+    bolt of the topology.
     """
     specs = dict(topology.bolts)
     for component, bolt in bolts.items():
@@ -459,9 +453,7 @@ def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
-    """Return a FeederSpout with the streams of a spout, and the properties of a QueueSpout, for
-    ``with_spouts``.
-    """
+    """Return a FeederSpout with the streams and properties of a spout, for ``with_spouts``."""
     if component not in topology.spouts:
         raise absent("spout", component, topology.spouts)
     spec = topology.spouts[component]
@@ -485,15 +477,13 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     engine: EngineName = "memory",
     redis_url: str | None = None,
 ) -> dict[str, list[list[Any]]]:
-    """Feed the default streams of the named spouts, run to the end, and return the tuples that each
-    component emitted on its default stream.
+    """Feed tuples to spouts, run to the end, and return the tuples that each component emitted.
 
-    The spouts in ``mock_sources`` are replaced; other spouts run as they are, and must run dry.
-    Components without a default stream are left out; for other streams use
-    ``LocalCluster.read_tuples``. Trees still in flight at the end run into their message timeout. A
-    tuple that fails is not fed again: LocalClusterError is raised with the first reason, or with
-    ``allow_failures`` the other tuples are returned. Also raises as
-    ``LocalCluster.run_until_idle`` does.
+    Only default streams count; for others use ``LocalCluster.read_tuples``. Feeders replace the
+    spouts in ``mock_sources``; other spouts run as they are, and must run dry. Trees still in
+    flight at the end run into their message timeout. A tuple that fails is not fed again:
+    LocalClusterError is raised with the first reason, or with ``allow_failures`` the other tuples
+    are returned. Also raises as ``LocalCluster.run_until_idle`` does.
     """
     fed = _with_fed_spouts(topology, mock_sources)
     with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:

@@ -1,10 +1,10 @@
-"""The parts that both engines of a ``LocalCluster`` share: their contract, simulated time and the
-ticks in it, and the capture of what components emit.
+"""The parts that both engines of a ``LocalCluster`` share: their contract, simulated time, ticks,
+and the capture of emitted tuples.
 
-One more bolt captures, as in Storm's own kit: it gets a copy of every stream. It
-receives only tuples that really left a task: not the ones that a ``BasicBolt`` emitted for a tuple
-that failed. A direct stream names its receivers itself, so the kit adds an untracked copy of its
-chunks: see ``CopyingInboxes``.
+As in Storm's own kit, an additional bolt captures tuples: it subscribes to every stream. It
+receives only tuples that really left a task, and none that a ``BasicBolt`` emitted for a tuple that
+failed. A direct stream names its receivers itself, so ``CopyingInboxes`` adds an untracked copy of
+its chunks.
 """
 
 from __future__ import annotations
@@ -38,59 +38,57 @@ _NS = 1_000_000_000
 class Engine(Protocol):
     """Runs the bolts of one topology; used by one thread, between ``start`` and ``close``.
 
-    It has neither spouts nor time: only a spout decides on timeouts, so both run in the test's
+    Spouts and time are not part of it: spouts alone decide on timeouts, so both are in the test's
     process.
     """
 
     @property
     def ledger(self) -> Ledger:
-        """Ledger in which the spouts register their tuples. Nothing in it expires by real time."""
+        """The ledger in which spouts register tuples. Nothing in it expires by real time."""
         ...
 
     @property
     def inboxes(self) -> Inboxes:
-        """Inboxes of the bolts, in which there is always room."""
+        """The inboxes of the bolts, which are never full."""
         ...
 
     @property
     def run_id(self) -> str:
-        """The run to which the inboxes belong."""
+        """The run that owns the inboxes."""
         ...
 
     @property
     def metrics(self) -> Metrics:
-        """Metrics of the spouts."""
+        """The metrics of the spouts."""
         ...
 
     @property
     def state(self) -> StateStore:
-        """Store of the stateful bolts."""
+        """The store of the stateful bolts."""
         ...
 
     @property
     def next_at(self) -> float | None:
-        """Simulated time at which bolts go on by themselves, and ``work`` must be called; None:
-        never.
-        """
+        """Simulated time at which ``work`` must be called, because bolts go on; None: never."""
         ...
 
     def start(self) -> None:
-        """Become ready. Raises SparkJobsError or AckerError, one line that says what to do."""
+        """Start the engine. Raises SparkJobsError or AckerError, whose line says what to do."""
         ...
 
     def work(self) -> None:
-        """Run the bolts until every inbox is empty, and the ledger has the outcome of all trees.
+        """Run the bolts until every inbox is empty and the ledger has all outcomes.
 
         Raises LocalClusterError if the bolts cannot be run.
         """
         ...
 
     def tracebacks(self) -> Sequence[KnownError]:
-        """Return the errors that bolts have raised so far, the newest first."""
+        """Return the errors that bolts have raised so far, newest first."""
         ...
 
     def close(self) -> None:
-        """Clean up the bolts and remove all data. Idempotent, also after ``start`` has failed."""
+        """Clean up the bolts and remove all data. Idempotent, also after a failed ``start``."""
         ...
 
 
@@ -105,22 +103,19 @@ class SimulatedClock:
         return self._now
 
     def after(self, seconds: float) -> float:
-        """Return the time after this number of seconds, rounded to the nanosecond, so that 300
-        times 0.1 s are exactly 30 s.
-        """
+        """Return the time in ``seconds``, rounded to the nanosecond: 300 times 0.1 s is 30 s."""
         return round(self._now + seconds, 9)
 
     def move_to(self, moment: float) -> None:
-        """Move the time forward to this moment; never back."""
+        """Move the time forward to ``moment``; never back."""
         self._now = max(self._now, moment)
 
 
 class Ticks:
-    """The ticks of a topology: every ``tick_tuple_freq_secs`` of a bolt, to each of its tasks. In a
-    real cluster each task has its own clock.
+    """The ticks of a topology: to each task of a bolt every ``tick_tuple_freq_secs``.
 
-    All times are seconds on the caller's clock, kept as whole nanoseconds, so that
-    ``due(next_at)`` always returns the ticks that ``next_at`` announced.
+    In a real cluster each task has its own clock. Times are seconds on the caller's clock, kept as
+    whole nanoseconds, so that ``due(next_at)`` always returns the ticks announced by ``next_at``.
     """
 
     def __init__(self, topology: Topology, start_s: float = 0.0) -> None:
@@ -140,7 +135,7 @@ class Ticks:
                 for task in topology.task_ids(component)
             ]
         self._beats = list(beats.values())
-        # Appends so far.
+        # Number of appends so far.
         self._sent = 0
 
     @property
@@ -149,7 +144,7 @@ class Ticks:
         return min((beat.next_ns for beat in self._beats), default=0) / _NS if self._beats else None
 
     def send(self, engine: Engine, now_s: float) -> bool:
-        """Append the ticks that are due; return True if there were any."""
+        """Append the ticks that are due; return True if any were."""
         parcels = self.due(now_s)
         if not parcels:
             return False
@@ -161,7 +156,7 @@ class Ticks:
     def due(self, now_s: float) -> list[Parcel]:
         """Return the ticks that are due.
 
-        A late call returns one per task, not one for each period that went by.
+        A late call returns one tick per task, not one per elapsed period.
         """
         now_ns = round(now_s * _NS)
         parcels: list[Parcel] = []
@@ -174,7 +169,7 @@ class Ticks:
 
 @dataclass(kw_only=True, slots=True)
 class _Beat:
-    """The tasks with one period."""
+    """The ticks of all tasks with the same period."""
 
     period_ns: int
     next_ns: int
@@ -182,31 +177,31 @@ class _Beat:
 
 
 class LocalClusterError(SparkJobsError):
-    """The message says what there is, or what still moves, and what to change in the test."""
+    """The kit is misused, or the topology does not end; the message says what to change."""
 
 
 def absent(kind: str, name: str, there: Iterable[str]) -> LocalClusterError:
-    """Return the error for a spout or a bolt that is not ``there``."""
+    """Return the error for a spout or bolt that is not among ``there``."""
     return LocalClusterError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(there)}")
 
 
 class Seen:
-    """The tuples of each stream so far."""
+    """The captured tuples of each stream."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
 
     def add(self, tup: Tuple) -> None:
-        """Add a tuple that left a task."""
+        """Add a tuple."""
         self._values[tup.source_component, tup.source_stream].append(list(tup.values))
 
     def of(self, component: str, stream: str) -> list[list[Any]]:
-        """Return copies, which a test may change."""
+        """Return copies of a stream's tuples, which a test may change."""
         return [list(values) for values in self._values[component, stream]]
 
 
 class _Capture(BasicBolt):
-    """Runs in the process of the test, and adds its tuples to the ``Seen`` there."""
+    """Runs in the test's process, and adds its tuples to ``Seen``."""
 
     transient = frozenset({"_seen"})
 
@@ -221,15 +216,15 @@ class _Capture(BasicBolt):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., _Capture], tuple[()]]:
-        # It travels to Spark with the topology, but never runs there.
+        # It is sent to Spark with the topology, but never runs there.
         return _Capture, ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Watched(Topology):
-    """The user's topology and the capturing bolt, which is hidden from the components."""
+    """The user's topology with the capturing bolt, which is hidden from components."""
 
-    # The name that components see, where an engine gives the topology another one.
+    # The name that components see, even if an engine renames the topology.
     shown_name: str
 
     def context_of(self, task_id: int) -> TopologyContext:
@@ -243,7 +238,7 @@ class _Watched(Topology):
 
 
 def watched(topology: Topology, seen: Seen) -> Topology:
-    """Return the topology with the capturing bolt; the ids of its own tasks do not change."""
+    """Return the topology with the capturing bolt; task ids do not change."""
     subscriptions = tuple(
         Subscription(component=component, stream=stream, grouping=Global())
         for component in (*topology.spouts, *topology.bolts)
@@ -263,15 +258,13 @@ def watched(topology: Topology, seen: Seen) -> Topology:
 
 
 def _copier(sender: Sender, target: int) -> Sender:
-    """Return the sender of copies, one per target, because a parcel that found no room is sent
-    again alone.
-    """
+    """Return the sender of copies for one target: a parcel that found no room is resent alone."""
     return replace(sender, task=sender.task << 32 | target)
 
 
 @dataclass(frozen=True, slots=True)
 class _WithCopy:
-    """The append of a parcel, after that of its copy."""
+    """Appends a parcel after its copy."""
 
     copy: Effect[Appended]
     effect: Effect[Appended]
@@ -285,9 +278,7 @@ class CopyingInboxes:
     """``Inboxes`` that append copies of direct streams' chunks for the capturing bolt."""
 
     def __init__(self, inboxes: Inboxes, topology: Topology, *, bounded: bool = True) -> None:
-        """Not ``bounded``: for a thread that cannot wait for room, because it makes the room
-        itself.
-        """
+        """``bounded`` is False for a thread that cannot wait for room because it makes the room."""
         self._inboxes = inboxes
         self._topology = topology
         self._bounded = bounded

@@ -1,4 +1,4 @@
-"""The engine in this process: every bolt task in turn, on inboxes and a ledger in memory."""
+"""The engine in this process: runs bolt tasks in turn, on inboxes and a ledger in memory."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from tiercel.workers.testing.engine import CopyingInboxes, LocalClusterError, Si
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-# For topologies in which tuples can go round for ever; without a cycle of bolts every round ends.
+# For topologies with a cycle of bolts, where tuples may circulate forever; others always end.
 _MOST_STEPS = 100_000
-# A timer is due at its time, which large times do not tell from the nanosecond before.
+# A timer is due at its time; large floats cannot tell it from the nanosecond before.
 _RESOLUTION_S = 1e-6
-# Real time for a socket to give a sign, before its call counts as one that waits.
+# Real time to wait for a socket, after which its call counts as waiting.
 _PATIENCE_S = 1.0
 
 
 class MemoryEngine:
-    """``Engine`` without services. The same parcels give the same run."""
+    """``Engine`` without servers. Deterministic: the same parcels give the same run."""
 
     def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
         self._topology = topology
@@ -59,15 +59,15 @@ class MemoryEngine:
         self.run_id = "local-cluster"
         self._counting = Counting(self.metrics)
         self._attempts: list[Attempt] = []
-        # Time of the bolts, in seconds: it passes only where tuples wait for company.
+        # Clock of the bolts, in seconds: it moves only when incomplete batches wait.
         self._now = 0.0
         batches = [batching_of(spec) for spec in topology.bolts.values()]
         self._longest_wait_s = max([one.wait_s for one in batches if one], default=0.0)
 
     @property
     def next_at(self) -> float | None:
-        """The time at which a call of an ``AsyncBolt`` goes on that sleeps, or a tuple begins that
-        waits for a rate limit or in its order.
+        """Time at which a sleeping call of an ``AsyncBolt`` goes on, or a tuple begins that waits
+        for a rate limit or for its order.
         """
         moments = [self._loop.next_at, *(attempt.next_at for attempt in self._attempts)]
         return min((each for each in moments if each is not None), default=None)
@@ -99,9 +99,9 @@ class MemoryEngine:
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 
     def work(self) -> None:
-        """Task by task, until none has anything left.
+        """Run task by task until none has work left.
 
-        Raises LocalClusterError where a cycle of bolts does not end.
+        Raises LocalClusterError if a cycle of bolts does not end.
         """
         steps = 0
         self._loop.wake()
@@ -109,17 +109,17 @@ class MemoryEngine:
             steps += 1
             if steps > _MOST_STEPS and has_cycle(self._topology):
                 raise LocalClusterError(
-                    f"tuples still go round after {_MOST_STEPS:,} steps: the bolts are a "
+                    f"tuples still circulate after {_MOST_STEPS:,} steps: the bolts form a "
                     "cycle, which one of them must end"
                 )
         self._counting.flush()
 
     def _worked(self) -> bool:
-        """Give each task a turn; returns whether one had anything to do."""
-        return any([attempt.turn() for attempt in self._attempts])  # noqa: C419 - all of them, each time
+        """Give each task a turn; return True if any had work."""
+        return any([attempt.turn() for attempt in self._attempts])  # noqa: C419 - every task has its turn
 
     def _worked_after_waiting(self) -> bool:
-        """Nothing moves, so no company comes: batches that are not full have waited."""
+        """Execute incomplete batches: nothing moves, so no more tuples come for them."""
         self._now += self._longest_wait_s
         return self._longest_wait_s > 0 and self._worked()
 
@@ -134,8 +134,8 @@ class MemoryEngine:
 class SimulatedLoop:
     """``Loop`` of a simulated cluster. One thread only.
 
-    A call that sleeps ends when simulated time is moved so far. One that waits for a socket or a
-    thread is waited for, in real time.
+    A sleeping call ends when simulated time reaches its end. A call that waits for a socket or a
+    thread is waited for in real time.
     """
 
     def __init__(self, clock: SimulatedClock) -> None:
@@ -145,19 +145,19 @@ class SimulatedLoop:
 
     @property
     def next_at(self) -> float | None:
-        """Simulated time at which the loop goes on by itself; None: nothing sleeps."""
+        """Simulated time of the loop's next timer; None: nothing sleeps."""
         return None if self._loop is None else self._loop.next_at()
 
     def time(self) -> float:
         return self._clock()
 
     def enter(self) -> None:
-        """Raises LocalClusterError inside a running event loop: two cannot run in one thread."""
+        """Enter the loop. Raises LocalClusterError inside another running event loop."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise LocalClusterError(
                 "AsyncBolts have an event loop of their own: run the cluster in a plain test, or "
-                "by asyncio.to_thread"
+                "with asyncio.to_thread"
             )
         self._users += 1
         if self._loop is None:
@@ -171,7 +171,7 @@ class SimulatedLoop:
             self._loop = None
             for task in asyncio.all_tasks(loop):
                 task.cancel()
-            # One that swallows this is left: no real time ends it.
+            # A task that swallows the cancellation is abandoned.
             loop.run_until_still(lambda: False)
             loop.lasting = True
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -185,9 +185,9 @@ class SimulatedLoop:
         make: Callable[[], Coroutine[Any, Any, T]],
         timeout_s: float | None = None,  # noqa: ARG002 - nothing takes real time here
     ) -> T:
-        """Run a coroutine to its end. While it sleeps, simulated time goes on.
+        """Run a coroutine to its end; simulated time moves while it sleeps.
 
-        Raises LocalClusterError for one that waits for what will never come.
+        Raises LocalClusterError if it waits for an event that will never happen.
         """
         loop = self._running()
         task = loop.create_task(make())
@@ -197,14 +197,14 @@ class SimulatedLoop:
             if moment is None:
                 task.cancel()
                 raise LocalClusterError(
-                    "prepare, flush or cleanup of an AsyncBolt waits for what never comes"
+                    "prepare, flush or cleanup of an AsyncBolt waits for an event that never comes"
                 )
             self._clock.move_to(moment)
             loop.run_until_still(lambda: not task.done())
         return task.result()
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
-        """Wait for the outside, and for simulated time only where the task can do nothing else."""
+        """Wait for sockets and threads, and move simulated time if nothing else can go on."""
         loop = self._running()
         loop.run_until_still(lambda: calls.under_way > 0)
         moment = loop.next_at()
@@ -214,7 +214,7 @@ class SimulatedLoop:
         loop.run_until_still(lambda: calls.under_way > 0)
 
     def wake(self) -> None:
-        """Run what is due, also for no call: a task of a bolt's own."""
+        """Run due callbacks, including tasks that bolts have created themselves."""
         if self._loop is not None:
             self._loop.run_until_still(lambda: False)
 
@@ -228,24 +228,24 @@ class SimulatedLoop:
 
 
 class AwaitedThreads(ThreadCalls):
-    """Real threads, all of which are waited for: the same test gives the same run."""
+    """Real threads that are always waited for, so that the same test gives the same run."""
 
     def __init__(self, clock: SimulatedClock, component: str, outputs: Outputs, most: int) -> None:
-        """Gates and limits go by this clock."""
+        """Gates and limits use this clock."""
         super().__init__(component, outputs, most)
         self._clock = clock
 
     def time(self) -> float:
         return self._clock()
 
-    def pause(self, calls: UnderWay, seconds: float) -> None:  # noqa: ARG002 - until all have ended
+    def pause(self, calls: UnderWay, seconds: float) -> None:  # noqa: ARG002 - waits until all have ended
         while calls.under_way:
             calls.changed.wait()
             calls.changed.clear()
 
 
 class _Steered(asyncio.SelectorEventLoop):
-    """An event loop that stops when nothing moves at the clock's time."""
+    """An event loop that stops when nothing can go on at the clock's time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._steered_by = clock
@@ -253,9 +253,9 @@ class _Steered(asyncio.SelectorEventLoop):
         self._numbers = itertools.count()
         self._ran_at = clock()
         self.waits: Callable[[], bool] = lambda: False
-        # Threads at work for it.
+        # Number of threads that work for the loop.
         self.outside = 0
-        # True at its end: it is waited for, as for any loop.
+        # True while it is shut down: it then waits like any loop.
         self.lasting = False
         super().__init__(_Still(self))
         self._clock_resolution = _RESOLUTION_S
@@ -283,13 +283,13 @@ class _Steered(asyncio.SelectorEventLoop):
         return future
 
     def run_until_still(self, waits: Callable[[], bool]) -> None:
-        """Run what can run now, and wait for the outside while ``waits`` says so."""
+        """Run ready callbacks, and wait for sockets and threads while ``waits()`` is true."""
         self.waits = waits
         self.run_forever()
         self._ran_at = self.time()
 
     def next_at(self) -> float | None:
-        """Time of the next timer that has not run."""
+        """Return the time of the next timer that has not run; None if there is none."""
         handles = self._handles
         ran = self._ran_at + _RESOLUTION_S
         while handles and (handles[0][2].cancelled() or handles[0][0] <= ran):
@@ -301,7 +301,7 @@ class _Steered(asyncio.SelectorEventLoop):
 
 
 class _Still(selectors.DefaultSelector):
-    """Waits in real time for the outside alone, and stops its loop when nothing comes."""
+    """Waits in real time for sockets and threads only; stops its loop if there is nothing."""
 
     def __init__(self, loop: _Steered) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class _Still(selectors.DefaultSelector):
         waits = self._loop.waits()
         if waits and self._loop.outside:
             return super().select(None)
-        # The loop has one socket itself, for its threads.
+        # One socket is the loop's own, which wakes it from threads.
         if waits and len(self.get_map()) > 1:
             events = super().select(_PATIENCE_S)
         if not events:

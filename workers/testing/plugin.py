@@ -1,5 +1,5 @@
-"""The kit as a pytest plugin, there as soon as tiercel is installed: ``local_cluster``, and
-``--tiercel-engine``.
+"""The kit as a pytest plugin, active once tiercel is installed: the fixture ``local_cluster`` and
+the option ``--tiercel-engine``.
 """
 
 from __future__ import annotations
@@ -16,33 +16,28 @@ from tiercel.workers.testing.cluster import EngineName, LocalCluster
 
 
 class StartCluster(Protocol):
-    """The type of the fixture."""
+    """The type of the fixture ``local_cluster``."""
 
     def __call__(
         self, topology: Topology, config: Config | None = None, **options: Any
     ) -> LocalCluster:
-        """Return a running cluster; parameters and errors are those of ``LocalCluster``."""
+        """Return a running cluster; takes and raises the same as ``LocalCluster``."""
         ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the user choose the engine of each run: memory while they write, spark before they
-    deploy.
-    """
+    """Add the option that chooses the engine: memory while writing code, spark before deploying."""
     parser.getgroup("tiercel").addoption(
         "--tiercel-engine",
         choices=get_args(EngineName),
         default="memory",
-        help=(
-            "what local_cluster runs topologies on, where a test does not say it: memory "
-            "(default) or spark"
-        ),
+        help=("engine of local_cluster in tests that do not choose one: memory (default) or spark"),
     )
 
 
 @pytest.fixture
 def local_cluster(request: pytest.FixtureRequest) -> Iterator[StartCluster]:
-    """``local_cluster(topology)`` is a running ``LocalCluster``, closed when the test ends."""
+    """Start clusters, ``local_cluster(topology)``, which are closed when the test ends."""
     with ExitStack() as running:
 
         def start(topology: Topology, config: Config | None = None, **options: Any) -> LocalCluster:

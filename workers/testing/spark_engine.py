@@ -1,5 +1,5 @@
-"""The engine that runs as a real cluster does: inboxes and ledger in Redis, the bolts in long-lived
-Spark tasks.
+"""The engine that works like a real cluster: inboxes and ledger in Redis, bolts in long-lived Spark
+tasks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tiercel.workers.testing.engine import CAPTURE, CopyingInboxes, LocalCluster
 _CORES = 2
 _LOOK_S = 0.005
 _PATIENCE_S = 10.0
-# Processes report counters and errors every second.
+# Longer than the second after which processes report counters and errors.
 _TOLD_S = 1.5
 _DELETED_AT_ONCE = 500
 _INSTALLED = tuple(
@@ -60,19 +60,19 @@ _INSTALLED = tuple(
 class SparkEngine:
     """``Engine`` on this machine.
 
-    The topology gets a unique name, which keeps the keys of clusters on one Redis apart. The task
-    of the capturing bolt runs in this process, all others in Spark.
+    The topology gets a unique name, which separates the keys of clusters on one Redis. The task of
+    the capturing bolt runs in this process, all others in Spark.
     """
 
     def __init__(self, topology: Topology, slots: int, redis_url: str | None) -> None:
-        """Without a ``redis_url`` all clusters of the process share a private server.
+        """Without a ``redis_url``, all clusters of the process share a private server.
 
         Raises LocalClusterError.
         """
         redis_url = redis_url or shared_redis_url()
         name = f"local-cluster-{secrets.token_hex(8)}"
         topology = replace(topology, name=name)
-        # Timeouts are in simulated time, which Redis does not know.
+        # Timeouts are in simulated time, of which Redis knows nothing.
         spec = replace(ledger_spec_of(topology, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)
@@ -100,10 +100,10 @@ class SparkEngine:
 
     @property
     def next_at(self) -> None:
-        """The bolts sleep in real time."""
+        """None: the bolts sleep in real time."""
 
     def start(self) -> None:
-        """Start; ask Redis first, because Spark takes seconds, once per process."""
+        """Start the engine; ping Redis first, because the first start of Spark takes seconds."""
         with translated("run on Redis"):
             self._client.ping()
         check_travel(self._run.topology)
@@ -123,8 +123,9 @@ class SparkEngine:
         self._open.callback(self._finish, spark, self._spark)
 
     def work(self) -> None:
-        """Work until two looks find all inboxes empty: a tuple enters the next inbox before it
-        leaves its own, so one look may miss it.
+        """Work until two looks in a row find all inboxes empty.
+
+        One look may miss a tuple that moves from one inbox to the next meanwhile.
         """
         empty = 0
         while empty < 2:
@@ -140,9 +141,7 @@ class SparkEngine:
         self._worked_at = time.monotonic()
 
     def tracebacks(self) -> Sequence[KnownError]:
-        """Return the errors, after a wait for the report that follows the last work: processes
-        report about once per second.
-        """
+        """Return the errors, after a wait for the reports that processes send every second."""
         time.sleep(max(0.0, self._worked_at + _TOLD_S - time.monotonic()))
         return self.metrics.traces()
 
@@ -168,10 +167,9 @@ class SparkEngine:
 
 @cache
 def shared_redis_url() -> str:
-    """Return the URL of a private Redis, shared by all clusters of this process, which ends with
-    it.
+    """Return the URL of a private Redis that all clusters of this process share.
 
-    Raises LocalClusterError.
+    It ends with this process. Raises LocalClusterError.
     """
     until_exit = ExitStack()
     atexit.register(until_exit.close)
@@ -185,7 +183,7 @@ def shared_redis_url() -> str:
 
 @cache
 def shared_spark() -> SparkUnit:
-    """Return a Spark context on this machine, or the one that this process has already.
+    """Return the Spark context of this process, starting one if there is none.
 
     Raises SparkUnavailableError.
     """
@@ -202,7 +200,7 @@ def _end(spark: SparkUnit) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun(Run):
-    """A run that shows the kit all emitted tuples, and gets its ticks from simulated time."""
+    """A run whose emitted tuples are captured, and whose ticks come from simulated time."""
 
     imports: Imports
 
@@ -211,14 +209,12 @@ class WatchedRun(Run):
 
     @contextmanager
     def opened(self) -> Iterator[Around]:
-        """Without ticks: the kit appends them to the inboxes."""
+        """As ``Run.opened``, without ticks: the kit appends them to the inboxes."""
         with super().opened() as around:
             yield replace(around, ticks={})
 
     def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
-        """Pickle the imports first: once they are unpickled, the rest may name the test's own
-        modules.
-        """
+        """Pickle the imports first: only after them can the test's modules be unpickled."""
         others = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -233,18 +229,17 @@ def _run(imports: Imports, others: Mapping[str, Any]) -> WatchedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """The places of a process's imported modules, without installed ones: bolts are in test
-    modules, which only pytest can find.
+    """The locations of a process's imported modules, except installed ones.
 
-    Unpickling it makes them importable in another process. Nothing is imported before it is needed,
-    so the workers import a module only if a bolt's code is in it, or uses it.
+    Bolts may be in test modules, which only pytest can find. Unpickling this makes the modules
+    importable in another process, which then imports a module only when a bolt's code needs it.
     """
 
     # ``sys.path``.
     path: tuple[str, ...]
     # Module to file.
     files: Mapping[str, str]
-    # Package to the folders of its modules; empty for a package that only pytest knows.
+    # Package to the folders of its modules; empty if only pytest knows the package.
     packages: Mapping[str, Sequence[str]]
 
     @classmethod
@@ -254,8 +249,8 @@ class Imports:
             for name, module in list(sys.modules.items())
             if (file := _own_file(name, module))
         }
-        # pytest invents empty modules for folders: they count as packages, because other modules
-        # have them as parents.
+        # pytest makes empty modules for folders. As parents of other modules they count as
+        # packages.
         parents = {
             parent for name in files for parent in accumulate(name.split(".")[:-1], "{}.{}".format)
         }
@@ -286,7 +281,7 @@ class Imports:
 
 
 class _Finder:
-    """Comes first in ``sys.meta_path``, so that a module is the same file in every process."""
+    """Comes first in ``sys.meta_path``, so that modules have the same file in every process."""
 
     imports: Imports | None = None
 
@@ -316,9 +311,7 @@ def _restored(
 
 
 def _own_file(name: str, module: ModuleType) -> str | None:
-    """Return the source file of a module; None if it is installed, so that workers find it
-    anyway.
-    """
+    """Return the source file of a module; None for installed modules, which workers have too."""
     file = getattr(module, "__file__", None)
     if name == "__main__" or not isinstance(file, str) or not file.endswith(".py"):
         return None

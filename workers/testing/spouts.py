@@ -1,4 +1,4 @@
-"""The spout tasks of a cluster: the spout workers' own loop, turn by turn, on simulated time."""
+"""The spout tasks of a cluster: the loop of spout workers, turn by turn, on simulated time."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _AT_ONCE = timedelta(0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoutOutcome:
-    """Outcome of one tuple of which a spout was told."""
+    """An outcome that a spout was told."""
 
     msg_id: MsgId
     # None: acked.
     reason: str | None
-    # A bolt said that it can never be processed.
+    # True: a bolt said that the message can never be processed.
     rejected: bool = False
-    # Seconds after which a bolt wants it again; None: it was acked, or failed in another way.
+    # Seconds for which a bolt postponed the message; None: it was not postponed.
     later_s: float | None = None
-    # False: a failure that counts nowhere.
+    # False: the failure does not count.
     blame: bool = True
 
     @property
@@ -50,7 +50,7 @@ class SpoutOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Everything that the spout tasks of a cluster share."""
+    """The objects that the spout tasks of a cluster share."""
 
     topology: Topology
     engine: Engine
@@ -58,22 +58,22 @@ class Surroundings:
     # Ascending, and never 0, which stands for no root.
     roots: Iterator[int]
     control: Control
-    # Says that a driver is there, with the run of the engine.
+    # Held by a driver with the engine's run.
     lease: Lease
 
 
 class SpoutTasks:
-    """The spout tasks of a topology, in its order, and the outcomes that their spouts heard."""
+    """The spout tasks of a topology, in its order, and the outcomes that their spouts were told."""
 
     def __init__(self, topology: Topology) -> None:
         self._told: dict[str, list[SpoutOutcome]] = {component: [] for component in topology.spouts}
         self._spouts: dict[str, list[Spout]] = {component: [] for component in topology.spouts}
         self._tasks: dict[str, list[SpoutTask]] = {component: [] for component in topology.spouts}
-        # In the order of their start, which is also the order in which they are closed.
+        # In the order in which they are started and closed.
         self._opened: list[SpoutTask] = []
 
     def open(self, shared: Surroundings, running: ExitStack) -> None:
-        """Open tasks with copies of the spouts; ``running`` closes them."""
+        """Open the tasks with copies of the spouts; ``running`` closes them."""
         running.callback(_close_all, self._opened)
         for component, spec in shared.topology.spouts.items():
             for task_id in shared.topology.task_ids(component):
@@ -87,7 +87,7 @@ class SpoutTasks:
         self.obey()
 
     def turn(self) -> tuple[bool, bool]:
-        """Give each task a turn; return whether anything moved, and whether anything was sent."""
+        """Give each task a turn; return whether anything moved and whether anything was sent."""
         turns = [task.turn() for task in self._opened]
         return any(turn.worked or turn.sent for turn in turns), any(turn.sent for turn in turns)
 
@@ -98,24 +98,24 @@ class SpoutTasks:
 
     @property
     def next_at(self) -> float | None:
-        """Time at which the next tuple times out, or comes again; None if none will."""
+        """Time of the next timeout or repeated emission; None if there is none."""
         moments = [task.next_timeout for task in self._opened]
         for spouts in self._spouts.values():
             moments += [each.next_at for each in spouts if isinstance(each, FeederSpout)]
         return min((each for each in moments if each is not None), default=None)
 
     def in_flight(self, component: str) -> int:
-        """Trees of one spout's tuples in flight. Raises as ``told`` does."""
+        """Return the number of one spout's trees in flight. Raises as ``told`` does."""
         self.told(component)
         return sum(task.in_flight for task in self._tasks[component])
 
     def spouts_of(self, component: str) -> Sequence[Spout]:
-        """Return the copies of one spout; none before ``open``. Raises as ``told`` does."""
+        """Return the copies of a spout; none before ``open``. Raises as ``told`` does."""
         self.told(component)
         return self._spouts[component]
 
     def told(self, component: str) -> Sequence[SpoutOutcome]:
-        """Return what this spout was told, in order.
+        """Return the outcomes that a spout was told, in order.
 
         Raises LocalClusterError if there is no such spout.
         """
@@ -125,7 +125,7 @@ class SpoutTasks:
 
 
 def _close_all(tasks: Sequence[SpoutTask]) -> None:
-    """Close every spout that was opened, and then raise what the first one raised."""
+    """Close every opened spout, then raise the first error."""
     errors = []
     for task in tasks:
         try:
@@ -139,13 +139,13 @@ def _close_all(tasks: Sequence[SpoutTask]) -> None:
 def spout_task(
     shared: Surroundings, component: str, task_id: int, spout: Spout, told: list[SpoutOutcome]
 ) -> SpoutTask:
-    """Make one spout task, and open it; ``told`` grows by each outcome that its spout is told."""
+    """Make and open one spout task, which appends each outcome of its spout to ``told``."""
     topology = shared.topology
     config = topology.config_of(component)
     parts = _parts(shared, component, task_id, _Witness(spout, told))
     settings = SpoutSettings(
         message_timeout=ledger_spec_of(topology, ()).message_timeout,
-        # One that follows real work has nothing to follow where no work takes time.
+        # Fixed: an adaptive bound follows the duration of work, which is 0 here.
         admission=Admission(bound=config.max_spout_pending or LARGEST_BOUND, fixed=True),
         grace=_AT_ONCE,
     )
@@ -174,14 +174,14 @@ def _parts(shared: Surroundings, component: str, task_id: int, teller: OutcomeTe
         outcomes=OutcomesInOrder(engine.ledger, task_id),
         orders=Orders(shared.control),
         tally=tally,
-        # Time stands still: a batch that waited for company would never leave.
+        # Time stands still, so a batch that waits for more tuples would never leave.
         pace=Pace(between_s=0.0),
         clock=shared.clock,
     )
 
 
 class _Witness(OutcomeTeller):
-    """Keeps what the spout is told."""
+    """Records the outcomes that the spout is told."""
 
     def __init__(self, spout: Spout, told: list[SpoutOutcome]) -> None:
         super().__init__(spout)
@@ -206,7 +206,7 @@ class _Witness(OutcomeTeller):
 
 
 class _WatchedCollector(TaskCollector):
-    """Does not tell the spout of the capturing bolt."""
+    """Hides the capturing bolt from the spout."""
 
     def __init__(self, topology: Topology, component: str, *args: Any, **settings: Any) -> None:
         super().__init__(topology, component, *args, **settings)
@@ -224,7 +224,7 @@ class _WatchedCollector(TaskCollector):
 
 
 class _Ascending:
-    """``RootSource``: the order of the roots is that of the tuples."""
+    """``RootSource`` with roots in the order of the tuples."""
 
     def __init__(self, roots: Iterator[int]) -> None:
         self._roots = roots
@@ -234,14 +234,14 @@ class _Ascending:
 
 
 class OutcomesInOrder:
-    """``OutcomeSource`` without a thread: what is decided, in the order of emission."""
+    """``OutcomeSource`` without a thread: outcomes in the order of emission."""
 
     def __init__(self, ledger: Ledger, owner: int) -> None:
         self._ledger = ledger
         self._owner = owner
         self._feed: OutcomeFeed | None = None
 
-    def open(self, stopped: Event, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - for those that wait
+    def open(self, stopped: Event, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - for sources that wait
         self._feed = self._ledger.feed(self._owner)
         return True
 
@@ -249,7 +249,7 @@ class OutcomesInOrder:
         outcomes = self._feed.read(_AT_ONCE) if self._feed is not None else None
         if not outcomes:
             return []
-        # By root, for the ledger's own order depends on its shards.
+        # By root: the ledger's own order depends on its shards.
         acked = sorted(outcomes.acked)
         failed = sorted(outcomes.failed, key=lambda failure: failure.root)
         return [replace(outcomes, acked=acked, failed=failed)]

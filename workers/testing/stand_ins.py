@@ -1,7 +1,7 @@
-"""A spout that a test feeds, and stand-ins for what a topology needs a broker or a database for, so
-that a test runs it as it is.
+"""A spout that a test feeds, and stand-ins for components that need a broker or a database, so that
+a test can run a topology unchanged.
 
-A ``QueueSpout`` is fed bodies, which its own decoder reads; a ``QueueSink`` makes its messages, and
+A ``QueueSpout`` is fed bodies, which its own decoder reads; a ``QueueSink`` builds its messages and
 shows them to the test.
 """
 
@@ -43,12 +43,12 @@ from tiercel.workers.testing.engine import LocalClusterError, Seen, SimulatedClo
 
 
 class Fed(NamedTuple):
-    """One tuple that was fed."""
+    """A tuple that a test has fed."""
 
     values: list[Any]
     msg_id: MsgId | None
     stream: str
-    # The receiving task, on a direct stream.
+    # The receiving task, for direct streams.
     task: int | None
     # The identity of its message.
     identity: Identified | None = None
@@ -57,11 +57,11 @@ class Fed(NamedTuple):
 class FeederSpout(Spout):
     """Emits the tuples that a test feeds it, in order.
 
-    It replays nothing: failed tuples are in ``LocalCluster.failed``, and must be fed again. But a
-    tuple that a bolt wants later (``RetryLater``) comes again by itself, when
-    ``LocalCluster.advance_time`` has reached its time.
+    It replays no failed tuples: they are in ``LocalCluster.failed``, and must be fed again. A tuple
+    that a bolt postponed (``RetryLater``) is emitted again once ``LocalCluster.advance_time``
+    reaches its time.
 
-    The object in the topology is the one that runs, so that a test can go on feeding it; with a
+    The object in the topology itself runs, not a copy, so that a test can keep feeding it; with a
     parallelism above 1 its tasks share it.
     """
 
@@ -73,10 +73,10 @@ class FeederSpout(Spout):
         streams: Mapping[str, str] = MappingProxyType({}),
         direct_streams: AbstractSet[str] = frozenset(),
     ) -> None:
-        """``fields`` is the default stream's DDL, ``streams`` are named ones.
+        """``fields`` is the DDL of the default stream, ``streams`` maps names of others to theirs.
 
-        ``properties`` adds columns to the default stream, as a QueueSpout's do. Raises
-        TopologyError without fields and streams, SchemaError.
+        ``properties`` adds columns to the default stream, as for a QueueSpout. Raises TopologyError
+        without fields and streams, SchemaError.
         """
         if not fields and not streams:
             raise TopologyError(
@@ -91,9 +91,9 @@ class FeederSpout(Spout):
         self.direct_streams = frozenset(direct_streams)
         self._clock: Callable[[], float] = SimulatedClock()
         self._fed: deque[Fed] = deque()
-        # Tuples with a message id that are not settled yet.
+        # Emitted tuples with a message id but no outcome yet.
         self._emitted: dict[MsgId, list[Fed]] = {}
-        # A heap of tuples that come again: time, order of request, tuple.
+        # A heap of postponed tuples: time, order of request, tuple.
         self._later: list[tuple[float, int, Fed]] = []
         self._asked = 0
 
@@ -106,15 +106,14 @@ class FeederSpout(Spout):
         properties: Mapping[str, Any] = MappingProxyType({}),
         identity: Identified | None = None,
     ) -> None:
-        """Feed a tuple, to be emitted at the next ``run_until_idle``; without a ``msg_id`` it is
-        not tracked.
+        """Feed a tuple, which is emitted at the next ``run_until_idle``.
 
-        ``task`` is for direct streams. ``properties`` are values of the feeder's properties by
-        name, appended to ``values``; missing ones are null. ``identity`` is the identity of the
-        message, from which the keys of its tuples are derived.
+        Without a ``msg_id`` it is not tracked. ``task`` is for direct streams. ``properties`` maps
+        the feeder's properties to values, which are appended to ``values``; missing ones are null.
+        ``identity`` is the identity of the message, from which the keys of its tuples are derived.
 
-        Raises, already here, BadValuesError, UnknownStreamError, and DirectStreamError if ``task``
-        is missing or not allowed.
+        Raises at once BadValuesError, UnknownStreamError, and DirectStreamError if ``task`` is
+        missing or not allowed.
         """
         values = self._with_properties(values, stream, properties)
         self._check(values, stream)
@@ -129,7 +128,7 @@ class FeederSpout(Spout):
 
     @property
     def next_at(self) -> float | None:
-        """Time at which the next message comes again; None: none will."""
+        """Time at which the next postponed tuple is emitted; None if there is none."""
         return self._later[0][0] if self._later else None
 
     def next_tuple(self, collector: SpoutCollector) -> None:
@@ -172,7 +171,7 @@ class FeederSpout(Spout):
         return first
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeederSpout:
-        """Return itself, because the test holds on to it."""
+        """Return itself, because the test holds a reference to it."""
         return self
 
     def _with_properties(
@@ -181,7 +180,7 @@ class FeederSpout(Spout):
         if not isinstance(values, (list, tuple)) or not (properties or self._properties.columns):
             return values
         if stream != DEFAULT_STREAM or (len(values) != self._width and not properties):
-            # The properties are among the values already, or the stream has none.
+            # The values include the properties already, or the stream has none.
             return values
         try:
             return [*values, *self._properties.values(properties)]
@@ -208,12 +207,12 @@ class FeederSpout(Spout):
             raise BadValuesError(f"fed to stream {stream!r}: {error}") from error
 
 
-# The stream on which a captured sink emits the messages that it would have published.
+# The stream on which a captured sink emits its messages instead of publishing them.
 PUBLISHED = "__published"
-# Properties that may hold the identity of a message, or its time: see ``queues.message.identity``.
+# Properties that may hold a message's identity or time, see ``queues.message.identity``.
 _KNOWN_BY = ("message_id", "headers", "timestamp")
 _MESSAGE = Schema.parse("exchange string, routing_key string, properties binary, body binary")
-# A name that no user's field has.
+# A name that no user's field can have.
 _KEY = replace(Schema.parse("key binary").fields[0], name="__key")
 
 
@@ -238,8 +237,9 @@ def without_broker(topology: Topology) -> Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedMessage(OutgoingMessage):
-    """A message that a ``QueueSink`` would have published: ``body``, ``exchange`` (empty for a
-    queue), ``routing_key``, and ``properties`` as pika has them (``properties.headers``).
+    """A message that a ``QueueSink`` would have published.
+
+    It has ``body``, ``exchange`` (empty for a queue), ``routing_key``, and pika's ``properties``.
     """
 
     def json(self) -> Any:
@@ -249,16 +249,16 @@ class PublishedMessage(OutgoingMessage):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedBody:
-    """A body that a ``QueueSpout`` would have dead-lettered, and why."""
+    """A body that a ``QueueSpout`` would have dead-lettered, with the reason."""
 
     body: bytes
     reason: str
 
 
 class BodyFeeder(FeederSpout):
-    """Stands in for a ``QueueSpout``: emits the bodies that it is fed, as the spout decodes them.
+    """Stands in for a ``QueueSpout``: decodes fed bodies with its decoder, and emits them.
 
-    It replays only tuples that a bolt wants later (``RetryLater``).
+    It replays only tuples that a bolt postponed (``RetryLater``).
     """
 
     def __init__(self, spout: QueueSpout) -> None:
@@ -270,7 +270,7 @@ class BodyFeeder(FeederSpout):
         )
         self._decode = spout.decoder()
         known_by = spout.identity
-        # Where messages are known by their publisher's user too, it is the broker's default user.
+        # If the identity includes the publisher's user, it is the broker's default user.
         self._by_user = not isinstance(known_by, str | None)
         self._known_by = known_by if isinstance(known_by, str | None) else known_by[1]
         self._identify = None if spout.identity is None else identity_reader(spout.identity)
@@ -281,10 +281,10 @@ class BodyFeeder(FeederSpout):
         self.refused: list[RefusedBody] = []
 
     def feed_body(self, body: bytes, properties: Mapping[str, Any], identity: str | None) -> int:
-        """Feed a body, to be emitted at the next ``run_until_idle``; return the message id.
+        """Feed a body, which is emitted at the next ``run_until_idle``; return its message id.
 
         Raises SchemaError for a property without a column, BadPropertyError for a property that no
-        message can have, LocalClusterError for an identity that the spout does not look for.
+        message can have, LocalClusterError for an identity that the spout does not read.
         """
         values = self._properties.values(properties)
         msg_id = len(self._fed_bodies) + 1
@@ -321,7 +321,7 @@ class BodyFeeder(FeederSpout):
                 values = [*self._decode(delivery.body), *properties]
                 known = None if self._identify is None else self._identify(delivery)
                 self._emit(collector, Fed(values, msg_id, DEFAULT_STREAM, None, known))
-            except Exception as error:  # noqa: BLE001 - as the spout does it: a message harms itself alone
+            except Exception as error:  # noqa: BLE001 - as in the spout: a message harms only itself
                 self._take(msg_id)
                 reason = refusal_of(error)
                 self.refused.append(RefusedBody(body=delivery.body, reason=reason))
@@ -337,13 +337,13 @@ class BodyFeeder(FeederSpout):
 
 
 class CapturedSink(Bolt):
-    """Stands in for a ``QueueSink``: makes its messages, and publishes none."""
+    """Stands in for a ``QueueSink``: builds its messages without publishing them."""
 
     def __init__(self, sink: QueueSink) -> None:
         self._sink = sink
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """The sink itself would connect here."""
+        """Do nothing; the sink itself would connect here."""
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         self._sink.execute(tup, collector)
@@ -351,7 +351,7 @@ class CapturedSink(Bolt):
     def flush(self, collector: OutputCollector) -> None:
         for tup, message in self._sink.take_held():
             properties = b"".join(message.properties.encode())
-            # Not anchored: a published message is not taken back if another part of its tree fails.
+            # Not anchored: a published message stays if another part of its tree fails.
             collector.emit(
                 [message.exchange, message.routing_key, properties, message.body], stream=PUBLISHED
             )
@@ -359,7 +359,7 @@ class CapturedSink(Bolt):
 
 
 def published_message(values: Sequence[Any]) -> PublishedMessage:
-    """Return the message in the values that a captured sink emitted."""
+    """Build the message from the values that a captured sink emitted."""
     exchange, routing_key, properties, body = values
     return PublishedMessage(
         body=body,
@@ -370,9 +370,7 @@ def published_message(values: Sequence[Any]) -> PublishedMessage:
 
 
 def places_of(topology: Topology) -> Sequence[tuple[Any, Any]]:
-    """Return the queue and the exchange of each sink of a topology: a name, a ``field``, or
-    None.
-    """
+    """Return (queue, exchange) of each sink of a topology: each a name, a ``field``, or None."""
     return [
         (spec.bolt.queue, spec.bolt.exchange)
         for spec in topology.bolts.values()
@@ -392,7 +390,7 @@ def without_database(topology: Topology) -> Topology:
 
 
 def with_database(topology: Topology, url: str) -> Topology:
-    """Return the topology with another database for its sinks. Raises TopologyError."""
+    """Return the topology with this database for its sinks. Raises TopologyError."""
     bolts = {
         component: replace(spec, bolt=spec.bolt.at(url))
         if isinstance(spec.bolt, DatabaseSink)
@@ -403,7 +401,7 @@ def with_database(topology: Topology, url: str) -> Topology:
 
 
 class CapturedDatabase(Bolt):
-    """Stands in for a ``DatabaseSink``: makes its rows, and writes none.
+    """Stands in for a ``DatabaseSink``: builds its rows without writing them.
 
     As in the database, a row with a known key is dropped. A user's function is not called.
     """
@@ -414,7 +412,7 @@ class CapturedDatabase(Bolt):
         self._held: list[tuple[Tuple, Row]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """The sink itself would look for its address here."""
+        """Do nothing; the sink itself would look up its address here."""
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         if tup.is_tick:
@@ -428,7 +426,7 @@ class CapturedDatabase(Bolt):
         for tup, row in held:
             before = self._keys.claim(row)
             if before is None:
-                # Not anchored: a written row is not taken back if another part of its tree fails.
+                # Not anchored: a written row stays if another part of its tree fails.
                 stream = _stream_of(tup.source_component, tup.source_stream)
                 collector.emit([*tup.values, row.key], stream=stream)
             elif row.said.contradicts(before):
@@ -439,14 +437,14 @@ class CapturedDatabase(Bolt):
 
 
 class _Keys:
-    """The keys of one sink, which all of its tasks in this process know."""
+    """The keys of one sink, shared by its tasks in this process."""
 
     def __init__(self) -> None:
         self._contents: dict[bytes, int] = {}
 
     def claim(self, row: Row) -> int | None:
-        """Return the content of the earlier message with the key of this row; None if the key is
-        new, or missing.
+        """Return the content of the earlier message with this row's key; None if the key is new or
+        missing.
         """
         if row.key is None:
             return None
@@ -460,7 +458,7 @@ class _Keys:
 
 
 def written_rows(topology: Topology, seen: Seen, table: str) -> list[dict[str, Any]]:
-    """Return the rows that captured sinks made for a table.
+    """Return the rows that captured sinks built for a table.
 
     Raises LocalClusterError for a table that no sink writes into.
     """
@@ -475,7 +473,7 @@ def written_rows(topology: Topology, seen: Seen, table: str) -> list[dict[str, A
         raise LocalClusterError(f"no DatabaseSink writes into {table!r}; the tables are {there}")
     rows: list[dict[str, Any]] = []
     for component, (spec, sink) in sinks.items():
-        # Tasks in several processes do not know each other's keys.
+        # Drop duplicates here too: tasks in several processes do not share keys.
         keys: set[bytes] = set()
         for one in spec.subscriptions if sink.table == table else ():
             names = topology.spec(one.component).streams[one.stream].names
@@ -490,7 +488,7 @@ def written_rows(topology: Topology, seen: Seen, table: str) -> list[dict[str, A
 
 
 def _streams(topology: Topology, spec: BoltSpec) -> dict[str, Schema]:
-    """Return a stream for each stream that the sink receives, with its fields and the key."""
+    """Return one stream per stream that the sink receives: its fields and the key."""
     return {
         _stream_of(one.component, one.stream): Schema(
             (*topology.spec(one.component).streams[one.stream].fields, _KEY)

@@ -196,5 +196,5 @@ def test_an_operators_options_of_spark_go_over_the_topologys() -> None:
 
 @pytest.mark.parametrize("given", ["spark.executor.memory", "executor.memory=2g", "=1", ""])
 def test_an_option_that_is_none_of_sparks_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="is not KEY=VALUE with a key of Spark"):
+    with pytest.raises(UsageError, match="is not KEY=VALUE with a Spark key"):
         spark_options_of([given])

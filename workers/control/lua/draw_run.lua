@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Draw the number of a new run: the time in microseconds, and more than the number before if a
--- clock was set back.
+-- Draw the number of a new run: the time in microseconds, or one more than the previous number if
+-- the clock was set back.
 --
 -- KEYS   1 the driver's seat, a string: "DRIVER NOTE"   2 the number of the newest run
 -- ARGV   1 the driver
--- Reply  the number, or false if another driver has the seat, or none
+-- Reply  the number; false if another driver or no driver has the seat
 --
 -- Numbers are below 2^53 until the year 2255.
 

@@ -1,4 +1,4 @@
--- Give a seat in a topology up.
+-- Give up a seat in a topology.
 --
 -- KEYS   1 the seat, a string: "ATTENDANT NOTE"
 -- ARGV   1 the attendant

@@ -1,11 +1,11 @@
 #!lua
--- Order to rebalance a topology, and how many tasks its bolts have from now on.
+-- Order to rebalance a topology, with new numbers of tasks for some bolts.
 --
--- KEYS   1 the number of such orders, a string   2 bolt to its number of tasks, a hash
--- ARGV   for each bolt that is named: its id, its number of tasks; "" takes the number back
+-- KEYS   1 the number of orders, a string   2 bolt to its number of tasks, a hash
+-- ARGV   for each named bolt: its id, its number of tasks; "" cancels the ordered number
 -- Reply  nothing
 --
--- Must never change the number of a bolt that is not named.
+-- Must never change the number of a bolt not named.
 
 redis.call('INCR', KEYS[1])
 for at = 1, #ARGV, 2 do

@@ -1,14 +1,13 @@
 #!lua flags=allow-oom
--- Return the last order to rebalance a topology; if there is none, the one that the driver knows is
--- it.
+-- Return the last order to rebalance a topology; if there is none, store the order that the driver
+-- knows.
 --
 -- KEYS   1 the number of orders, a string   2 bolt to its number of tasks, a hash
 -- ARGV   1 the number of orders that the driver knows; 0: none
---        then for each bolt of the last: its id, its number
--- Reply  the number of orders, then for each bolt its id, its number
+--        then for each bolt of the last order: its id, its number of tasks
+-- Reply  the number of orders, then for each bolt its id, its number of tasks
 --
--- Must never replace an order that is there: an operator may give one to a server that was emptied
--- just now.
+-- Must never replace an existing order: an operator may give one to a server that was just emptied.
 
 local count = redis.call('GET', KEYS[1])
 if not count and ARGV[1] ~= '0' then

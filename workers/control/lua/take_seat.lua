@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Take a seat in a topology, or say again that its attendant is there.
+-- Take or renew a seat in a topology.
 --
 -- KEYS   1 the seat, a string: "ATTENDANT NOTE"
 -- ARGV   1 the attendant   2 the new value, which begins with the attendant
---        3 milliseconds that it lasts   4 1: take it from another attendant
+--        3 the milliseconds until it lapses   4 1: take it even from another attendant
 -- Reply  1 taken, 0 another attendant has it
 --
--- Must never shorten or replace what another attendant has, unless it is told to.
+-- Must never shorten or replace another attendant's seat, unless ARGV[4] is 1.
 
 local held = redis.call('GET', KEYS[1])
 if held and held:match('^%S+') ~= ARGV[1] and ARGV[4] ~= '1' then

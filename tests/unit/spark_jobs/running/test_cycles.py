@@ -112,7 +112,7 @@ def test_a_cycle_that_never_ends_is_a_clear_error_of_the_kit(
     monkeypatch.setattr(memory_engine, "_MOST_STEPS", 50)
     with (
         LocalCluster(circle(numbers(1_000))) as cluster,
-        pytest.raises(LocalClusterError, match="still go round after 50"),
+        pytest.raises(LocalClusterError, match="still circulate after 50"),
     ):
         cluster.run_until_idle()
 

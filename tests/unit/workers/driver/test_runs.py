@@ -424,7 +424,7 @@ def test_a_run_that_fails_again_and_again_pauses_longer_and_then_ends_the_driver
     wait_until(lambda: driver.ended, 20, "the driver to end")
     assert isinstance(driver.error, RunsFailedError)
     assert str(driver.error).startswith(
-        "8 runs of t failed one after the other, the last one with: PicklingError: no"
+        "8 runs of t in a row failed, the last with: PicklingError: no"
     )
     assert "\n" not in str(driver.error)
     assert len(world.jobs) == 8

@@ -120,7 +120,9 @@ def test_a_flush_that_waits_for_what_never_comes_is_told() -> None:
     with LocalCluster(chain(feeding(0), NeverFlushed())) as cluster:
         cluster.run_until_idle()
         [reason] = cluster.fail_reasons("s")
-    assert reason.endswith("prepare, flush or cleanup of an AsyncBolt waits for what never comes")
+    assert reason.endswith(
+        "prepare, flush or cleanup of an AsyncBolt waits for an event that never comes"
+    )
 
 
 class Asking(AsyncBolt):
