@@ -116,12 +116,19 @@ class TaskOrder:
         """Return True if the tuple is the one that comes before all others of its key, or none
         does.
         """
+        return self._is_next(
+            key, call.position, call.tup.row, lambda: self._keys.identity(call.tup)
+        )
+
+    def _is_next(
+        self, key: bytes, position: str | None, row: int, identity: Callable[[], bytes]
+    ) -> bool:
         failed = self._failed.first(key)
         if failed is None or not failed.holds:
             return True
         if failed.entry is not None:
-            return failed.may_begin_at(call.position, call.tup.row)
-        return failed.identity == self._keys.identity(call.tup)
+            return failed.may_begin_at(position, row)
+        return failed.identity == identity()
 
     def ready(self, backlog: Backlog) -> list[Share]:
         """Return what the next step may take: of each key what comes next, if it is there."""
@@ -142,13 +149,9 @@ class TaskOrder:
             return True
         if key in taken:
             return False
-        failed = self._failed.first(key)
-        if failed is not None and failed.entry is not None:
-            is_next = failed.may_begin_at(entry.position, row)
-        elif failed is not None and failed.awaited:
-            is_next = failed.identity == self._keys.identity_in(entry.chunk, row)
-        else:
-            is_next = True
+        is_next = self._is_next(
+            key, entry.position, row, lambda: self._keys.identity_in(entry.chunk, row)
+        )
         if is_next:
             taken.add(key)
         return is_next
@@ -239,7 +242,7 @@ class TaskOrder:
                     self._failed.comes_again(key, self._keys.identity(tup))
             again = set(done.again)
             for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
-                self._note(entry, number, done, record.held + at, again)
+                self._note(entry, number, done, record.held + at, tried_again=at in again)
         kept = self._failed.dump()
         if kept == self._kept and done.snapshot is None:
             return done
@@ -257,17 +260,17 @@ class TaskOrder:
         return joined(self._kept, self._copy)
 
     def _note(
-        self, entry: OpenEntry, number: int, done: Done, row: int, again: Container[int]
+        self, entry: OpenEntry, number: int, done: Done, row: int, *, tried_again: bool
     ) -> None:
         """Note what became of the tuple with this ``number`` in its entry and ``row`` in its
         step.
         """
         key = self._keys_of(entry)[number]
         comes_again = _comes_again(done, row)
-        if key is None or not (row in again or comes_again or self._failed.first(key)):
+        if key is None or not (tried_again or comes_again or self._failed.first(key)):
             return
         identity = self._keys.identity_in(entry.chunk, number)
-        if row in again:
+        if tried_again:
             self._failed.tries_again(key, identity, entry, number, alone=done.record.aborted)
             self.fresh.append((entry, number))
         elif comes_again:

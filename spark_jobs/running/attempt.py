@@ -28,7 +28,7 @@ from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptEr
 from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
-from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, arrival, first_of
+from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, all_but, arrival, first_of
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
@@ -285,7 +285,10 @@ class Attempt:
         if self._order is not None:
             done = self._order.noted(shares, done)
         ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
-        covered = sealed or self.backlog.take_out(done.finished(shares), number, ticks)
+        executed = first_of(shares, done.executed)
+        if done.again:
+            executed = all_but(executed, done.again)
+        covered = sealed or self.backlog.take_out(executed, number, ticks)
         # A sealed step may have had answers alone, which are gone with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
         if sealed or leaves or done.again:
