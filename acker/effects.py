@@ -22,7 +22,6 @@ class Effect(Protocol[T_co]):
 
     def perform(self) -> T_co:
         """Make this call alone, and return its reply. Raises the errors of its store."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,9 @@ class Pipeline(Protocol):
 
     def perform(self, effects: Sequence[Any]) -> list[Any]:
         """Make all calls in order, then raise the first error if there was one."""
-        ...
 
     def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
         """Make each call only if the one before replied True; return the replies of all made."""
-        ...
 
 
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:

@@ -275,9 +275,9 @@ def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: s
     if not (len(counts) == len(parents) and (counts == 1).all()):
         starts = np.cumsum(counts) - counts
         anchored = counts > 0
-        a, b = (_summed(lane, starts, anchored) for lane in (a, b))
+        a, b = (_reduced(np.add, lane, starts, anchored) for lane in (a, b))
         said = _said_together(parents, starts, anchored)
-        keyed = _all_of(keyed, starts, anchored)
+        keyed = _reduced(np.logical_and, keyed, starts, anchored)
     high, low = _salt(bolt)
     c = mix_array(a ^ high)
     d = mix_array((b ^ low) + c)
@@ -302,19 +302,12 @@ def _hash(*names: str) -> blake2b:
     return made
 
 
-def _summed(lane: Ids, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Ids:
-    sums = np.zeros(len(starts), np.uint64)
+def _reduced(
+    how: np.ufunc, lane: NDArray[Any], starts: NDArray[np.int64], anchored: NDArray[np.bool_]
+) -> NDArray[Any]:
+    found = np.zeros(len(starts), lane.dtype)
     if anchored.any():
-        sums[anchored] = np.add.reduceat(lane, starts[anchored])
-    return sums
-
-
-def _all_of(
-    keyed: NDArray[np.bool_], starts: NDArray[np.int64], anchored: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    found = np.zeros(len(starts), np.bool_)
-    if anchored.any():
-        found[anchored] = np.logical_and.reduceat(keyed, starts[anchored])
+        found[anchored] = how.reduceat(lane, starts[anchored])
     return found
 
 

@@ -161,23 +161,7 @@ def slices(work: RootUpdates) -> Iterator[RootUpdates]:
     Equal work is cut equally, so that a slice's number means the same to every attempt.
     """
     for start in range(0, work.roots.size, SLICE):
-        part = np.s_[start : start + SLICE]
-        yield RootUpdates(
-            roots=work.roots[part],
-            xors=work.xors[part],
-            reasons=work.reasons[part],
-            failures=work.failures,
-        )
-
-
-def share(work: RootUpdates, mine: NDArray[np.intp]) -> RootUpdates:
-    """The part of ``work`` at the positions ``mine``."""
-    return RootUpdates(
-        roots=work.roots[mine],
-        xors=work.xors[mine],
-        reasons=work.reasons[mine],
-        failures=work.failures,
-    )
+        yield work.at(np.s_[start : start + SLICE])
 
 
 def pack_failure(failure: Failure) -> bytes:

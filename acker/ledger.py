@@ -16,12 +16,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiercel.acker.effects import Effect
+from tiercel.acker.effects import Effect, perform_all
 
 # Characters of a failure's reason that are kept.
 REASON_LENGTH = 500
@@ -155,6 +155,11 @@ class LedgerSpec:
     # None: messages never time out, and entries never expire.
     message_timeout: timedelta | None
 
+    def check(self, owner: int) -> None:
+        """Raise ValueError for an owner that is not of this ledger."""
+        if not 1 <= owner <= self.owners:
+            raise ValueError(f"owner {owner} is not one of 1 to {self.owners}")
+
 
 class OutcomeFeed(Protocol):
     """The outcomes of one owner's roots. The reader that opened it last counts. An earlier reader
@@ -169,11 +174,9 @@ class OutcomeFeed(Protocol):
         Raises RedisUnavailableError; the next read then goes on where the last successful one
         ended, so nothing is skipped.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection, waking a blocked ``read`` within a second. Idempotent."""
-        ...
 
 
 class Ledger(Protocol):
@@ -204,7 +207,6 @@ class Ledger(Protocol):
         however often this very call is repeated. Raises ValueError for an owner that is not of this
         ledger.
         """
-        ...
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
         """XOR each update into its root; a root that comes to 0 is acked; each failed root
@@ -228,7 +230,7 @@ class Ledger(Protocol):
         is failed; if a root has several failures the first counts. A call that names no root does
         nothing.
         """
-        ...
+        return total(perform_all(self.applying(token, updates, failures)))
 
     def applying(
         self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
@@ -238,7 +240,6 @@ class Ledger(Protocol):
         One effect per shard and slice, in any order; ``apply`` returns the ``total`` of their
         replies.
         """
-        ...
 
     def begin(self, run: str) -> bool:
         """Make ``run`` the current run, and forget the steps and attempts of all others.
@@ -253,7 +254,6 @@ class Ledger(Protocol):
         the run goes on, and that is safe: a call of an older run or attempt names only roots that
         were registered before the restart, and these are unknown.
         """
-        ...
 
     def fence(self, run: str, task: int, attempt: int) -> bool:
         """Make older attempts at the task STALE from now on; its last step stays known.
@@ -261,49 +261,41 @@ class Ledger(Protocol):
         False: the ledger knows a newer attempt, or the run is not the current one; nothing was
         changed, and the caller must stop.
         """
-        ...
 
     def fail(self, failures: Sequence[Failure]) -> int:
         """Fail roots at once, outside any token. Return the number that was pending."""
-        ...
 
     def release(self, roots: Sequence[int]) -> int:
         """Give roots back without blame. Return the number that was pending."""
-        ...
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         """Tell the owners of the pending roots to start their timeouts again, and keep the entries
         as long. ``waiting``: the trees wait for a limit, and are counted apart.
         """
-        ...
 
     def forget(self, roots: Sequence[int]) -> None:
         """Drop entries without an outcome: their spout has given up on them
         (timeout, lost channel).
         """
-        ...
 
     def pending(self) -> int:
         """Number of pending roots.
 
         Costs a look at every bucket: for tests, benchmarks and monitors.
         """
-        ...
+        return self.census().pending
 
     def census(self) -> Census:
         """Count all entries; costs as much as ``pending``.
 
         Several servers are not counted at the same moment.
         """
-        ...
 
     def feed(self, owner: int) -> OutcomeFeed:
         """Open the feed of one spout task; from now on nothing is skipped."""
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -317,6 +309,15 @@ class RootUpdates:
     xors: Ids
     reasons: NDArray[np.int64]
     failures: Sequence[Failure]
+
+    def at(self, part: Any) -> RootUpdates:
+        """Return the work at these positions: indices, or a slice of them."""
+        return RootUpdates(
+            roots=self.roots[part],
+            xors=self.xors[part],
+            reasons=self.reasons[part],
+            failures=self.failures,
+        )
 
     @property
     def digest(self) -> bytes:

@@ -126,18 +126,15 @@ class RateLimits(Protocol):
 
         Raises RedisUnavailableError, RedisRefusedError: nothing was granted, or it is lost.
         """
-        ...
 
     def give_back(self, task: int, permits: Mapping[bytes, int]) -> None:
         """Return permits that were not used, and leave the line; 0 only leaves it.
 
         A bucket never gets more than full. Raises as ``take``.
         """
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 def check_wants(wants: Mapping[bytes, int]) -> None:
@@ -276,16 +273,11 @@ class MemoryLimits:
 _TIMES_US = (LONGEST_WAIT_MS * 1000, GRACE_MS * 1000, CALLS_KEPT_MS * 1000)
 
 
-def open_limits(spec: LimitSpec) -> RateLimits:
-    """The limits that ``spec`` describes.
+class RedisLimits:
+    """``RateLimits`` on one or several servers, by their clocks.
 
     Connects on its first call, so they may be opened while Redis is away.
     """
-    return RedisLimits(spec)
-
-
-class RedisLimits:
-    """``RateLimits`` on one or several servers, by their clocks."""
 
     def __init__(self, spec: LimitSpec) -> None:
         """Raises ValueError without a server or a shard, RedisRefusedError for a malformed URL."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +9,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from tiercel.acker.effects import Effect, LocalEffect, perform_all
+from tiercel.acker.effects import Effect, LocalEffect
+from tiercel.acker.inbox.contract import number_of_run
 from tiercel.acker.ledger import (
     LIFETIMES,
     REASON_LENGTH,
     Applied,
     Census,
     Failure,
+    Ledger,
     LedgerSpec,
     Outcomes,
     Reply,
@@ -24,7 +25,6 @@ from tiercel.acker.ledger import (
     Updates,
     conflict_of,
     joined,
-    total,
 )
 
 # As many as Redis takes.
@@ -41,12 +41,12 @@ class _Tree:
     expires: float
 
 
-class MemoryLedger:
+class MemoryLedger(Ledger):
     """``Ledger`` within one process; thread-safe."""
 
     def __init__(self, spec: LedgerSpec, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""
-        self._owners = spec.owners
+        self._spec = spec
         self._lifetime = (
             spec.message_timeout.total_seconds() * LIFETIMES
             if spec.message_timeout
@@ -60,7 +60,7 @@ class MemoryLedger:
         self._feeds: dict[int, MemoryFeed] = {}
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
-        self._check(owner)
+        self._spec.check(owner)
         collided = []
         with self._changed:
             for root, ack_val in zip(roots, ack_vals, strict=True):
@@ -74,9 +74,6 @@ class MemoryLedger:
                     self._completed_at_once.add((owner, root))
                     self._tell(owner, Outcomes(acked=[root]))
         return collided
-
-    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
-        return total(perform_all(self.applying(token, updates, failures)))
 
     def applying(
         self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
@@ -122,13 +119,9 @@ class MemoryLedger:
             for root in roots:
                 self._take(root)
 
-    def pending(self) -> int:
-        with self._changed:
-            return sum(self._find(root) is not None for root in list(self._trees))
-
     def census(self) -> Census:
-        pending = self.pending()
         with self._changed:
+            pending = sum(self._find(root) is not None for root in list(self._trees))
             feeds = self._feeds.values()
             now = self._clock()
             return Census(
@@ -141,7 +134,7 @@ class MemoryLedger:
             )
 
     def feed(self, owner: int) -> MemoryFeed:
-        self._check(owner)
+        self._spec.check(owner)
         with self._changed:
             self._feeds[owner] = MemoryFeed(self._changed)
             return self._feeds[owner]
@@ -215,10 +208,6 @@ class MemoryLedger:
             feed.arrived.append(outcomes)
             self._changed.notify_all()
 
-    def _check(self, owner: int) -> None:
-        if not 1 <= owner <= self._owners:
-            raise ValueError(f"owner {owner} is not one of 1 to {self._owners}")
-
 
 class MemoryFeed:
     """``OutcomeFeed`` of a ``MemoryLedger``, which appends to ``arrived`` under ``changed``."""
@@ -283,7 +272,7 @@ class _Steps:
         """Make ``run`` the current one; False if it is over."""
         if run == self._run:
             return True
-        if run in self._over or _number_of(self._run or "") > _number_of(run):
+        if run in self._over or number_of_run(self._run or "") > number_of_run(run):
             return False
         if self._run is not None:
             self._over = [self._run, *self._over][:_REMEMBERED]
@@ -298,9 +287,3 @@ class _Steps:
         known = self._known.setdefault((run, task), _Known(attempt))
         known.attempt = max(attempt, known.attempt)
         return attempt == known.attempt
-
-
-def _number_of(run: str) -> int:
-    """Return the number that a run's name begins with, 0 if it begins with none."""
-    digits = re.match(r"[0-9]+", run)
-    return int(digits[0]) if digits else 0

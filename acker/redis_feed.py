@@ -8,19 +8,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
-
-import redis
-from redis import exceptions
+from typing import Any
 
 from tiercel.acker.errors import AckerError
 from tiercel.acker.layout import unpack_failures, unpack_roots
 from tiercel.acker.ledger import Failure, Outcomes, joined
-from tiercel.acker.redis.errors import translated
-from tiercel.acker.redis.pool import Command, Pool
-from tiercel.acker.redis.scripts import script_source
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
 
 _START = "0-0"
+_READ = "read the outcome feed"
 # ``close`` wakes a reader within this.
 _ONE_SERVER_WAIT_S = 0.5
 # An outcome on one server waits while the reader waits at another.
@@ -68,7 +64,7 @@ class _Seen:
 class FeedServer:
     """One server's share of a feed."""
 
-    client: redis.Redis
+    server: RedisServer
     # Time for which marks outlive their last reader; 0: for ever.
     marks_ms: int
     shards: list[ShardFeed] = field(default_factory=list)
@@ -77,37 +73,30 @@ class FeedServer:
 
     def open(self) -> None:
         """Throw away outcomes for an earlier reader. May be repeated until it succeeds."""
-        with (
-            translated("open the outcome feed"),
-            self.client.pipeline(transaction=False) as pipeline,
-        ):
-            for shard in self.shards:
-                pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
-                pipeline.xtrim(shard.feed, maxlen=0, approximate=False)
-            pipeline.execute()
-            self._adopt_marks(self.shards)
+        verb = "open the outcome feed"
+        trims = [self._command("XTRIM", each.feed, "MAXLEN", 0, verb=verb) for each in self.shards]
+        self.server.perform([*self._claims(self.shards, verb), *trims])
+        self._adopt_marks(self.shards, verb)
 
     def read(self, wait_s: float) -> Outcomes:
         """Return the outcomes that are there after at most ``wait_s`` seconds."""
         # Before the server is asked: a call of ``register`` may be confirmed meanwhile.
         calls = [shard.noted.calls for shard in self.shards]
-        with translated("read the outcome feed"):
-            streams, found = self._fetch(wait_s)
-            lost = [
-                shard
-                for shard, known, seen in zip(self.shards, calls, found, strict=True)
-                if seen.mark != shard.value or seen.calls < known
-            ]
-            self._claim(
-                [
-                    shard
-                    for shard, seen in zip(self.shards, found, strict=True)
-                    if self._may_claim(shard, seen, lost)
-                ]
-            )
-            # Only when the new mark is known is the loss told: an error here leaves it
-            # to the next read.
-            self._adopt_marks(lost)
+        streams, found = self._fetch(wait_s)
+        lost = [
+            shard
+            for shard, known, seen in zip(self.shards, calls, found, strict=True)
+            if seen.mark != shard.value or seen.calls < known
+        ]
+        free = [
+            shard
+            for shard, seen in zip(self.shards, found, strict=True)
+            if self._may_claim(shard, seen, lost)
+        ]
+        self.server.perform(self._claims(free, _READ))
+        # Only when the new mark is known is the loss told: an error here leaves it
+        # to the next read.
+        self._adopt_marks(lost, _READ)
         for shard, seen in zip(self.shards, found, strict=True):
             if shard in lost:
                 # The new stream may count from below the old position: read it from its start, next
@@ -132,20 +121,21 @@ class FeedServer:
         trip.
         """
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
-        commands: list[Command] = [
-            ("XTRIM", shard.feed, "MINID", _after(shard.position)) for shard in untrimmed
+        commands = [
+            self._command("XTRIM", shard.feed, "MINID", _after(shard.position))
+            for shard in untrimmed
         ]
         block = ("BLOCK", max(1, int(wait_s * 1000))) if wait_s > 0 else ()
         feeds = [shard.feed for shard in self.shards]
-        commands.append(
-            ("XREAD", *block, "STREAMS", *feeds, *[shard.position for shard in self.shards])
-        )
+        positions = [shard.position for shard in self.shards]
+        commands.append(self._command("XREAD", *block, "STREAMS", *feeds, *positions))
         kept = ("PX", self.marks_ms) if self.marks_ms else ()
         for shard in self.shards:
             commands += [
-                ("GETEX", key, *kept) for key in (shard.mark, shard.reader, shard.registered)
+                self._command("GETEX", key, *kept)
+                for key in (shard.mark, shard.reader, shard.registered)
             ]
-        replies = self._exchanged(commands)[len(untrimmed) :]
+        replies = self.server.perform(commands)[len(untrimmed) :]
         for shard in untrimmed:
             shard.trimmed = True
         streams, *values = replies
@@ -157,38 +147,29 @@ class FeedServer:
         ]
         return dict(streams or ()), seen
 
-    def _exchanged(self, commands: Sequence[Command]) -> list[Any]:
-        pool = cast("Pool", self.client.connection_pool)
-        replies = pool.exchange(commands)
-        for reply in replies:
-            if isinstance(reply, exceptions.ResponseError):
-                raise reply
-        return replies
-
     def _may_claim(self, shard: ShardFeed, seen: _Seen, lost: Sequence[ShardFeed]) -> bool:
         """Tell whether no later reader than this one opened the feed, as far as the
         server still knows.
         """
         return seen.reader is None or (shard in lost and seen.reader < self.name)
 
-    def _claim(self, shards: Sequence[ShardFeed]) -> None:
-        if not shards:
-            return
-        with self.client.pipeline(transaction=False) as pipeline:
-            for shard in shards:
-                pipeline.set(shard.reader, self.name, px=self.marks_ms or None)
-            pipeline.execute()
+    def _command(self, *words: Any, verb: str = _READ) -> RedisEffect[Any]:
+        return self.server.command(*words, verb=verb)
 
-    def _adopt_marks(self, shards: Sequence[ShardFeed]) -> None:
+    def _claims(self, shards: Sequence[ShardFeed], verb: str) -> list[RedisEffect[Any]]:
+        kept = ("PX", self.marks_ms) if self.marks_ms else ()
+        return [self._command("SET", each.reader, self.name, *kept, verb=verb) for each in shards]
+
+    def _adopt_marks(self, shards: Sequence[ShardFeed], verb: str) -> None:
         if not shards:
             return
         fresh = secrets.token_bytes(8)
-        script = script_source("mark")
-        with self.client.pipeline(transaction=False) as pipeline:
-            for shard in shards:
-                pipeline.eval(script, 1, shard.mark, shard.value, fresh, self.marks_ms)
-            found = pipeline.execute()
-        for shard, value in zip(shards, found, strict=True):
+        script = self.server.script(script_source("mark"))
+        calls = [
+            script([shard.mark], [shard.value, fresh, self.marks_ms], bytes, verb)
+            for shard in shards
+        ]
+        for shard, value in zip(shards, self.server.perform(calls), strict=True):
             shard.value = value
 
 
@@ -216,11 +197,9 @@ class RedisFeed:
     def close(self) -> None:
         self._closed.set()
         # A reader that waits for a stalled server is left to its timeouts; its connection goes
-        # with the client.
+        # with the ledger's.
         if self._reading.acquire(timeout=2 * _ONE_SERVER_WAIT_S):
             self._reading.release()
-        for server in self._servers:
-            server.client.close()
 
     def _sweep(self, remaining_s: float) -> Outcomes:
         """Look at every server, and wait at the first if the others have nothing.

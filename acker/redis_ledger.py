@@ -23,7 +23,6 @@ from tiercel.acker.layout import (
     pack_failure,
     records,
     shards_of,
-    share,
     slices,
     unpack_roots,
 )
@@ -41,9 +40,8 @@ from tiercel.acker.ledger import (
     Updates,
     canonical,
     conflict_of,
-    total,
 )
-from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import (
     Reader,
@@ -69,7 +67,7 @@ def open_ledger(spec: LedgerSpec) -> Ledger:
     return RedisLedger(spec)
 
 
-class RedisLedger:
+class RedisLedger(Ledger):
     """``Ledger`` on one or several servers; thread-safe."""
 
     def __init__(self, spec: LedgerSpec) -> None:
@@ -79,25 +77,22 @@ class RedisLedger:
             raise ValueError(f"a ledger has {_MOST_OWNERS} owners at most, not {spec.owners}")
         self._spec = spec
         self._keys = [ShardKeys(spec, shard) for shard in range(spec.shards)]
-        self._clients = [self._connect(shard) for shard in range(spec.shards)]
         self._lifetimes = lifetimes(spec.message_timeout)
         self._servers = RedisServers(spec.urls)
+        self._server_of = [
+            self._servers.at(shard % len(spec.urls), keys.mark)
+            for shard, keys in enumerate(self._keys)
+        ]
         # Two workers of one owner, one after the other, do not take each other's
         # roots for their own.
         incarnation = secrets.token_bytes(2)
         self._scripts = [
-            ShardScripts(
-                self._servers.at(shard % len(spec.urls), keys.mark),
-                keys,
-                self._lifetimes,
-                incarnation,
-            )
-            for shard, keys in enumerate(self._keys)
+            ShardScripts(server, keys, self._lifetimes, incarnation)
+            for server, keys in zip(self._server_of, self._keys, strict=True)
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
-        if not 1 <= owner <= self._spec.owners:
-            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
+        self._spec.check(owner)
         ids, values, collided = _first_of_each(roots, ack_vals)
         parts = [
             scripts.register(owner, ids[part], values[part])
@@ -105,9 +100,6 @@ class RedisLedger:
             for part in (mine[start : start + SLICE] for start in range(0, len(mine), SLICE))
         ]
         return [*collided, *chain.from_iterable(perform_all(parts))]
-
-    def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
-        return total(perform_all(self.applying(token, updates, failures)))
 
     def applying(
         self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
@@ -117,7 +109,7 @@ class RedisLedger:
         return [
             scripts.apply(token, digest, number, part)
             for scripts, mine in self._by_shard(work.roots)
-            for number, part in enumerate(slices(share(work, mine)))
+            for number, part in enumerate(slices(work.at(mine)))
         ]
 
     def begin(self, run: str) -> bool:
@@ -142,22 +134,16 @@ class RedisLedger:
             [
                 scripts.reset_timeout(part.roots, waiting=waiting)
                 for scripts, mine in self._by_shard(work.roots)
-                for part in slices(share(work, mine))
+                for part in slices(work.at(mine))
             ]
         )
-
-    def pending(self) -> int:
-        total = 0
-        for shard, keys in enumerate(self._keys):
-            with translated("count pending roots"):
-                total += pending_in(self._clients[shard], keys)
-        return total
 
     def census(self) -> Census:
         parts = []
         for shard, keys in enumerate(self._keys):
-            with translated("take a census of the ledger"):
-                parts.append(shard_census(self._clients[shard], keys))
+            url = self._spec.urls[shard % len(self._spec.urls)]
+            with connect(url, keys.mark) as client, translated("take a census of the ledger"):
+                parts.append(_census(client, keys))
         return Census(
             pending=sum(part.pending for part in parts),
             memory_bytes=sum(part.memory_bytes for part in parts),
@@ -166,40 +152,32 @@ class RedisLedger:
         )
 
     def feed(self, owner: int) -> OutcomeFeed:
-        if not 1 <= owner <= self._spec.owners:
-            raise ValueError(f"owner {owner} is not one of 1 to {self._spec.owners}")
-        servers: dict[int, FeedServer] = {}
-        for shard, keys in enumerate(self._keys):
-            client = self._connect(shard)
-            with translated("use the ledger"):
-                check_version(client)
-            # Clients of one server share their connections; in a cluster, where shards may move,
-            # each shard is on its own.
-            server = servers.setdefault(
-                id(client.connection_pool),
-                FeedServer(client=client, marks_ms=self._lifetimes.marks_ms),
+        self._spec.check(owner)
+        servers: dict[RedisServer, FeedServer] = {}
+        for server, keys, scripts in zip(self._server_of, self._keys, self._scripts, strict=True):
+            # In a cluster, where shards may move, each shard is on its own.
+            one = servers.setdefault(
+                server, FeedServer(server=server, marks_ms=self._lifetimes.marks_ms)
             )
-            server.shards.append(
+            one.shards.append(
                 ShardFeed(
                     feed=keys.feed(owner),
                     mark=keys.mark,
                     reader=keys.reader(owner),
                     registered=keys.registered(owner),
-                    noted=self._scripts[shard].noted(owner),
+                    noted=scripts.noted(owner),
                 )
             )
         return RedisFeed(servers.values())
 
     def close(self) -> None:
         self._servers.close()
-        for client in self._clients:
-            client.close()
 
     def _remove(self, kind: Literal["f", "r", "-"], work: RootUpdates, verb: str) -> int:
         parts = [
             scripts.remove(kind, part, verb)
             for scripts, mine in self._by_shard(work.roots)
-            for part in slices(share(work, mine))
+            for part in slices(work.at(mine))
         ]
         return sum(perform_all(parts))
 
@@ -211,9 +189,6 @@ class RedisLedger:
         shards = shards_of(roots, self._spec.shards)
         for shard in np.unique(shards).tolist():
             yield self._scripts[shard], np.flatnonzero(shards == shard)
-
-    def _connect(self, shard: int) -> redis.Redis:
-        return connect(self._spec.urls[shard % len(self._spec.urls)], self._keys[shard].mark)
 
 
 class ShardScripts:
@@ -378,48 +353,25 @@ def _nothing(_: object) -> None:
     pass
 
 
-def buckets_of(client: redis.Redis, keys: ShardKeys) -> list[bytes]:
-    """Return the keys of all buckets of a shard. Raises the client's errors, as all functions
-    below.
-    """
-    return list(set(client.scan_iter(keys.bucket_pattern, count=_SCAN_COUNT, _type="HASH")))
-
-
-def pending_in(client: redis.Redis, keys: ShardKeys) -> int:
-    """Count the roots in the shard."""
-    with client.pipeline(transaction=False) as pipeline:
-        for bucket in buckets_of(client, keys):
-            pipeline.hlen(bucket)
-        return sum(pipeline.execute())
-
-
-def shard_census(client: redis.Redis, keys: ShardKeys) -> Census:
-    """Count the entries of a shard."""
-    buckets = buckets_of(client, keys)
+def _census(client: redis.Redis, keys: ShardKeys) -> Census:
+    """Count the entries of a shard; raises the client's errors."""
+    buckets = set(client.scan_iter(keys.bucket_pattern, count=_SCAN_COUNT, _type="HASH"))
     with client.pipeline(transaction=False) as pipeline:
         for bucket in buckets:
             pipeline.hlen(bucket)
-        for bucket in buckets:
             pipeline.memory_usage(bucket, samples=0)
         for feed in keys.feeds:
             pipeline.xlen(feed)
-        for feed in keys.feeds:
             pipeline.xrange(feed, count=1)
         pipeline.time()
-        replies: list[Any] = pipeline.execute()
-    lengths = replies[: len(buckets)]
-    replies = replies[len(buckets) :]
-    sizes = replies[: len(buckets)]
-    replies = replies[len(buckets) :]
-    entries = replies[: len(keys.feeds)]
-    replies = replies[len(keys.feeds) :]
-    *oldest, (seconds, microseconds) = replies
+        *replies, (seconds, microseconds) = pipeline.execute()
+    of_buckets, of_feeds = replies[: 2 * len(buckets)], replies[2 * len(buckets) :]
     now_ms = seconds * 1000 + microseconds / 1000
-    lags = [now_ms - int(found[0][0].partition(b"-")[0]) for found in oldest if found]
+    lags = [now_ms - int(oldest[0][0].partition(b"-")[0]) for oldest in of_feeds[1::2] if oldest]
     return Census(
-        pending=sum(lengths),
+        pending=sum(of_buckets[::2]),
         # None for a bucket that expired in between.
-        memory_bytes=sum(size or 0 for size in sizes),
-        feed_entries=sum(entries),
+        memory_bytes=sum(size or 0 for size in of_buckets[1::2]),
+        feed_entries=sum(of_feeds[::2]),
         feed_lag_s=max([0.0, *lags]) / 1000,
     )

@@ -37,7 +37,7 @@ from bench.server import redis_server, server_seconds
 from bench.steps import Row, percentiles, steps
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.chunk import Appended, Parcel
-from tiercel.acker.inbox.contract import Bounds, Covered, Inbox, Inboxes, Sender
+from tiercel.acker.inbox.contract import Bounds, Claims, Covered, Inbox, Inboxes, Sender
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServers
@@ -91,7 +91,7 @@ class InboxBench:
     def commit(self, payload: bytes) -> None:
         """Send what a step of one tuple sends: take it, seal, append to two inboxes, finish."""
         step = next(self._steps)
-        entries = self.inbox.take(1, 2**30, _NOW)
+        entries = self.inbox.take(1, 2**30, _NOW, None, Claims(0))
         whole = [entry.position for entry in entries]
         covered = Covered(step=step, whole=whole, tuples=len(whole), bytes=len(payload))
         onward = [*self._appending(payload, _TASK), *self._appending(payload, _OTHER)]
@@ -119,7 +119,7 @@ def calls(url: str, times: int) -> dict[str, Row]:
     with closing(InboxBench(url)) as bench:
 
         def take_one() -> None:
-            bench.inbox.take(1, 2**30, _NOW)
+            bench.inbox.take(1, 2**30, _NOW, None, Claims(0))
 
         found = {"ping": _measured(bench.client, bench.client.ping, times)}
         found["take nothing"] = _measured(bench.client, take_one, times)
@@ -194,7 +194,7 @@ def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
     cpu_before = time.process_time()
     step = 0
     while len(took) < messages:
-        entries = inbox.take(1_000, 2**30, timedelta(seconds=5))
+        entries = inbox.take(1_000, 2**30, timedelta(seconds=5), None, Claims(0))
         now = time.monotonic()
         if not entries:
             break
@@ -212,16 +212,16 @@ def idle(url: str, seconds: float) -> Row:
     """Milliseconds of CPU per minute of a task that waits, and bytes of its inbox."""
     with closing(InboxBench(url)) as bench:
         bench.append(b"x" * _CHUNK)
-        entries = bench.inbox.take(1, 2**30, _NOW)
+        entries = bench.inbox.take(1, 2**30, _NOW, None, Claims(0))
         covered = Covered(
             step=1, whole=[entry.position for entry in entries], tuples=1, bytes=_CHUNK
         )
         perform_all([bench.inbox.seal(covered), bench.inbox.finish(1)])
-        bench.inboxes.beat(_RUN, {_TASK: 1})
+        bench.inboxes.beat(_RUN, {_TASK: 1}, {}, "")
         names: list[bytes] = bench.client.keys(f"*:inbox:*}}:{_TASK}:*")  # type: ignore[assignment]
         size = sum(int(bench.client.memory_usage(name) or 0) for name in names)
         before = time.process_time()
-        bench.inbox.take(1, 1, timedelta(seconds=seconds))
+        bench.inbox.take(1, 1, timedelta(seconds=seconds), None, Claims(0))
         used_ms = 1000 * (time.process_time() - before)
     connect(url).flushdb()
     return {"cpu_ms_per_minute": used_ms * 60 / seconds, "inbox_bytes": float(size)}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Time for which a step executes before it commits, and most tuples in it: ``running/slices``.
+# Time for which a step executes before it commits, and most tuples in it: ``running/step``.
 _STEP_US = 20_000.0
 _LARGEST_STEP = 8_000
 _TUPLE_BYTES = 30
@@ -177,8 +177,8 @@ def scenarios(setup: Setup) -> dict[str, Setup]:
         ),
         f"{heavy.work_us / 1000:g} ms of work per message": heavy,
         f"{heavy.work_us / 1000:g} ms, shuffled": replace(heavy, fields=False),
-        f"{heavy.work_us / 1000:g} ms, shuffled, 4 Redis servers": replace(
-            heavy, fields=False, servers=4
+        f"{heavy.work_us / 1000:g} ms, shuffled, 10 queues, 16 Redis servers": replace(
+            heavy, fields=False, queues=10, servers=16
         ),
         "1 s of work in one tuple": replace(setup, work_us=1e6, tuples=1, bolts=1),
     }

@@ -25,7 +25,6 @@ from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
@@ -34,6 +33,8 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
+from tiercel.workers.spout.collector import TaskCollector
+from tiercel.workers.spout.tally import Tally
 
 _RUN = "run"
 _BODY = b"x" * 100
@@ -135,15 +136,15 @@ class Stage:
             self._open.enter_context(closing(attempt_at(around, task, threading.Event())))
             for task in tasks
         ]
-        self._emitter = SpoutEmitter(topology, "spout", 1)
-        self._roots = RootIds(timedelta(hours=1))
+        tally = Tally(MemoryMetrics(), "spout", 1)
+        self._collector = TaskCollector(topology, "spout", 1, tally, RootIds(timedelta(hours=1)))
         self._number = 0
 
     def one_tuple(self, client: redis.Redis) -> list[Took]:
         """Emit a tuple and let each task have its step."""
         self._number += 1
-        self._emitter.emit_all([[_BODY]], self._roots.draw(1), "default")
-        emission = self._emitter.take()
+        self._collector.emit_all([[_BODY]], [self._number])
+        emission = self._collector.take()
         self._ledger.register(1, emission.roots, emission.ack_vals)
         perform_all(
             self._inboxes.append(_RUN, Sender(task=1, attempt=1), self._number, emission.parcels)

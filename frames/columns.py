@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.errors import BadBodyError, BadPropertyError, SchemaError
 from tiercel.queues.message.properties import PROPERTIES
 from tiercel.queues.nouns import with_article

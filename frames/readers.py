@@ -25,7 +25,7 @@ from tiercel.frames.options import SourceOptions
 from tiercel.frames.session import BEGINNING, ReadingSession, ReadOffset
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.peek import FREE_NACK_SINCE, OpenQueue
 from tiercel.queues.retry import BrokerLimit, delivered_before
 

@@ -18,7 +18,7 @@ from tiercel.frames.columns import MessageColumns, Source, cut
 from tiercel.frames.options import SourceOptions
 from tiercel.frames.post import Post
 from tiercel.frames.taker import Batches, MessageFailure, MessageKey, Taken, Taker
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 
 log = logging.getLogger(__name__)
 

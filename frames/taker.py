@@ -16,7 +16,7 @@ from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, declare_work_queue
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.queues.limits import MAX_BODY_BYTES
 

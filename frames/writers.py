@@ -6,7 +6,7 @@ import logging
 import secrets
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -99,13 +99,11 @@ class RowsToMessages:
         """
         row = 0
         for batch in batches:
-            columns = {name: batch.column(name).to_pylist() for name in self._columns_of(batch)}
+            names = [name for name in batch.schema.names if name not in _OF_ARRIVAL]
+            columns = {name: batch.column(name).to_pylist() for name in names}
             for at in range(batch.num_rows):
                 yield self._message(columns, at, identity(row), row)
                 row += 1
-
-    def _columns_of(self, batch: pa.RecordBatch) -> Sequence[str]:
-        return [name for name in batch.schema.names if name not in _OF_ARRIVAL]
 
     def _message(
         self, columns: dict[str, list[Any]], at: int, name: str, row: int
@@ -169,29 +167,41 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 
-class RabbitMQWriter(DataSourceArrowWriter):
-    """Publishes the rows of a data frame, each confirmed by the broker before its task ends.
-
-    A task that fails has published some of its rows, and publishes them again when it is repeated:
-    each is published at least once, with the same ``message_id`` if it is at the same position.
-    """
+class _RowWriter:
+    """The part that the writers of a data frame and of a stream share."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         """Raises OptionError."""
-        _refuse(overwrite=overwrite)
+        if overwrite:
+            raise OptionError(
+                'a queue cannot be overwritten: write with mode("append"), or outputMode'
+            )
         self._options = options
         self._rows = RowsToMessages(options, schema)
         # Name of this write, shared by its tasks.
         self._name = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _task()
-        name = f"{self._name}-{task.partitionId()}"
+        task = TaskContext.get()
+        if task is None:
+            raise RuntimeError("rows are written in a Spark task")
+        name = f"{self._name_in(task)}-{task.partitionId()}"
         send(self._options, self._rows.messages(iterator, lambda row: f"{name}-{row}"))
         return WriterCommitMessage()
 
+    def _name_in(self, _task: TaskContext) -> str:
+        return self._name
 
-class RabbitMQStreamWriter(DataSourceStreamArrowWriter):
+
+class RabbitMQWriter(_RowWriter, DataSourceArrowWriter):
+    """Publishes the rows of a data frame, each confirmed by the broker before its task ends.
+
+    A task that fails has published some of its rows, and publishes them again when it is repeated:
+    each is published at least once, with the same ``message_id`` if it is at the same position.
+    """
+
+
+class RabbitMQStreamWriter(_RowWriter, DataSourceStreamArrowWriter):
     """Publishes the rows of each micro-batch, each confirmed before the batch is committed.
 
     A batch that is repeated after a crash publishes its rows again. Their ``message_id`` contains
@@ -199,30 +209,8 @@ class RabbitMQStreamWriter(DataSourceStreamArrowWriter):
     recognise them.
     """
 
-    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Raises OptionError."""
-        _refuse(overwrite=overwrite)
-        self._options = options
-        self._rows = RowsToMessages(options, schema)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _task()
-        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        name = f"{query}-{batch}-{task.partitionId()}"
-        send(self._options, self._rows.messages(iterator, lambda row: f"{name}-{row}"))
-        return WriterCommitMessage()
-
-
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    if task is None:
-        raise RuntimeError("rows are written in a Spark task")
-    return task
-
-
-def _refuse(*, overwrite: bool) -> None:
-    if overwrite:
-        raise OptionError('a queue cannot be overwritten: write with mode("append"), or outputMode')
+    def _name_in(self, task: TaskContext) -> str:
+        return f"{task.getLocalProperty(_QUERY)}-{task.getLocalProperty(_BATCH)}"
 
 
 def send(options: SinkOptions, messages: Iterable[OutgoingMessage]) -> int:

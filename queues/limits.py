@@ -22,7 +22,7 @@ BACK_OFFS_HELD = 1_000
 #
 # 30,000 messages of 16 MiB would be 480 GB, and RabbitMQ has no prefetch in bytes. A consumer
 # therefore begins with the number of messages that fit at any size (16), and asks for more once it
-# has seen how large they are; see ``consuming.intake``.
+# has seen how large they are; see ``consuming.channel.Intake``.
 BYTES_HELD = 256 * 1024 * 1024
 
 # Seconds for which an opened message may wait to be emitted. Then it is given back, and its

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import Binding, WorkQueue
 from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
-from tiercel.queues.consuming.intake import Delivery
-from tiercel.queues.consuming.messages import Later
+from tiercel.queues.consuming.messages import Delivery, Later
 from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
@@ -238,8 +237,8 @@ class QueueSpout(Spout):
         tags: dict[int, list[int]] = {}
         for _, epoch, tag in map(_message_id, msg_ids):
             tags.setdefault(epoch, []).append(tag)
-        for epoch, those in tags.items():
-            self._started.ack(epoch, *those)
+        for epoch, of_epoch in tags.items():
+            self._started.ack(epoch, *of_epoch)
 
     def fail(self, msg_id: MsgId, reason: str = "") -> None:
         _, epoch, tag = _message_id(msg_id)

@@ -46,7 +46,7 @@ class TaskContext:
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def component_tasks(self, component: str) -> Sequence[int]:
-        """The ids of a component's tasks, ascending, as ``emit_direct`` takes them.
+        """Return the ascending ids of a component's tasks, for ``emit_direct``.
 
         Raises KeyError.
         """
@@ -62,7 +62,7 @@ class TaskContext:
 class SpoutContext(TaskContext):
     """Context of a spout task.
 
-    * ``wake()``: call it when ``next_tuple`` has something to emit, so that an idle worker need not
+    * ``wake()``: call it when ``next_tuple`` has a tuple to emit, so that an idle worker need not
       poll. Thread-safe.
     * ``count(name, n)``: adds ``n`` to a named counter of this task. Thread-safe.
     * ``held``: time for which a message may be held if a bolt may take longer than the message

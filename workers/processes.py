@@ -167,8 +167,10 @@ class Child:
 
     def _end(self, code: int | None) -> None:
         self._exit_code = code
-        log.debug(
-            "%s ended %s",
+        finished = code == 0 and not self._stopping.is_set()
+        log.log(
+            logging.INFO if finished else logging.DEBUG,
+            "%s ended %s and is not started again",
             self.name,
             _spoken(code),
             extra={"event": "child_ended", "child": self.name, "exit_code": code},

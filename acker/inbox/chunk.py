@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.ids import LANES
+from tiercel.acker.ids import LANES, seed_array
 
 # Numbers of rows.
 Rows = NDArray[np.int64]
@@ -151,6 +151,20 @@ class Lineage:
         """Count the trees that each tuple belongs to; shape (n,)."""
         # numpy's diff does the same for ten times the time, and most steps are short.
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def seeds(self) -> NDArray[np.uint64]:
+        """Return the identity of each tuple: the XOR of the seeds of its (root, edge) pairs; 0 for
+        one that is not tracked.
+        """
+        tracked = self.counts > 0
+        pairs = seed_array(self.roots, self.edges)
+        if len(pairs) == len(tracked) and tracked.all():
+            return pairs
+        seeds = np.zeros(len(tracked), np.uint64)
+        if tracked.any():
+            seeds[tracked] = np.bitwise_xor.reduceat(pairs, self.offsets[:-1][tracked])
+        return seeds
 
     def slice(self, first: int, end: int) -> Lineage:
         """Return the lineage of the tuples from ``first`` to before ``end``."""
@@ -303,8 +317,12 @@ def _heading(head: bytes) -> _Heading:
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
     times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
-    maps = _maps_of(schema)
-    return _Heading(_with_pairs(schema, maps), pa.schema(values), maps, times, route)
+    maps = [column for column, field in enumerate(fields) if field.type == _TEXTS]
+    # A message's maps are read as lists of pairs.
+    paired = schema
+    for column in maps:
+        paired = paired.set(column, fields[column].with_type(_PAIRS))
+    return _Heading(paired, pa.schema(values), maps, times, route)
 
 
 def _leaf_of(type_: pa.DataType) -> pa.DataType:
@@ -319,18 +337,6 @@ def _is_plain(type_: pa.DataType) -> bool:
     if pa.types.is_decimal128(type_):
         return bool(_LEAST_SCALE <= type_.scale <= type_.precision)
     return type_ in _FLAT or type_ in _TIMES
-
-
-def _maps_of(schema: pa.Schema) -> list[int]:
-    """Return the positions of the columns that are maps of texts."""
-    return [column for column, field in enumerate(schema) if field.type == _TEXTS]
-
-
-def _with_pairs(schema: pa.Schema, maps: list[int]) -> pa.Schema:
-    """Return the schema with these maps as lists of pairs, to read a message by."""
-    for column in maps:
-        schema = schema.set(column, schema.field(column).with_type(_PAIRS))
-    return schema
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:

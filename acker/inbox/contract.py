@@ -55,7 +55,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tiercel.acker.effects import Effect
@@ -191,12 +190,6 @@ def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
     )
 
 
-NO_CLAIMS = Claims(0)
-
-# No task is in a long call.
-NO_CALLS: Mapping[int, float] = MappingProxyType({})
-
-
 class StaleAttemptError(Exception):
     """Another attempt, or another run, owns the inbox now: end at once and change nothing more."""
 
@@ -218,12 +211,7 @@ class Inbox(Protocol):
     opened: Opened
 
     def take(
-        self,
-        tuples: int,
-        size: int,
-        wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
@@ -239,14 +227,12 @@ class Inbox(Protocol):
         ``Opened.taken``). Finish a step that was found sealed first, else its entries come too;
         entries that it leaves done in part do come, also after ``read``. Raises StaleAttemptError.
         """
-        ...
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         """Return the entries at these positions that are still there, in the order given.
 
         For a sealed step that must be repeated. Raises StaleAttemptError.
         """
-        ...
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         """Note the tuples that a step covers, before its first effect leaves. False: the attempt is
@@ -257,7 +243,6 @@ class Inbox(Protocol):
         gives; nor does a step that is finished. Raises StepOrderError where an earlier step is
         sealed and not finished.
         """
-        ...
 
     def finish(self, step: int) -> Effect[bool]:
         """Forget the tuples that the sealed step covers.
@@ -266,25 +251,21 @@ class Inbox(Protocol):
 
         Raises StepOrderError if the step was never sealed.
         """
-        ...
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
         """Give claimed tuples back to the head of the line, in their order.
 
         False: the attempt is stale. Only when no sealed step of the task is unfinished.
         """
-        ...
 
     def wake(self) -> None:
         """End the ``take`` that waits, or else the next one that would, soon. Thread-safe.
 
         If the server is unreachable, ``take`` ends by itself within some seconds.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection that ``take`` waits with. Idempotent."""
-        ...
 
 
 class Inboxes(Protocol):
@@ -304,7 +285,6 @@ class Inboxes(Protocol):
         StaleAttemptError where a run with a higher number has an inbox: an older driver that comes
         late takes nothing away from its successor.
         """
-        ...
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
         """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
@@ -314,31 +294,25 @@ class Inboxes(Protocol):
         not discard, to the next one. Drain before anything is appended in the new run. Raises
         StaleAttemptError.
         """
-        ...
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         """Delete drained entries, once their roots were released. Raises StaleAttemptError."""
-        ...
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         """Look at the inboxes of these tasks."""
-        ...
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
         """Return the newest snapshot that earlier runs left in each inbox, as (task, snapshot),
         until ``forget_snapshot``. Changes nothing.
         """
-        ...
 
     def forget_snapshot(self, run: str, task: int) -> None:
         """Delete the snapshot, once the roots of the tuples that the bolt held were released."""
-        ...
 
     # -- a process that runs bolt tasks ----------------------------------------------------------
 
     def draw(self, run: str, task: int) -> int:
         """Draw the number of a new attempt. Raises StaleAttemptError if the run is over."""
-        ...
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         """Refuse from now on appends of older attempts of the sender to these inboxes.
@@ -346,7 +320,6 @@ class Inboxes(Protocol):
         Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at
         any of them; the others are fenced nevertheless. An append does the same for its own inbox.
         """
-        ...
 
     def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
         """Take the inbox over, to claim from ``line`` too. Fence off the older attempts everywhere
@@ -354,14 +327,9 @@ class Inboxes(Protocol):
 
         Raises StaleAttemptError if a newer attempt has opened it, or the run is over.
         """
-        ...
 
     def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float] = NO_CALLS,
-        place: str = "",
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
         """Report that the process is alive and runs these tasks, {task: attempt}. ``doing_s`` has
         the seconds for which tasks have been in one call of their bolt; ``place`` tells monitors
@@ -369,7 +337,6 @@ class Inboxes(Protocol):
 
         Return the tasks that by now belong to another attempt or run.
         """
-        ...
 
     # -- senders ---------------------------------------------------------------------------------
 
@@ -380,7 +347,6 @@ class Inboxes(Protocol):
         the oldest. A forgotten sender is STALE there from then on, because its append might be a
         repeat: draw another one, and emit the tuples of the call anew.
         """
-        ...
 
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
@@ -392,11 +358,9 @@ class Inboxes(Protocol):
         none without chunks, else ValueError. A parcel that was FULL must be in before the next part
         or number goes to the same inbox; see ``next_parcels``.
         """
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 # Bounds on the entries of one inbox that one ``drain`` returns: tuples, and bytes of payload.

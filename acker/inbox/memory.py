@@ -23,8 +23,6 @@ from tiercel.acker.inbox.chunk import (
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
-    NO_CALLS,
-    NO_CLAIMS,
     Bounds,
     Claims,
     Covered,
@@ -33,7 +31,6 @@ from tiercel.acker.inbox.contract import (
     Opened,
     Rest,
     Sender,
-    StaleAttemptError,
     drawn_sender,
     joined_figures,
     number_of_run,
@@ -151,11 +148,7 @@ class MemoryInboxes:
         return MemoryInbox(attended, self._changed, task, opened, shared)
 
     def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float] = NO_CALLS,
-        place: str = "",
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
         with self._changed:
             lost = []
@@ -302,12 +295,7 @@ class MemoryInbox:
         self._woken = False
 
     def take(
-        self,
-        tuples: int,
-        size: int,
-        wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
     ) -> list[Entry]:
         if finishing is not None:
             self._finish(finishing)
@@ -374,9 +362,8 @@ class MemoryInbox:
 
     def _give_back(self, rests: Sequence[Rest]) -> bool:
         with self._changed:
-            try:
-                box = self._box()
-            except StaleAttemptError:
+            box = self._attended()
+            if box is None:
                 return False
             returned = self._line.returned
             if returned is None:
@@ -403,9 +390,8 @@ class MemoryInbox:
 
     def _seal(self, covered: Covered, snapshot: bytes | None) -> bool:
         with self._changed:
-            try:
-                box = self._box()
-            except StaleAttemptError:
+            box = self._attended()
+            if box is None:
                 return False
             if box.sealed is None and covered.step > box.step:
                 box.sealed = covered
@@ -418,9 +404,8 @@ class MemoryInbox:
 
     def _finish(self, step: int) -> bool:
         with self._changed:
-            try:
-                box = self._box()
-            except StaleAttemptError:
+            box = self._attended()
+            if box is None:
                 return False
             if step <= box.step:
                 return True

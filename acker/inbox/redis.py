@@ -45,8 +45,6 @@ from tiercel.acker.inbox.chunk import (
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
-    NO_CALLS,
-    NO_CLAIMS,
     Bounds,
     Claims,
     Covered,
@@ -224,11 +222,7 @@ class RedisInboxes:
         return RedisInbox(self._of(task), run, attempt, found)
 
     def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float] = NO_CALLS,
-        place: str = "",
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
         def beating(box: _Box, home: Place) -> Effect[bool]:
             task = home[1]
@@ -368,12 +362,7 @@ class RedisInbox:
         self._woken = threading.Event()
 
     def take(
-        self,
-        tuples: int,
-        size: int,
-        wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
     ) -> list[Entry]:
         box = self._box
         line = self._line if any(claims) else None

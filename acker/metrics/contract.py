@@ -17,9 +17,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from dataclasses import astuple, dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
 
 from tiercel.acker.ledger import REASON_LENGTH
 
@@ -118,13 +118,9 @@ def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorRe
     """The errors of each (component, task), in order, clipped."""
     found: dict[tuple[str, int], list[ErrorReport]] = {}
     for error in errors:
-        found.setdefault((error.component, error.task), []).append(clipped(error))
+        clipped = replace(error, message=error.message[:REASON_LENGTH])
+        found.setdefault((error.component, error.task), []).append(clipped)
     return found
-
-
-def clipped(error: ErrorReport) -> ErrorReport:
-    """Return the report with a message of at most REASON_LENGTH characters."""
-    return replace(error, message=error.message[:REASON_LENGTH])
 
 
 # Kinds per topology; beyond this the kind that has not come for the longest is forgotten.
@@ -168,6 +164,7 @@ class KnownError:
 
 # Identity of a kind of error: component, kind, place.
 Name = tuple[str, str, str]
+R = TypeVar("R", ErrorReport, TraceReport)
 
 
 class Metrics(Protocol):
@@ -186,13 +183,12 @@ class Metrics(Protocol):
         too, and a call that had taken effect although its reply was lost is not counted twice. So
         do not add them again.
         """
-        ...
+        self.add_all({(component, task): counts})
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
         """``add`` for several tasks, {(component, task): {counter: count}}, in the
         same one round trip.
         """
-        ...
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         """Keep these errors, the newest 1000 of the topology.
@@ -202,11 +198,10 @@ class Metrics(Protocol):
         A window begins with the first error after the window before. All processes that a task runs
         in share it.
         """
-        ...
 
     def totals(self) -> Counts:
         """Everything counted, by component, task and counter."""
-        ...
+        return self.over(Window.ALL_TIME).counts
 
     def over(self, window: Window) -> Counted:
         """Return the counts of a window that ends now, and the length of that window.
@@ -214,11 +209,9 @@ class Metrics(Protocol):
         Exact, by the clock of each machine that counts. Counts older than a day and a slot are kept
         in the totals alone.
         """
-        ...
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         """Return the last reports, by the time at which they happened, newest first."""
-        ...
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
         """Keep the first report of each kind of error that has a traceback, and when each kind came
@@ -226,15 +219,12 @@ class Metrics(Protocol):
 
         Repeating a call changes nothing. The number of errors of a kind is among the counters.
         """
-        ...
 
     def traces(self) -> Sequence[KnownError]:
         """Return the kinds of errors that are kept, by when they came last, the newest first."""
-        ...
 
     def clear(self) -> None:
         """Forget everything that was counted for this topology."""
-        ...
 
 
 def bucket_of(latency_ms: float) -> str:
@@ -249,11 +239,7 @@ def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, i
     The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is
     infinite: all of them.
     """
-    buckets = {
-        int(name.removeprefix(LATENCY_BUCKET)): count
-        for name, count in counts.items()
-        if name.startswith(LATENCY_BUCKET)
-    }
+    buckets = _buckets(counts)
     bounds = range(0, math.ceil(math.log(1e5) / _GROWTH) + every, every)
     found = [
         (math.exp(bound * _GROWTH), sum(n for at, n in buckets.items() if at < bound))
@@ -269,19 +255,24 @@ def percentile(counts: Mapping[str, int], q: float) -> float | None:
 
     Counters with other names are ignored.
     """
-    buckets = sorted(
-        (int(name.removeprefix(LATENCY_BUCKET)), count)
-        for name, count in counts.items()
-        if name.startswith(LATENCY_BUCKET)
-    )
-    rank = q * sum(count for _, count in buckets)
+    buckets = _buckets(counts)
+    rank = q * sum(buckets.values())
     seen = 0
-    for bucket, count in buckets:
+    for bucket, count in sorted(buckets.items()):
         seen += count
         if count and seen >= rank:
             # The geometric middle of the bucket: 4.9 % from either end.
             return math.exp((bucket + 0.5) * _GROWTH)
     return None
+
+
+def _buckets(counts: Mapping[str, int]) -> dict[int, int]:
+    """Return the counts of latencies by the number of their bucket."""
+    return {
+        int(name.removeprefix(LATENCY_BUCKET)): count
+        for name, count in counts.items()
+        if name.startswith(LATENCY_BUCKET)
+    }
 
 
 def name_of(report: TraceReport) -> Name:
@@ -314,42 +305,13 @@ def _count(report: TraceReport, totals: Counts) -> int:
     return sum(counts.get(counter, 0) for counts in tasks.values())
 
 
-def pack_name(name: Name) -> str:
-    """Pack an identity for a store."""
-    return json.dumps(name)
+def packed(report: ErrorReport | TraceReport) -> str:
+    """Pack a report for a store."""
+    return json.dumps(astuple(report), default=datetime.isoformat)
 
 
-def pack_trace(report: TraceReport) -> str:
-    """Pack a report for a store; "" without a traceback, for it adds nothing to the first one."""
-    if not report.text:
-        return ""
-    return json.dumps(
-        [
-            report.at.isoformat(),
-            report.component,
-            report.task,
-            report.kind,
-            report.place,
-            report.reason[:REASON_LENGTH],
-            report.text,
-        ]
-    )
-
-
-def unpack_trace(packed: bytes) -> TraceReport:
-    """Undo ``pack_trace``."""
-    at, component, task, kind, place, reason, text = json.loads(packed)
-    return TraceReport(
-        at=datetime.fromisoformat(at),
-        component=component,
-        task=task,
-        kind=kind,
-        place=place,
-        reason=reason,
-        text=text,
-    )
-
-
-def moment(seconds: float) -> datetime:
-    """Return the time this many seconds after the epoch."""
-    return datetime.fromtimestamp(seconds, UTC)
+def unpacked(kind: type[R], found: bytes) -> R:
+    """Undo ``packed``."""
+    at, *rest = json.loads(found)
+    names = [field.name for field in fields(kind)]
+    return kind(**dict(zip(names, [datetime.fromisoformat(at), *rest], strict=True)))

@@ -18,6 +18,7 @@ from tiercel.acker.metrics.contract import (
     Counts,
     ErrorReport,
     KnownError,
+    Metrics,
     Name,
     TraceReport,
     Window,
@@ -33,7 +34,7 @@ from tiercel.acker.metrics.contract import (
 _Slot = dict[tuple[str, int], Counter[str]]
 
 
-class MemoryMetrics:
+class MemoryMetrics(Metrics):
     """``Metrics`` within one process; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,9 +50,6 @@ class MemoryMetrics:
         self._errors: list[ErrorReport] = []
         # The first report of each kind of error, and when it came last.
         self._traces: dict[Name, tuple[TraceReport, datetime]] = {}
-
-    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
-        self.add_all({(component, task): counts})
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
         now = self._clock()
@@ -75,9 +73,6 @@ class MemoryMetrics:
                 kept = reported[: ERRORS_A_WINDOW - count]
                 self._windows[task] = (began, count + len(kept))
                 self._errors = [*self._errors, *kept][-ERRORS_KEPT:]
-
-    def totals(self) -> Counts:
-        return self.over(Window.ALL_TIME).counts
 
     def over(self, window: Window) -> Counted:
         now = self._clock()

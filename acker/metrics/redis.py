@@ -10,11 +10,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from tiercel.acker.layout import topology_prefix
+from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
@@ -25,19 +27,18 @@ from tiercel.acker.metrics.contract import (
     Counts,
     ErrorReport,
     KnownError,
+    Metrics,
     TraceReport,
     Window,
     by_task,
     known_errors,
-    moment,
     name_of,
     newest_first,
-    pack_name,
-    pack_trace,
+    packed,
     seconds_of,
     slot_of,
     slots_of,
-    unpack_trace,
+    unpacked,
 )
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
@@ -49,7 +50,7 @@ _NAMES_KNOWN = 65_536
 _REPORTER_MEMORY_MS = 600_000
 
 
-class RedisMetrics:
+class RedisMetrics(Metrics):
     """``Metrics`` on one server; thread-safe.
 
     Connects on its first call. Raises RedisUnavailableError, RedisRefusedError.
@@ -72,21 +73,13 @@ class RedisMetrics:
         self._counts_key = prefix + "metrics"
         self._errors_key = prefix + "errors"
         self._windows_key = prefix + "error-windows"
-        self._report = self._client.register_script(
-            script_source("report", package="tiercel.acker.metrics")
-        )
         self._traces_keys = (prefix + "traces", prefix + "traces:last")
-        self._trace = self._client.register_script(
-            script_source("trace", package="tiercel.acker.metrics")
-        )
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
-        self._count = self._client.register_script(
-            script_source("count", package="tiercel.acker.metrics")
+        self._count, self._report, self._trace = (
+            self._client.register_script(script_source(name, package="tiercel.acker.metrics"))
+            for name in ("count", "report", "trace")
         )
-
-    def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
-        self.add_all({(component, task): counts})
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
         with self._sending:
@@ -120,15 +113,12 @@ class RedisMetrics:
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
             # More than a window holds would not be kept.
-            packed = [_pack(error) for error in reported[:ERRORS_A_WINDOW]]
+            kept = [packed(error) for error in reported[:ERRORS_A_WINDOW]]
             with translated("report errors"):
                 self._report(
                     keys=[self._errors_key, self._windows_key],
-                    args=[*_BOUNDS, json.dumps([component, task]), *packed],
+                    args=[*_BOUNDS, json.dumps([component, task]), *kept],
                 )
-
-    def totals(self) -> Counts:
-        return self.over(Window.ALL_TIME).counts
 
     def over(self, window: Window) -> Counted:
         now = self._clock()
@@ -151,19 +141,20 @@ class RedisMetrics:
         if limit < 1:
             return []
         with translated("read the errors"):
-            packed: Any = self._client.lrange(self._errors_key, 0, limit - 1)
-        return newest_first(_unpack(one) for one in packed)
+            found: Any = self._client.lrange(self._errors_key, 0, limit - 1)
+        return newest_first(unpacked(ErrorReport, one) for one in found)
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
         if not reports:
             return
-        packed = [
-            part
-            for report in reports
-            for part in (pack_name(name_of(report)), report.at.timestamp(), pack_trace(report))
-        ]
+        words: list[str | float] = []
+        for report in reports:
+            words += (json.dumps(name_of(report)), report.at.timestamp())
+            # Without a traceback it adds nothing to the first report.
+            short = replace(report, reason=report.reason[:REASON_LENGTH])
+            words.append(packed(short) if report.text else "")
         with translated("keep tracebacks"):
-            self._trace(keys=[*self._traces_keys], args=[TRACES_KEPT, *packed])
+            self._trace(keys=[*self._traces_keys], args=[TRACES_KEPT, *words])
 
     def traces(self) -> Sequence[KnownError]:
         reports_key, last_key = self._traces_keys
@@ -172,8 +163,8 @@ class RedisMetrics:
             last: Any = self._client.zrange(last_key, 0, -1, withscores=True)
         when = dict(last)
         found = [
-            (unpack_trace(packed), moment(when[name]))
-            for name, packed in reports.items()
+            (unpacked(TraceReport, one), datetime.fromtimestamp(when[name], UTC))
+            for name, one in reports.items()
             if name in when
         ]
         return known_errors(found, self.totals())
@@ -213,14 +204,3 @@ def _name(component: str, task: int, counter: str) -> str:
 def _parts(name: bytes) -> tuple[str, int, str]:
     component, task, counter = json.loads(name)
     return component, task, counter
-
-
-def _pack(error: ErrorReport) -> str:
-    return json.dumps([error.at.isoformat(), error.component, error.task, error.message])
-
-
-def _unpack(packed: bytes) -> ErrorReport:
-    at, component, task, message = json.loads(packed)
-    return ErrorReport(
-        at=datetime.fromisoformat(at), component=component, task=task, message=message
-    )

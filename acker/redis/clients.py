@@ -206,8 +206,10 @@ def check_eviction(
             policy = _evicting(client)
         if policy is None:
             continue
-        at = urlsplit(url).netloc.rpartition("@")[2]
-        drops = f"Redis at {at} drops keys when its memory is full (maxmemory-policy {policy})"
+        drops = (
+            f"Redis at {place_of(url)} drops keys when its memory is full "
+            f"(maxmemory-policy {policy})"
+        )
         if stateful:
             raise RedisRefusedError(
                 f"{drops}, and with them the state of {', '.join(stateful)}; set "
@@ -220,6 +222,11 @@ def check_eviction(
                 drops,
                 extra={"event": "redis_evicts"},
             )
+
+
+def place_of(url: str) -> str:
+    """Return host and port of a Redis URL, without its user and password."""
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def is_full(client: redis.Redis) -> bool:

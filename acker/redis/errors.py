@@ -82,50 +82,48 @@ _BY_CODE = {
         "another program uses the same keys: give tiercel a database of its own, or remove the key"
     ),
 }
-# For errors without a code, or with a code that says nothing: the first match counts.
-_BY_CLASS: tuple[tuple[tuple[type[Exception], ...], _Meaning], ...] = (
-    (
-        (
-            exceptions.AuthenticationError,
-            exceptions.AuthorizationError,
-            exceptions.NoPermissionError,
-        ),
-        _LOGIN,
-    ),
-    ((exceptions.AuthenticationWrongNumberOfArgsError,), _LOGIN),
-    ((exceptions.MaxConnectionsError,), _away("raise max_connections in its URL, or leave it out")),
-    ((exceptions.BusyLoadingError,), _BY_CODE["LOADING"]),
-    ((exceptions.MasterDownError,), _BY_CODE["MASTERDOWN"]),
-    ((exceptions.ClusterDownError, exceptions.SlotNotCoveredError), _CLUSTER_DOWN),
-    ((exceptions.TryAgainError,), _BY_CODE["TRYAGAIN"]),
-    ((exceptions.NoScriptError,), _BY_CODE["NOSCRIPT"]),
-    ((exceptions.OutOfMemoryError,), _BY_CODE["OOM"]),
-    ((exceptions.ReadOnlyError,), _BY_CODE["READONLY"]),
-    ((exceptions.AskError,), _MEMBER),  # a MovedError is one
-    (
-        (exceptions.ClusterCrossSlotError, exceptions.CrossSlotTransactionError),
-        _BY_CODE["CROSSSLOT"],
-    ),
+# For errors without a code, or with a code that says nothing: the nearest class counts.
+_BY_CLASS: dict[type, _Meaning] = {
+    exceptions.AuthenticationError: _LOGIN,
+    exceptions.AuthenticationWrongNumberOfArgsError: _LOGIN,
+    exceptions.AuthorizationError: _LOGIN,
+    exceptions.NoPermissionError: _LOGIN,
+    exceptions.MaxConnectionsError: _away("raise max_connections in its URL, or leave it out"),
+    exceptions.BusyLoadingError: _BY_CODE["LOADING"],
+    exceptions.MasterDownError: _BY_CODE["MASTERDOWN"],
+    exceptions.ClusterDownError: _CLUSTER_DOWN,
+    exceptions.SlotNotCoveredError: _CLUSTER_DOWN,
+    exceptions.TryAgainError: _BY_CODE["TRYAGAIN"],
+    exceptions.NoScriptError: _BY_CODE["NOSCRIPT"],
+    exceptions.OutOfMemoryError: _BY_CODE["OOM"],
+    exceptions.ReadOnlyError: _BY_CODE["READONLY"],
+    exceptions.AskError: _MEMBER,  # a MovedError is one
+    exceptions.ClusterCrossSlotError: _BY_CODE["CROSSSLOT"],
+    exceptions.CrossSlotTransactionError: _BY_CODE["CROSSSLOT"],
     # The error inside it was looked for before; nothing took effect.
-    ((exceptions.ExecAbortError,), _away("it discarded a transaction: see its log")),
-    (
-        (exceptions.InvalidResponse,),
-        _refusal("what answers there speaks another protocol: check host and port"),
+    exceptions.ExecAbortError: _away("it discarded a transaction: see its log"),
+    exceptions.InvalidResponse: _refusal(
+        "what answers there speaks another protocol: check host and port"
     ),
-    ((exceptions.ConnectionError, exceptions.TimeoutError), _away(_CHECK)),
-)
+    exceptions.ConnectionError: _away(_CHECK),
+    exceptions.TimeoutError: _away(_CHECK),
+}
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
 _DISCARDED = re.compile(r"discarded because of: -?([A-Z]+)\b")
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
 @contextmanager
-def translated(verb: str) -> Iterator[None]:
-    """Turn errors of the client into ours: "cannot ``verb``: …". No message holds a password."""
+def translated(verb: str, place: str = "") -> Iterator[None]:
+    """Turn errors of the client into ours: "cannot ``verb``: …", with host and port if ``place``
+    gives them. No message holds a password.
+    """
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
         said = shown(error)
+        if place not in said:
+            said = f"{place}: {said}"
         tls = _tls_advice(error)
         if tls:
             raise RedisRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
@@ -169,7 +167,7 @@ def _meaning(error: Exception) -> _Meaning:
         return _LOGIN
     if "max number of clients" in str(error):
         return _away("raise its maxclients, or let fewer processes use it")
-    return next((meaning for kinds, meaning in _BY_CLASS if isinstance(error, kinds)), _ELSE)
+    return next((_BY_CLASS[kind] for kind in type(error).__mro__ if kind in _BY_CLASS), _ELSE)
 
 
 def _tls_advice(error: BaseException) -> str | None:

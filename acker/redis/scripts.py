@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from redis import exceptions
 
-from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.clients import check_version, connect, place_of
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.pool import Form, Pool, RedisAddress
 
@@ -102,6 +102,7 @@ class RedisServer:
     def __init__(self, url: str, key: str = "") -> None:
         """``url`` and ``key`` as in ``connect``, which raises RedisRefusedError and ValueError."""
         self._client = connect(url, key)
+        self._place = place_of(url)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
         self._checked = False
         # Texts of the scripts that were sent; None stands for the plain commands.
@@ -133,7 +134,7 @@ class RedisServer:
         """
         if not effects:
             return []
-        with translated(effects[0].verb):
+        with translated(effects[0].verb, self._place):
             self._check()
             known = self._known
             replies = self._pool.exchange(
@@ -145,7 +146,7 @@ class RedisServer:
             self._make_instead(effects, replies)
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
-                with translated(effect.verb):
+                with translated(effect.verb, self._place):
                     raise reply
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
 
@@ -210,7 +211,7 @@ class RedisServer:
         that waits has a connection of its own.
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
-        with translated(verb):
+        with translated(verb, self._place):
             return self._waiting.blpop(list(keys), timeout=seconds) is not None
 
     def close(self) -> None:

@@ -14,12 +14,13 @@ from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
+from tiercel.workers.spout.collector import TaskCollector
+from tiercel.workers.spout.tally import Tally
 
 # Sentences that a spout worker emits at once, where it has plenty.
 _EMITTED = 1_000
@@ -63,8 +64,9 @@ class Workshop:
             bolt: [attempt_at(around, task, threading.Event()) for task in topology.task_ids(bolt)]
             for bolt in topology.bolts
         }
-        self._emitter = SpoutEmitter(topology, "sentences", 1)
-        self._roots = RootIds(timedelta(hours=1))
+        tally = Tally(MemoryMetrics(), "sentences", 1)
+        roots = RootIds(timedelta(hours=1))
+        self._collector = TaskCollector(topology, "sentences", 1, tally, roots)
         self._number = 0
 
     def emit(self, lines: Sequence[str]) -> float:
@@ -73,10 +75,8 @@ class Workshop:
         for start in range(0, len(lines), _EMITTED):
             part = lines[start : start + _EMITTED]
             began = time.process_time()
-            self._emitter.emit_all(
-                [[line] for line in part], self._roots.draw(len(part)), "default"
-            )
-            emission = self._emitter.take()
+            self._collector.emit_all([[line] for line in part], range(len(part)))
+            emission = self._collector.take()
             spent += time.process_time() - began
             self._number += 1
             sender = Sender(task=1, attempt=1)

@@ -28,7 +28,7 @@ from tiercel.queues.broker.arguments import (
     TYPE,
     read_arguments,
 )
-from tiercel.queues.broker.connection import UNENCODABLE, connected, translate
+from tiercel.queues.broker.connection import UNENCODABLE, connected, translate, translated
 from tiercel.queues.broker.management import Policies, told_arguments
 from tiercel.queues.errors import (
     BrokerRefusedError,
@@ -114,12 +114,10 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
                 misfit,
                 extra={"event": "binding_misfit", "queue": queue},
             )
-        try:
+        with translated(address):
             connection.channel().queue_bind(
                 queue, binding.exchange, binding.routing_key, arguments=dict(binding.headers)
             )
-        except ChannelClosedByBroker as error:
-            raise translate(error, address) from error
 
 
 def _declare_exchange(connection: Any, address: Address, binding: Binding) -> str | None:
@@ -157,10 +155,8 @@ def find_exchange(amqp_url: str, exchange: str, patience: timedelta = timedelta(
 
 def _look_at_exchange(connection: Any, address: Address, exchange: str) -> None:
     """Raise ExchangeMissingError if there is no such exchange."""
-    try:
+    with translated(address):
         connection.channel().exchange_declare(exchange, passive=True)
-    except ChannelClosedByBroker as error:
-        raise translate(error, address) from error
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import connect, translate, translated
+from tiercel.queues.broker.connection import connect, translated
 from tiercel.queues.broker.declare import dead_letter_queue
-from tiercel.queues.broker.management import Managed, ManagementSilentError, managed
+from tiercel.queues.broker.management import ManagementSilentError, managed
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 
 T = TypeVar("T")
@@ -86,13 +86,14 @@ class DepthReader:
         """Add the figures of the management interface, unless it was silent just now."""
         if self._management_url is None or time.monotonic() < self._silent_until:
             return found
-        told: dict[str, Managed | None] = {}
+        told: dict[str, dict[str, Any]] = {}
         try:
             for depth in found:
-                told[depth.name] = managed(self._management_url, address, depth.name)
+                more = managed(self._management_url, address, depth.name)
+                told[depth.name] = {} if more is None else asdict(more)
         except ManagementSilentError:
             self._silent_until = time.monotonic() + _LEFT_ALONE_S
-        return [_with_more(depth, told.get(depth.name)) for depth in found]
+        return [replace(depth, **told.get(depth.name, {})) for depth in found]
 
 
 def depths(
@@ -142,30 +143,16 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
     """Count the ready messages, and the consumers; return None if there is no such queue."""
     channel = connection.channel()
     try:
-        method = channel.queue_declare(name, passive=True).method
-        if not method.message_count and not method.consumer_count:
-            # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
-            # answer.
+        with translated(address):
             method = channel.queue_declare(name, passive=True).method
-    except ChannelClosedByBroker as error:
-        refusal = translate(error, address)
-        if isinstance(refusal, QueueMissingError):
-            return None
-        raise refusal from error
+            if not method.message_count and not method.consumer_count:
+                # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
+                # answer.
+                method = channel.queue_declare(name, passive=True).method
+    except QueueMissingError:
+        return None
     channel.close()
     return method.message_count, method.consumer_count
-
-
-def _with_more(depth: QueueDepth, more: Managed | None) -> QueueDepth:
-    if more is None:
-        return depth
-    return replace(
-        depth,
-        unacked=more.unacked,
-        delayed=more.delayed,
-        in_rate=more.in_rate,
-        out_rate=more.out_rate,
-    )
 
 
 class KeptConnection:

@@ -42,22 +42,18 @@ class LinkUser(Protocol):
 
         Raises QueuesError.
         """
-        ...
 
     def opened(self, channel: Any) -> None:
         """Take over a new channel; all state of the previous one is void."""
-        ...
 
     def lost(self, error: QueuesError) -> None:
         """Handle a channel that is gone, or could not be opened.
 
         A new one follows, unless ``failed`` or the end comes next.
         """
-        ...
 
     def failed(self, error: QueuesError) -> None:
         """Handle the end of the link by itself: an operator must act."""
-        ...
 
 
 class Link:

@@ -1,8 +1,7 @@
 """A message is opened, handed out, and settled: acked when its tree is complete, or rejected.
 
 consumer  one queue on an I/O thread, and the calls of its reader
-channel   one channel from opening to closing: subscribing, deliveries, changes of the prefetch
-intake    how many messages to request, and messages not yet handed out
+channel   one channel from opening to closing: subscribing, the prefetch, messages to hand out
 messages  the open messages, and how each is settled: acked, rejected, or copied elsewhere
 failures  how often each message failed
 """

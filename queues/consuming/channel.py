@@ -1,19 +1,24 @@
-"""One channel from its opening to its end: its consumer at the broker, and its deliveries.
-
-It subscribes, cancels, and replaces the consumer when the prefetch changes.
+"""One channel from its opening to its end: its consumer at the broker, the prefetch, and the
+messages that were delivered and not yet handed out.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
-from tiercel.queues.consuming.intake import Delivery, HandOut
-from tiercel.queues.consuming.messages import EpochSettings, OpenMessages
+from tiercel.queues.consuming.messages import Delivery, EpochSettings, OpenMessages
 from tiercel.queues.errors import BrokerUnavailableError
-from tiercel.queues.limits import MAX_BODY_BYTES, UNEMITTED_S
+from tiercel.queues.limits import (
+    BACK_OFFS_HELD,
+    BYTES_HELD,
+    MAX_BODY_BYTES,
+    PREFETCH,
+    UNEMITTED_S,
+)
 from tiercel.queues.retry import delivered_before
 
 log = logging.getLogger(__name__)
@@ -24,39 +29,195 @@ _WITHHOLD_S = 0.05
 # Number of releases after which a message returns to the broker: a restart of the driver causes
 # one.
 RELEASES = 2
+# Decay of the memory of a large message, per message.
+_FADE = 15 / 16
+# Messages held per tuple that may be in flight: its own, and the one to follow it.
+_PER_TUPLE = 2
+# Divisor of the prefetch: this part of it is for failed messages that are delivered again.
+_AGAIN_PART = 4
+# Room for messages that may fail next, per failed message waiting for its back-off.
+_PER_WAITING = 2
+
+
+class HandOut:
+    """Lines of messages not yet handed out: redelivered messages, in turn with messages released
+    here; behind both the new messages, with a line per priority, the highest in front.
+
+    A message may wait for any earlier message (``ordered_by``), and is redelivered after a long
+    wait, so no line blocks a message of another line forever.
+
+    A queue with priorities delivers an urgent message as soon as it may deliver any; here it
+    overtakes new messages that arrived earlier. These wait no longer than they would in the queue:
+    the more of them are held, the fewer urgent ones can arrive.
+
+    One thread puts messages in and may remove them again; another one takes them. The ends of a
+    deque are thread-safe, but checking its length first is not.
+    """
+
+    def __init__(self) -> None:
+        self._came_back: deque[Delivery] = deque()
+        self._released: deque[Delivery] = deque()
+        self._fresh: deque[Delivery] = deque()
+        # By priority; messages without one are in ``_fresh``.
+        self._urgent: dict[int, deque[Delivery]] = {}
+        # Lines of new messages, in order; replaced and never changed, since both threads read it.
+        self._new: tuple[deque[Delivery], ...] = (self._fresh,)
+        self._released_next = False
+
+    def add(self, delivery: Delivery) -> bool:
+        """Put a message at the end of its line; return True if the line was empty."""
+        line = self._came_back if delivery.delivery_count else self._line_of(delivery)
+        line.append(delivery)
+        return len(line) == 1
+
+    def add_again(self, delivery: Delivery) -> None:
+        """Put a released message before the new ones."""
+        self._released.append(delivery)
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Take the next messages, at most ``limit``."""
+        found: list[Delivery] = []
+        first = (self._came_back, self._released)
+        while len(found) < limit and (first[0] or first[1]):
+            line = first[self._released_next] or first[not self._released_next]
+            self._released_next = not self._released_next
+            with suppress(IndexError):  # taken out meanwhile
+                found.append(line.popleft())
+        for line in self._new:
+            with suppress(IndexError):
+                while len(found) < limit:
+                    found.append(line.popleft())
+        return found
+
+    def first_while(self, which: Callable[[Delivery], bool]) -> Iterator[Delivery]:
+        """Take messages from the head of each line while ``which`` returns True for them."""
+        for line in self._lines:
+            try:
+                while which(line[0]):
+                    yield line.popleft()  # or the next one: the first may have been taken meanwhile
+            except IndexError:
+                continue
+
+    def clear(self) -> None:
+        for line in self._lines:
+            line.clear()
+
+    @property
+    def _lines(self) -> tuple[deque[Delivery], ...]:
+        return (self._came_back, self._released, *self._new)
+
+    def _line_of(self, delivery: Delivery) -> deque[Delivery]:
+        """Return the line of a new message."""
+        priority = delivery.properties.priority
+        if not priority:
+            return self._fresh
+        line = self._urgent.get(priority)
+        if line is None:
+            line = self._urgent[priority] = deque()
+            urgent = [self._urgent[each] for each in sorted(self._urgent, reverse=True)]
+            self._new = (*urgent, self._fresh)
+        return line
+
+
+class Intake:
+    """Decides the prefetch of the one consumer of a channel, and outlives the channel. Not
+    thread-safe.
+
+    It is small at first, because the messages in the queue may be large, and grows when they turn
+    out to be small. It is 1 while too many bytes or more messages than expected are held: then only
+    one more is requested, and the queue keeps its consumer. It is 0 (no consumer) only if nothing
+    is expected. Messages held when it shrinks stay held.
+
+    Messages waiting for their back-off are unacked at the broker, and use up the prefetch of their
+    consumer. They are counted separately, and the prefetch is larger by their number, so a message
+    that always fails holds up no other.
+    """
+
+    def __init__(self, prefetch: int = PREFETCH, bytes_held: int = BYTES_HELD) -> None:
+        self._most = prefetch
+        # The largest prefetch now.
+        self._limit = prefetch
+        self._bound = bytes_held
+        # Size at which ``prefetch`` messages can be held.
+        self._small = bytes_held / prefetch
+        # The size to plan for: the largest of the last messages.
+        self._size = float(MAX_BODY_BYTES)
+        self._seen = False
+
+    @property
+    def again(self) -> int:
+        """Bound on failed messages being delivered again at one time: the rest of the room is for
+        others.
+        """
+        return max(1, self._limit // _AGAIN_PART)
+
+    def expect(self, tuples: int) -> None:
+        """Set the number of tuples that may be in flight; a small multiple of that many messages is
+        held.
+
+        0: take nothing.
+        """
+        self._limit = min(self._most, _PER_TUPLE * tuples)
+
+    def saw(self, size: int) -> None:
+        """Note the size of a message that arrived."""
+        if self._seen and self._size <= self._small >= size:
+            return  # all messages are small, so the prefetch is at its limit
+        self._size = max(size, self._size * _FADE) if self._seen else float(size)
+        self._seen = True
+
+    def wanted(self, current: int, messages: OpenMessages) -> int:
+        """Return the wanted prefetch, given the current one (0: no consumer), and the messages of
+        the channel.
+
+        A change costs a round trip, so the prefetch grows only if that doubles the room left by
+        waiting messages, and shrinks only if that halves it. For a new consumer RabbitMQ counts
+        from zero, no matter how many messages are still held, so it gets 1 until its prefetch fits.
+        """
+        limit = self._limit
+        if limit == 0:
+            return 0
+        most_waiting = max(limit, BACK_OFFS_HELD)
+        held, waiting = messages.bytes_held, len(messages.waiting)
+        if held > self._bound or waiting >= most_waiting:
+            return 1
+        first = max(1, self._bound // MAX_BODY_BYTES)
+        affordable = min(limit, max(first, int(self._bound / max(self._size, 1.0))))
+        spare = min(_PER_WAITING * waiting, most_waiting - waiting)
+        count = len(messages.open) + len(messages.busy)
+        fits = held <= self._bound // 2 and count <= limit
+        if current <= 1 or 2 * (limit + spare) <= current:
+            return affordable + spare if fits else 1
+        grows = affordable >= 2 * (current - messages.waiting_here)
+        return affordable + spare if fits and grows else current
 
 
 class Epoch:
-    """One channel. Runs on the I/O thread, except ``hand_out.take``.
+    """One channel. Runs on the I/O thread.
 
     Nothing can be sent on a closing channel: messages still open then stay open until ``void``.
     """
 
-    def __init__(self, number: int, channel: Any, settings: EpochSettings) -> None:
+    def __init__(
+        self, number: int, channel: Any, settings: EpochSettings, intake: Intake, hand_out: HandOut
+    ) -> None:
+        """``intake`` and ``hand_out`` are those of all channels of a consumer."""
         self.number = number
         self._channel = channel
         self._link = settings.link
-        self._intake = settings.intake
+        self._intake = intake
+        self._hand_out = hand_out
         self._settings = settings
         self._limit = settings.broker_limit
         self.messages = OpenMessages(
-            channel,
-            settings,
-            stirred=lambda: self.broker_consumer.stirred(settings.clock()),
-            adjust=self.adjust,
+            channel, settings, adjust=self.adjust, again=lambda: intake.again
         )
         self.counts = self.messages.counts
         self._book = self.messages.acks.book
-        self.hand_out = HandOut()
         self._taking = False
         self._at_end: Callable[[], None] | None = None
         self.broker_consumer = BrokerConsumer(
-            channel,
-            settings.queue,
-            f"{settings.tag}.{number}",
-            on_message=self._on_message,
-            on_change=self.adjust,
-            arguments=settings.consumer_arguments,
+            channel, number, settings, on_message=self._on_message, on_change=self.adjust
         )
         channel.add_on_cancel_callback(self._cancelled_by_broker)
 
@@ -76,20 +237,19 @@ class Epoch:
         broker_consumer = self.broker_consumer
         if broker_consumer.ending or not self.is_open:
             return
-        is_changing = broker_consumer.changing
-        waiting = self.messages.waiting_here
-        wanted = self._intake.wanted(broker_consumer.prefetch, waiting) if self._taking else 0
-        now = self._settings.clock()
-        if is_changing and wanted:
-            if at_once or broker_consumer.is_clear(self._book.unsettled_before, now):
+        prefetch = broker_consumer.prefetch
+        wanted = self._intake.wanted(prefetch, self.messages) if self._taking else 0
+        if wanted and broker_consumer.changing:
+            unsettled, stirred_s = self._book.unsettled_before, self.messages.stirred_s
+            if at_once or broker_consumer.is_clear(unsettled, stirred_s):
                 broker_consumer.retire()
                 self.messages.acks.send(everything=True)
-        elif wanted == broker_consumer.prefetch:
+        elif wanted == prefetch:
             if self._at_end is not None and not wanted:
                 self._end_now(self._at_end)
         elif wanted:
             self.messages.mark()
-            broker_consumer.begin(wanted, now)
+            broker_consumer.begin(wanted)
         else:
             broker_consumer.end()
             self.messages.acks.send(everything=True)
@@ -103,7 +263,7 @@ class Epoch:
         # be given back once more.
         self.adjust()
         if not taking:
-            self._give_back_all(self.hand_out.first_while(lambda _: True))
+            self._give_back_all(self._hand_out.first_while(lambda _: True))
 
     def check(self) -> None:
         """Subscribe again if the broker's consumer is gone without notice; give back messages that
@@ -115,7 +275,7 @@ class Epoch:
             )
             return
         # They might reach the consumer timeout before they are processed; a redelivery restarts it.
-        old = list(self.hand_out.first_while(self._is_old))
+        old = list(self._hand_out.first_while(self._is_old))
         self._give_back_all(old)
         # With too large a prefetch they would be redelivered here at once.
         self.adjust(at_once=bool(old))
@@ -133,7 +293,7 @@ class Epoch:
     def void(self) -> None:
         """Forget everything: the channel is gone, and the broker requeues its open messages."""
         self.messages.void()
-        self.hand_out.clear()
+        self._hand_out.clear()
 
     def _give_back_all(self, deliveries: Iterable[Delivery]) -> None:
         if self.is_open:
@@ -158,8 +318,6 @@ class Epoch:
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not self.is_open:
             return  # the next channel delivers it again
-        now = self._settings.clock()
-        self.broker_consumer.stirred(now)
         again = method.redelivered
         delivery = Delivery(
             self.number,
@@ -167,13 +325,15 @@ class Epoch:
             body,
             delivered_before(properties.headers, redelivered=True) if again else 0,
             properties,
-            now,
+            self._settings.clock(),
             method.exchange,
             method.routing_key,
             again,
         )
         newest = method.consumer_tag == self.broker_consumer.consumer_tag
-        self.messages.arrived(delivery, newest=newest)
+        size = delivery.size
+        self.messages.arrived(delivery, size, newest=newest)
+        self._intake.saw(size)
         if self._is_refused(delivery):
             self.adjust()
             return
@@ -186,7 +346,7 @@ class Epoch:
                 self._settings.queue,
                 extra={"event": "message_step"},
             )
-        was_empty = self.hand_out.add(delivery)
+        was_empty = self._hand_out.add(delivery)
         self.adjust()
         if was_empty:
             self._settings.wake()
@@ -225,7 +385,7 @@ class Epoch:
         if self._taking and not goes_back and not self._is_old(delivery):
             again = delivery._replace(releases=delivery.releases + 1)
             self.messages.add(again)
-            self.hand_out.add_again(again)
+            self._hand_out.add_again(again)
             self._settings.wake()
         else:
             self.messages.give_back(delivery)
@@ -238,7 +398,7 @@ class Epoch:
             if self.messages.due:
                 self.messages.let_return()
             self.adjust()
-            if not self.broker_consumer.withholds_acks(self._settings.clock()):
+            if not self.broker_consumer.withholds_acks():
                 self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:
@@ -252,9 +412,7 @@ class Epoch:
 
 
 class BrokerConsumer:
-    """The consumer of a channel at the broker, if there is one.
-
-    Runs on the I/O thread; times are monotonic seconds.
+    """The consumer of a channel at the broker, if there is one. Runs on the I/O thread.
 
     In a quorum queue only a new consumer can have a new prefetch. So the new one subscribes before
     the old one is cancelled: the queue always has a consumer, and is not taken for unused
@@ -266,34 +424,29 @@ class BrokerConsumer:
     withholding would only delay acks: the cancel happens when the prefetch is reached.
     """
 
-    def __init__(  # noqa: PLR0913 - one consumer's settings and callbacks
+    def __init__(
         self,
         channel: Any,
-        queue: str,
-        tag: str,
+        number: int,
+        settings: EpochSettings,
         *,
         on_message: Callable[[Any, Any, Any, bytes], None],
         on_change: Callable[[], None],
-        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Consumer tags begin with ``tag``; ``arguments`` go to ``basic.consume``.
-
-        ``on_change`` is called when the broker has answered; after ``end`` no messages arrive from
-        then on.
+        """``on_change`` is called when the broker has answered; after ``end`` no messages arrive
+        from then on.
         """
         self._channel = channel
-        self._queue = queue
-        self._tag = tag
+        self._settings = settings
+        self._tag = f"{settings.tag}.{number}"
         self._on_message = on_message
         self._on_change = on_change
-        self._arguments = arguments
         self._begun = 0
         self.consumer_tag: str | None = None
         # The consumer to cancel when no message is on its way to it, and its prefetch.
         self._before: str | None = None
         self._before_prefetch = 0
         self._cancelling: set[str] = set()
-        self._stirred_s = 0.0
         # Time at which its successor subscribed.
         self._change_since: float | None = None
         self._is_busy = False
@@ -313,46 +466,41 @@ class BrokerConsumer:
         tags = {self.consumer_tag, self._before} - {None}
         return not tags.issubset(self._channel.consumer_tags)
 
-    def stirred(self, now: float) -> None:
-        """Note that a message arrived, or that one was settled at the broker, which may send the
-        next.
-        """
-        self._stirred_s = now
-
-    def is_clear(self, unsettled: int, now: float) -> bool:
+    def is_clear(self, unsettled: int, stirred_s: float) -> bool:
         """Return True if no message is on its way to the consumer before the newest.
 
         ``unsettled`` is the number of that consumer's messages which the broker considers
         unsettled. It is clear if the broker may send no more, or could have sent more for a while
-        and has not, so the queue is empty.
+        (since ``stirred_s``) and has not, so the queue is empty.
         """
         if self._before is None or self._change_since is None:
             return False
         self._is_busy = 2 * unsettled >= self._before_prefetch
-        return unsettled >= self._before_prefetch or now - self._stirred_s >= _QUIET_S
+        quiet_s = self._settings.clock() - max(stirred_s, self._change_since)
+        return unsettled >= self._before_prefetch or quiet_s >= _QUIET_S
 
-    def withholds_acks(self, now: float) -> bool:
+    def withholds_acks(self) -> bool:
         """Return True while acks are withheld, since each lets the broker send another message.
 
         This happens once per change, and briefly.
         """
-        since = self._change_since
+        if self._change_since is None or not self._is_busy:
+            return False
         grows = self.prefetch > self._before_prefetch
-        return grows and self._is_busy and since is not None and now - since < _WITHHOLD_S
+        return grows and self._settings.clock() - self._change_since < _WITHHOLD_S
 
-    def begin(self, prefetch: int, now: float) -> None:
+    def begin(self, prefetch: int) -> None:
         """Subscribe, in addition to the present consumer if there is one."""
         self._before, self._before_prefetch = self.consumer_tag, self.prefetch
         self.prefetch = prefetch
-        self._stirred_s = now
         self._begun += 1
         self.consumer_tag = f"{self._tag}.{self._begun}"
         self._channel.basic_qos(prefetch_count=prefetch)
         self._channel.basic_consume(
-            self._queue,
+            self._settings.queue,
             self._on_message,
             consumer_tag=self.consumer_tag,
-            arguments=dict(self._arguments),
+            arguments=dict(self._settings.consumer_arguments),
             callback=lambda _frame: self._subscribed(),
         )
 
@@ -371,7 +519,7 @@ class BrokerConsumer:
 
     def _subscribed(self) -> None:
         if self._before is not None:
-            self._change_since = self._stirred_s
+            self._change_since = self._settings.clock()
             self._on_change()
 
     def _cancel(self, tag: str | None) -> None:

@@ -20,13 +20,12 @@ from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue, losses
 from tiercel.queues.broker.link import Link
 from tiercel.queues.broker.management import Policies, delay_ms, ends_too_early, read_policies
-from tiercel.queues.consuming.channel import Epoch
+from tiercel.queues.consuming.channel import Epoch, HandOut, Intake
 from tiercel.queues.consuming.failures import FailureBook
-from tiercel.queues.consuming.intake import Delivery, Intake
-from tiercel.queues.consuming.messages import Copies, CopyFate, EpochSettings, How, Later, Verb
+from tiercel.queues.consuming.messages import Delivery, EpochSettings, How, Later, Verb
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.limits import BYTES_HELD, HELD_LATER_S, PREFETCH
-from tiercel.queues.publishing.copies import DeadLetterWriter, DelayWriter
+from tiercel.queues.publishing.copies import Copies, CopyFate, DeadLetterWriter, DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 log = logging.getLogger(__name__)
@@ -73,6 +72,9 @@ class Consumer:
         self._number = 0
         self._counts: Counter[str] = Counter()
         self._intake = Intake(settings.prefetch, settings.bytes_held)
+        self._hand_out = HandOut()
+        # Takes the messages that are ready now, up to a number.
+        self.get: Callable[[int], list[Delivery]] = self._hand_out.take
         self._failures = FailureBook(settings.tasks, settings.queue.delivery_limit)
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
@@ -84,7 +86,7 @@ class Consumer:
         self._asked = self._paused = self._ending = False
         self._expecting = True
         queue = settings.queue.name
-        self._copies = Copies(
+        self._copies = Copies[Delivery](
             DeadLetterWriter(address, queue, settings.queue.dead),
             DelayWriter(address, queue),
             lambda delivery, fate: self._settle(delivery.epoch, [delivery.tag], fate),
@@ -98,15 +100,11 @@ class Consumer:
         self._link.call(self._report)
         self._link.start()
 
-    def get(self, limit: int) -> list[Delivery]:
-        """Return the messages that are ready now, at most ``limit``."""
-        epoch = self._epoch
-        return [] if epoch is None else epoch.hand_out.take(limit)
-
     @property
     def waiting(self) -> int:
         """Number of failed messages held for their back-off."""
-        return self._intake.waiting
+        epoch = self._epoch
+        return 0 if epoch is None else len(epoch.messages.waiting)
 
     def error(self) -> QueuesError | None:
         """Return the refusal that ended this consumer and needs an operator, or None."""
@@ -242,7 +240,6 @@ class Consumer:
             queue=queue.name,
             tag=self._settings.name.replace(" ", "."),
             link=self._link,
-            intake=self._intake,
             retry=self._retry,
             delivery_limit=queue.delivery_limit,
             broker_limit=self._limit,
@@ -253,7 +250,7 @@ class Consumer:
             clock=self._settings.clock,
             policies=self._policies or Policies(),
         )
-        self._epoch = Epoch(self._number, channel, settings)
+        self._epoch = Epoch(self._number, channel, settings, self._intake, self._hand_out)
         self._take_or_not()
 
     def lost(self, error: QueuesError) -> None:  # noqa: ARG002 - the link logs it
@@ -279,8 +276,7 @@ class Consumer:
         settlements = self._settlements
         while settlements:
             number, tags, how, reason = settlements.popleft()
-            # A closing channel takes no more settlements: the next one delivers its messages again.
-            if epoch is None or number != epoch.number or not epoch.is_open:
+            if epoch is None or number != epoch.number:
                 self._counts["stale"] += len(tags)
             elif how is Verb.ACK:
                 self._counts["stale"] += len(tags) - epoch.messages.finish_all(tags)
@@ -290,7 +286,10 @@ class Consumer:
             epoch.flush()
 
     def _apply(self, epoch: Epoch, tag: int, how: How, reason: str) -> None:
-        if isinstance(how, CopyFate):
+        # A closing channel takes no more settlements: the next one delivers its messages again.
+        if not epoch.is_open:
+            self._counts["stale"] += 1
+        elif isinstance(how, CopyFate):
             epoch.messages.copied(tag, how)
         elif (delivery := epoch.messages.claim(tag)) is None:
             self._counts["stale"] += 1

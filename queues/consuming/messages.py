@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 from tiercel.queues.broker.link import Link
 from tiercel.queues.broker.management import Policies, delay_ms, ends_too_early
 from tiercel.queues.consuming.failures import FailureBook
-from tiercel.queues.consuming.intake import Delivery, Intake
-from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
 from tiercel.queues.limits import HELD_LATER_S
-from tiercel.queues.publishing.copies import DeadLetterWriter, DelayWriter
-from tiercel.queues.publishing.outlet import Done
+from tiercel.queues.publishing.copies import Copies, CopyFate
 from tiercel.queues.retry import BrokerLimit, GiveUp, RetryPolicy, failed_before, next_action
 
 # Each single ack is an entry in the log of a quorum queue. A few are sent at once; most of many
@@ -182,6 +179,32 @@ log = logging.getLogger(__name__)
 _LONGEST_DUE_S = 10.0
 
 
+class Delivery(NamedTuple):
+    """One opened message."""
+
+    epoch: int
+    tag: int
+    body: bytes
+    # Number of earlier deliveries by the broker's count: 0 the first time, None if it does not
+    # count.
+    delivery_count: int | None
+    # As pika's ``BasicProperties``.
+    properties: Any
+    # Time of delivery, in monotonic seconds.
+    arrived_s: float = 0.0
+    # As the broker gives them; text that is not UTF-8 is bytes.
+    exchange: str | bytes = ""
+    routing_key: str | bytes = ""
+    redelivered: bool = False
+    # Number of releases since this delivery.
+    releases: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message: its body, its headers and its other properties."""
+        return len(self.body) + getattr(self.properties, "size", 0)
+
+
 class Verb(Enum):
     """Outcome of a message, as its reader decides."""
 
@@ -199,17 +222,6 @@ class Later(NamedTuple):
     blame: bool
 
 
-class CopyFate(Enum):
-    """Result of copying a message; the values are names of counters."""
-
-    DEAD_LETTERED = "dead_lettered"
-    DELAYED = "delayed"
-    # The other queue did not take it.
-    REFUSED = "copies_refused"
-    # No delay queue can take it: its headers leave no room for more.
-    NO_ROOM = "no_room"
-
-
 # End of an open message: decided by its reader, or by the fate of its copy.
 How = Verb | Later | CopyFate
 
@@ -222,8 +234,6 @@ class EpochSettings:
     # The beginning of the consumer tag.
     tag: str
     link: Link
-    # Counts the open messages of all channels.
-    intake: Intake
     # Back-off for which a failed message is held before it is rejected.
     retry: RetryPolicy
     # A message that fails once more after this many failures is dead-lettered.
@@ -233,7 +243,7 @@ class EpochSettings:
     # Called when a message arrives and none was ready to hand out.
     wake: Callable[[], None]
     # Copies messages to other queues; ``copied`` is called for each, some time later.
-    copies: Copies
+    copies: Copies[Delivery]
     clock: Callable[[], float]
     # The policies that may spoil a delay queue.
     policies: Policies
@@ -255,27 +265,31 @@ class OpenMessages:
         channel: Any,
         settings: EpochSettings,
         *,
-        stirred: Callable[[], None],
         adjust: Callable[[], None],
+        again: Callable[[], int],
     ) -> None:
-        """``stirred`` is called when a message was settled at the broker, ``adjust`` when a held
-        message has left.
+        """``adjust`` is called when a held message has left; ``again`` returns the largest number
+        of failed messages that may be open again at one time.
         """
         self.counts: Counter[str] = Counter()
-        self.acks = Acks(channel, settings.link, stirred)
+        self.acks = Acks(channel, settings.link, self._stirred)
         self._book = self.acks.book
         self._channel = channel
         self._link = settings.link
-        self._intake = settings.intake
         self._settings = settings
         self._limit = settings.broker_limit
-        self._stirred = stirred
         self._adjust = adjust
-        self._open: dict[int, Delivery] = {}
-        self._busy: dict[int, Delivery] = {}
+        self._most_again = again
+        # Last time at which a message arrived, or was settled at the broker, which may send the
+        # next.
+        self.stirred_s = 0.0
+        # Bytes of all messages.
+        self.bytes_held = 0
+        self.open: dict[int, Delivery] = {}
+        self.busy: dict[int, Delivery] = {}
         # Messages waiting for their back-off, without bodies; their timers until it is over; and
         # then the time at which it was over, with the tag.
-        self._waiting: dict[int, Delivery] = {}
+        self.waiting: dict[int, Delivery] = {}
         self._timers: dict[int, object] = {}
         self.due: deque[tuple[float, int]] = deque()
         # Number of waiting messages that were delivered to the broker's current consumer.
@@ -286,17 +300,20 @@ class OpenMessages:
         # Requests for the messages that are being copied to a delay queue.
         self._wishes: dict[int, Later] = {}
 
-    def arrived(self, delivery: Delivery, *, newest: bool) -> None:
-        """Note a message that the broker delivered, over its newest consumer or the one before."""
+    def arrived(self, delivery: Delivery, size: int, *, newest: bool) -> None:
+        """Note a message of ``size`` bytes that the broker delivered, over its newest consumer or
+        the one before.
+        """
         self._book.open(delivery.tag, newest=newest)
         self.counts["delivered"] += 1
         self.counts["redelivered"] += bool(delivery.redelivered)
+        self.stirred_s = delivery.arrived_s
+        self.bytes_held += size
         self.add(delivery)
-        self._intake.arrived(delivery.size)
 
     def add(self, delivery: Delivery) -> None:
         """Note an open message, for the first time or again."""
-        self._open[delivery.tag] = delivery
+        self.open[delivery.tag] = delivery
         if delivery.redelivered:
             self._again += 1
             self._returning = max(0, self._returning - 1)
@@ -310,14 +327,18 @@ class OpenMessages:
         """Take an open message out, to be settled by one of the calls below; return None if it is
         settled or busy.
         """
-        delivery = self._open.pop(tag, None)
+        delivery = self.open.pop(tag, None)
         if delivery is not None:
             self._again -= delivery.redelivered
         return delivery
 
     def finish_all(self, tags: Iterable[int]) -> int:
-        """Ack open messages with the next ``flush``; return how many were open."""
-        found = [delivery for tag in tags if (delivery := self._open.pop(tag, None)) is not None]
+        """Ack open messages with the next ``flush``; return how many were open, 0 if the channel is
+        closing.
+        """
+        if not self._channel.is_open:
+            return 0
+        found = [delivery for tag in tags if (delivery := self.open.pop(tag, None)) is not None]
         for delivery in found:
             self._book.finish(delivery.tag)
         if self._again:
@@ -325,7 +346,7 @@ class OpenMessages:
                 self._again -= delivery.redelivered
                 self._forget_failures(delivery)
         self.counts["acked_to_broker"] += len(found)
-        self._intake.let_go(sum([delivery.size for delivery in found]), len(found))
+        self.bytes_held -= sum([delivery.size for delivery in found])
         return len(found)
 
     def fail(self, delivery: Delivery, reason: str) -> None:
@@ -359,7 +380,7 @@ class OpenMessages:
         if ends_too_early(self._settings.policies, queue, milliseconds) is not None:
             self._hold(delivery, min(later.seconds, HELD_LATER_S))
             return
-        self._busy[delivery.tag] = delivery
+        self.busy[delivery.tag] = delivery
         self._wishes[delivery.tag] = later
         self._settings.copies.delay(delivery, later.seconds, failures)
 
@@ -370,13 +391,13 @@ class OpenMessages:
 
     def give_back_all(self) -> None:
         """Give back all unsettled messages, including the waiting ones."""
-        for delivery in (*self._open.values(), *self._busy.values()):
+        for delivery in (*self.open.values(), *self.busy.values()):
             self.give_back(delivery)
         self._clear()
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Dead-letter a message that can never be processed."""
-        self._busy[delivery.tag] = delivery
+        self.busy[delivery.tag] = delivery
         self._settings.copies.dead_letter(delivery, reason)
 
     def dead_letter_last(self, delivery: Delivery) -> None:
@@ -393,13 +414,13 @@ class OpenMessages:
         after the requested time, or after the longest wait.
         """
         later = self._wishes.pop(tag, None)
-        if (delivery := self._busy.pop(tag, None)) is None:
+        if (delivery := self.busy.pop(tag, None)) is None:
             return
         if fate in (CopyFate.REFUSED, CopyFate.NO_ROOM):
             self._keep(delivery, later, fate)
             return
         self._book.finish(tag)
-        self._intake.let_go(delivery.size)
+        self.bytes_held -= delivery.size
         if fate is CopyFate.DELAYED:
             # The copy's header counts all failures, including those noted at the first delivery.
             self._settings.failures.forget(delivery.body, delivery.properties)
@@ -423,7 +444,7 @@ class OpenMessages:
     def end_back_offs(self) -> None:
         """Reject all messages held for their back-off now."""
         self._forget_timers()
-        for tag in list(self._waiting):
+        for tag in list(self.waiting):
             self._reject_held(tag)
 
     def let_return(self, *, anew: bool = False) -> None:
@@ -437,7 +458,7 @@ class OpenMessages:
             self._returning = 0
         late_s = self._settings.clock() - _LONGEST_DUE_S
         while self.due and self._channel.is_open:
-            has_room = self._again + self._returning < self._intake.again
+            has_room = self._again + self._returning < self._most_again()
             if not has_room and self.due[0][0] > late_s:
                 break
             self._returning += 1
@@ -447,19 +468,15 @@ class OpenMessages:
         """Forget all messages: the channel is gone."""
         self._forget_timers()
         self.acks.void()
-        for _ in self._waiting:
-            self._intake.waited()
-        for delivery in (*self._open.values(), *self._busy.values(), *self._waiting.values()):
-            self._intake.let_go(delivery.size)
         self._clear()
 
     def _clear(self) -> None:
-        self._open.clear()
-        self._busy.clear()
+        self.open.clear()
+        self.busy.clear()
         self._wishes.clear()
-        self._waiting.clear()
+        self.waiting.clear()
         self.due.clear()
-        self._again = self._returning = self.waiting_here = 0
+        self._again = self._returning = self.waiting_here = self.bytes_held = 0
 
     def _forget_timers(self) -> None:
         for handle in self._timers.values():
@@ -499,8 +516,8 @@ class OpenMessages:
         tag, kept = delivery.tag, delivery
         if not self._limit.is_last_delivery(delivery.delivery_count):
             kept = delivery._replace(body=b"", properties=None)
-        self._waiting[tag] = kept
-        self._intake.waits(delivery.size - kept.size)
+        self.waiting[tag] = kept
+        self.bytes_held -= delivery.size - kept.size
         self.waiting_here += self._book.is_of_newest(tag)
         self._timers[tag] = self._link.later(wait_s, lambda: self._back_off_over(tag))
 
@@ -512,10 +529,9 @@ class OpenMessages:
     def _reject_held(self, tag: int) -> None:
         if not self._channel.is_open:
             return  # it stays waiting, so that void settles it
-        if (delivery := self._waiting.pop(tag, None)) is None:
+        if (delivery := self.waiting.pop(tag, None)) is None:
             return
         self.waiting_here -= self._book.is_of_newest(tag)
-        self._intake.waited()
         self._reject(delivery)
         self._adjust()
 
@@ -531,67 +547,8 @@ class OpenMessages:
     def _settled(self, delivery: Delivery, counter: str) -> None:
         self._stirred()
         self._book.close(delivery.tag)
-        self._intake.let_go(delivery.size)
+        self.bytes_held -= delivery.size
         self.counts[counter] += 1
 
-
-class Copies:
-    """Copies messages to the dead-letter queue or a delay queue. The original is settled only when
-    the fate of its copy is known.
-    """
-
-    def __init__(
-        self,
-        dead_letter_writer: DeadLetterWriter,
-        delay_writer: DelayWriter,
-        told: Callable[[Delivery, CopyFate], None],
-    ) -> None:
-        """``told`` is called once per message, on any thread."""
-        self._dead_letter_writer = dead_letter_writer
-        self._delay_writer = delay_writer
-        self._told = told
-
-    def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Publish a copy to the dead-letter queue."""
-        self._copy(
-            delivery,
-            CopyFate.DEAD_LETTERED,
-            "a message stays in its queue for now",
-            lambda done: self._dead_letter_writer.copy(delivery, reason, done),
-        )
-
-    def delay(self, delivery: Delivery, seconds: float, failures: int) -> None:
-        """Publish a copy to a delay queue, with the number of failures so far."""
-        self._copy(
-            delivery,
-            CopyFate.DELAYED,
-            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
-            lambda done: self._delay_writer.copy(delivery, seconds, failures, done),
-        )
-
-    def close(self, timeout_s: float) -> None:
-        """Wait at most this long for copies in flight, then end."""
-        self._dead_letter_writer.close(timeout_s / 2)
-        self._delay_writer.close(timeout_s / 2)
-
-    def _copy(
-        self, delivery: Delivery, fate: CopyFate, refused: str, copy: Callable[[Done], None]
-    ) -> None:
-        def done(error: QueuesError | None) -> None:
-            if isinstance(error, MessageTooLargeError):
-                self._told(delivery, CopyFate.NO_ROOM)
-                return
-            if error is not None:
-                dead = fate is CopyFate.DEAD_LETTERED
-                log.warning(
-                    "%s: %s",
-                    refused,
-                    error,
-                    extra={"event": "dead_letter_refused" if dead else "delay_refused"},
-                )
-            self._told(delivery, CopyFate.REFUSED if error is not None else fate)
-
-        try:
-            copy(done)
-        except Exception as error:  # noqa: BLE001 - no error of one message may harm its neighbours
-            done(PublishRefusedError(f"it cannot be copied: {error!r}"))
+    def _stirred(self) -> None:
+        self.stirred_s = self._settings.clock()

@@ -186,7 +186,7 @@ _CHANGING = ("delivery_count", "redelivered")
 
 
 class Arrived(Protocol):
-    """A message as it arrived; ``consuming.hand_out.Delivery`` is one."""
+    """A message as it arrived, such as ``consuming.messages.Delivery``."""
 
     @property
     def body(self) -> bytes:

@@ -2,6 +2,6 @@
 
 publisher     publishes many messages
 outlet        publishing with confirms, pipelined
-copies        a copy with the reason to the dead-letter queue, or to a delay queue
+copies        copies messages to the dead-letter queue, with the reason, or to a delay queue
 dead_letters  shows the dead letters, puts them back, deletes them
 """

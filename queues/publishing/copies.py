@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pika import BasicProperties
 
@@ -23,6 +25,7 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Headers, Properties
 from tiercel.queues.broker.management import delay_arguments, delay_ms, delay_queue
 from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.message.properties import (
     BROKER_HEADERS,
     SENDER_HEADER,
@@ -31,7 +34,7 @@ from tiercel.queues.message.properties import (
     published_headers,
     since_header,
 )
-from tiercel.queues.publishing.outlet import Outlet, Publication
+from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 from tiercel.queues.retry import FAILURES_HEADER
 
 log = logging.getLogger(__name__)
@@ -56,46 +59,19 @@ class Death:
     at: datetime
 
 
-class DeadLetterWriter:
-    """Copies messages of one queue to its dead-letter queue; connects for the first message.
+class CopyWriter:
+    """Copies messages of one queue; connects for the first message.
 
     It has a separate connection: RabbitMQ stops reading from a connection that publishes during a
     memory or disk alarm, and acks on it would wait too.
     """
 
-    def __init__(self, address: Address, queue: str, dead: str) -> None:
+    def __init__(self, address: Address, queue: str, name: str) -> None:
+        """``name`` is shown in RabbitMQ's list of connections."""
         self._address = address
         self._queue = queue
-        self._dead = dead
+        self._name = name
         self._outlet: Outlet | None = None
-
-    def copy(
-        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
-    ) -> None:
-        """Copy one message; ``done`` is called once, on another thread, with None when the
-        dead-letter queue has the copy.
-        """
-        if self._outlet is None or self._outlet.error is not None:
-            self._outlet = Outlet(
-                self._address, f"tiercel dead letters of {self._queue}", self._prepare
-            )
-        outlet = self._outlet
-        body = message.body
-        published = published_headers(message.exchange, message.routing_key)
-        death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
-        copy = dead_letter_properties(message.properties, death, published, self._address.user)
-
-        def first_try(error: QueuesError | None) -> None:
-            if isinstance(error, PublishRefusedError):
-                # The dead-letter queue may have been deleted: a new connection first declares it.
-                # Or RabbitMQ knows our user by another name.
-                outlet.reconnect(error)
-                plain = dead_letter_properties(message.properties, death, published)
-                outlet.submit(Publication("", self._dead, body, plain, done))
-            else:
-                done(error)
-
-        outlet.submit(Publication("", self._dead, body, copy, first_try))
 
     def close(self, timeout_s: float) -> None:
         """Wait at most this long for copies in flight, then end."""
@@ -103,9 +79,56 @@ class DeadLetterWriter:
             self._outlet.drain(timeout_s)
             self._outlet.close(1.0)
 
+    def _send(self, copy: Publication, plain: Callable[[], BasicProperties]) -> None:
+        """Publish a copy; if it is refused, publish it again with ``plain`` properties: RabbitMQ
+        may know our user by another name.
+        """
+        if self._outlet is None or self._outlet.error is not None:
+            self._outlet = Outlet(self._address, self._name, self._prepare)
+        outlet = self._outlet
+
+        def first_try(error: QueuesError | None) -> None:
+            if isinstance(error, PublishRefusedError):
+                self._refused(outlet, error)
+                outlet.submit(replace(copy, properties=plain()))
+            else:
+                copy.done(error)
+
+        outlet.submit(replace(copy, done=first_try))
+
+    def _prepare(self) -> None:
+        """Run before each connection, on its thread."""
+
+    def _refused(self, outlet: Outlet, error: QueuesError) -> None:
+        """Run after a refusal, before the second try, which declares a missing delay queue."""
+
+
+class DeadLetterWriter(CopyWriter):
+    """Copies messages of one queue to its dead-letter queue."""
+
+    def __init__(self, address: Address, queue: str, dead: str) -> None:
+        super().__init__(address, queue, f"tiercel dead letters of {queue}")
+        self._dead = dead
+
+    def copy(
+        self, message: Arrived, reason: str, done: Callable[[QueuesError | None], None]
+    ) -> None:
+        """Copy one message; ``done`` is called once, on another thread, with None when the
+        dead-letter queue has the copy.
+        """
+        published = published_headers(message.exchange, message.routing_key)
+        death = Death(queue=self._queue, reason=reason, at=datetime.now(UTC))
+        made = partial(dead_letter_properties, message.properties, death, published)
+        copy = Publication("", self._dead, message.body, made(self._address.user), done)
+        self._send(copy, made)
+
     def _prepare(self) -> None:
         with connected(self._address, "tiercel declare") as connection:
             declare_dead_letter_queue(connection, self._address, self._dead)
+
+    def _refused(self, outlet: Outlet, error: QueuesError) -> None:
+        # The dead-letter queue may have been deleted: a new connection first declares it.
+        outlet.reconnect(error)
 
 
 def dead_letter_properties(
@@ -189,13 +212,11 @@ def _ours(death: Death) -> dict[str, str]:
     }
 
 
-class DelayWriter:
-    """Copies messages of one queue to its delay queues; connects for the first message."""
+class DelayWriter(CopyWriter):
+    """Copies messages of one queue to its delay queues."""
 
     def __init__(self, address: Address, queue: str) -> None:
-        self._address = address
-        self._queue = queue
-        self._outlet: Outlet | None = None
+        super().__init__(address, queue, f"tiercel delays of {queue}")
 
     def copy(
         self,
@@ -208,39 +229,16 @@ class DelayWriter:
         is called once, with None when a delay queue has the copy; on another thread if it was sent.
         """
         published = published_headers(message.exchange, message.routing_key)
-        copy = delay_properties(message.properties, failures, published, self._address.user)
+        made = partial(delay_properties, message.properties, failures, published)
+        copy = made(self._address.user)
         if size_of(copy) > FRAME_BYTES:
             done(MessageTooLargeError("its headers leave no room for the number of its failures"))
             return
-        if self._outlet is None or self._outlet.error is not None:
-            self._outlet = Outlet(self._address, f"tiercel delays of {self._queue}")
-        outlet = self._outlet
         milliseconds = delay_ms(seconds)
-        publication = Publication(
-            "",
-            delay_queue(self._queue, milliseconds),
-            message.body,
-            copy,
-            done,
-            arguments=delay_arguments(self._queue, milliseconds),
-        )
-
-        def first_try(error: QueuesError | None) -> None:
-            if isinstance(error, PublishRefusedError):
-                # The queue was deleted, and the outlet declares it again; or our user has another
-                # name.
-                plain = delay_properties(message.properties, failures, published)
-                outlet.submit(replace(publication, properties=plain))
-            else:
-                done(error)
-
-        outlet.submit(replace(publication, done=first_try))
-
-    def close(self, timeout_s: float) -> None:
-        """Wait at most this long for copies in flight, then end."""
-        if self._outlet is not None:
-            self._outlet.drain(timeout_s)
-            self._outlet.close(1.0)
+        queue = delay_queue(self._queue, milliseconds)
+        arguments = delay_arguments(self._queue, milliseconds)
+        publication = Publication("", queue, message.body, copy, done, arguments=arguments)
+        self._send(publication, made)
 
 
 def delay_properties(
@@ -259,3 +257,79 @@ def delay_properties(
     headers = clean_headers(properties.headers).without(lambda name: name == "x-death")
     told = {**published, **since_header(headers), FAILURES_HEADER: failures}
     return copy_properties(properties, headers.plus(told), user)
+
+
+class CopyFate(Enum):
+    """Result of copying a message; the values are names of counters."""
+
+    DEAD_LETTERED = "dead_lettered"
+    DELAYED = "delayed"
+    # The other queue did not take it.
+    REFUSED = "copies_refused"
+    # No delay queue can take it: its headers leave no room for more.
+    NO_ROOM = "no_room"
+
+
+Message = TypeVar("Message", bound=Arrived)
+
+
+class Copies(Generic[Message]):
+    """Copies messages to the dead-letter queue or a delay queue. The original is settled only when
+    the fate of its copy is known.
+    """
+
+    def __init__(
+        self,
+        dead_letter_writer: DeadLetterWriter,
+        delay_writer: DelayWriter,
+        told: Callable[[Message, CopyFate], None],
+    ) -> None:
+        """``told`` is called once per message, on any thread."""
+        self._dead_letter_writer = dead_letter_writer
+        self._delay_writer = delay_writer
+        self._told = told
+
+    def dead_letter(self, message: Message, reason: str) -> None:
+        """Publish a copy to the dead-letter queue."""
+        self._copy(
+            message,
+            CopyFate.DEAD_LETTERED,
+            "a message stays in its queue for now",
+            lambda done: self._dead_letter_writer.copy(message, reason, done),
+        )
+
+    def delay(self, message: Message, seconds: float, failures: int) -> None:
+        """Publish a copy to a delay queue, with the number of failures so far."""
+        self._copy(
+            message,
+            CopyFate.DELAYED,
+            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
+            lambda done: self._delay_writer.copy(message, seconds, failures, done),
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Wait at most this long for copies in flight, then end."""
+        self._dead_letter_writer.close(timeout_s / 2)
+        self._delay_writer.close(timeout_s / 2)
+
+    def _copy(
+        self, message: Message, fate: CopyFate, refused: str, copy: Callable[[Done], None]
+    ) -> None:
+        def done(error: QueuesError | None) -> None:
+            if isinstance(error, MessageTooLargeError):
+                self._told(message, CopyFate.NO_ROOM)
+                return
+            if error is not None:
+                dead = fate is CopyFate.DEAD_LETTERED
+                log.warning(
+                    "%s: %s",
+                    refused,
+                    error,
+                    extra={"event": "dead_letter_refused" if dead else "delay_refused"},
+                )
+            self._told(message, CopyFate.REFUSED if error is not None else fate)
+
+        try:
+            copy(done)
+        except Exception as error:  # noqa: BLE001 - no error of one message may harm its neighbours
+            done(PublishRefusedError(f"it cannot be copied: {error!r}"))

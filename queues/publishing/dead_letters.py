@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from pika.exceptions import NackError, UnroutableError
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import connected, translate
+from tiercel.queues.broker.connection import connected, translated
 from tiercel.queues.broker.declare import check_server, dead_letter_queue
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import PublishRefusedError, QueueMissingError, QueuesError
@@ -53,15 +53,13 @@ def dead_letters_of(amqp_url: str, queue: str) -> Iterator[LetterBox]:
     name = dead_letter_queue(queue)
     with connected(address, "tiercel dead-letters") as connection:
         try:
-            connection.channel().queue_declare(name, passive=True)
-        except ChannelClosedByBroker as error:
-            refusal = translate(error, address)
-            if isinstance(refusal, QueueMissingError):
-                raise QueueMissingError(
-                    f"queue {queue!r} has no dead letters on {address}: there is no queue "
-                    f"{name!r}; check the name"
-                ) from error
-            raise refusal from error
+            with translated(address):
+                connection.channel().queue_declare(name, passive=True)
+        except QueueMissingError as error:
+            raise QueueMissingError(
+                f"queue {queue!r} has no dead letters on {address}: there is no queue {name!r}; "
+                "check the name"
+            ) from error
         yield LetterBox(
             connection,
             name,

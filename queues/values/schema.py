@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -58,17 +58,7 @@ _MOST_CHARACTERS = 100_000
 _MOST_ARRAYS = 16
 
 
-class ReadColumn(NamedTuple):
-    """One parsed column; it has the attributes of a ``Field``."""
-
-    name: str
-    type: str
-    arrow: pa.DataType
-    optional: bool
-    default: str
-
-
-def columns_of(ddl: str) -> Sequence[ReadColumn]:
+def columns_of(ddl: str) -> Sequence[Field]:
     """Parse the columns; raises SchemaError with the fault and the valid forms."""
     if len(ddl) > _MOST_CHARACTERS:
         raise SchemaError(
@@ -100,7 +90,7 @@ def _split(ddl: str) -> list[str]:
     return [*columns, ddl[begin:]]
 
 
-def _field(column: str, ddl: str) -> ReadColumn:
+def _field(column: str, ddl: str) -> Field:
     name, text = _name_and_type(column, ddl)
     if name.startswith("__"):
         raise SchemaError(
@@ -113,7 +103,7 @@ def _field(column: str, ddl: str) -> ReadColumn:
         type_ = type_[:-1].rstrip()
     type_ = type_.lower()
     default = _default(text[found.end() :], name, ddl) if found else ""
-    return ReadColumn(name, type_, _arrow(type_, ddl), optional, default)
+    return Field(name, type_, _arrow(type_, ddl), optional, default)
 
 
 def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
@@ -269,7 +259,7 @@ class Schema:
     @classmethod
     def parse(cls, ddl: str) -> Schema:
         """Parse Spark DDL; raises SchemaError with the fault and the valid forms."""
-        fields = tuple(Field(*column) for column in columns_of(ddl))
+        fields = tuple(columns_of(ddl))
         names = [field.name for field in fields]
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:

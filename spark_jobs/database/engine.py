@@ -1,4 +1,4 @@
-"""Connections to a database, and which errors are the database's, which a row's."""
+"""Connections to a database, and whether an error is the database's or a row's."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.logs.formatters import redact
 
 _CONNECT_S = 10
-# Longer than this a transaction waits for no other: then the sink says why it waits.
+# Lock timeout of a transaction. When it ends, the sink logs why it waits.
 _LOCK_S = 10
-# A client that died in a transaction holds its keys no longer. Its host may have died with it: the
-# server asks it then, if it has nothing to tell it.
+# A client that died in a transaction holds its keys no longer than this. Its host may have died as
+# well, which TCP keepalives of the server find out.
 _IDLE_S = 60
 _ASKED_S = 20
 _UNHEARD_MS = 30_000
 NAME = "tiercel"
-# PostgreSQL: errors that pass. Serialization failures and deadlocks, locks that are not available,
-# a server that starts, stops, has no room, cannot read its disk or may not write (the primary
+# PostgreSQL: transient errors. Serialization failures, deadlocks, lock timeouts, a server that
+# starts or stops, has no memory or disk space, cannot read its disk or is read-only (the primary
 # before a failover), a connection that ended.
 _PASSING = ("40", "55P03", "57P", "53", "58", "08", "25006", "25P03", "57014")
 # PostgreSQL: a table, a column or a right is missing.
 _LACKING = ("42P01", "42703", "42501", "3F000")
-# Of SQLite, which has no numbers for them.
+# SQLite has no error codes for these.
 _LACKING_WORDS = ("no such table", "no such column", "has no column", "readonly database")
-# The name of these engines' pools in SQLAlchemy's log: pools of users keep their names.
+# Name of our connection pools in SQLAlchemy's log; pools of users keep their own names.
 _POOLS = "tiercel"
 _UNREADABLE = (
     "no address of a database: write postgresql://user:password@host:5432/database, with the "
@@ -41,8 +41,8 @@ _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"
 def engine_of(url: str) -> Engine:
     """Return an engine, which connects when it is used.
 
-    Raises TopologyError for an address that is none, of a database that is not known, or whose
-    driver is not installed.
+    Raises TopologyError for an invalid address, an unsupported database, or a driver that is not
+    installed.
     """
     try:
         parsed = _parsed(url)
@@ -74,10 +74,10 @@ def engine_of(url: str) -> Engine:
 
 
 def _parsed(url: str) -> URL:
-    """Read the address. A refused part is not shown: it may belong to the password."""
+    """Parse the address. Errors do not quote it: the invalid part may belong to the password."""
     try:
         parsed = make_url(url)
-    except ValueError:  # of the port
+    except ValueError:  # the port is no number
         raise TopologyError(_UNREADABLE) from None
     if "@" in (parsed.host or ""):
         raise TopologyError(_UNREADABLE)
@@ -85,14 +85,15 @@ def _parsed(url: str) -> URL:
 
 
 def passes(error: DBAPIError) -> bool:
-    """Return True for an error that no row caused: the database is away, or busy."""
+    """Return True for an error that no row caused: the database is unreachable or busy."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_PASSING)
-    # SQLite: locked, or its disk is full or gone. A statement that it cannot read is one too, and a
-    # value that a function in a check or a trigger cannot: both have the number that says nothing.
+    # SQLite raises OperationalError if it is locked, or its disk is full or gone, but also for a
+    # statement that it cannot parse and for a value that a function in a check or trigger refuses:
+    # the last two have the generic code SQLITE_ERROR.
     return (
         isinstance(error, OperationalError)
         and not lacks(error)
@@ -101,7 +102,7 @@ def passes(error: DBAPIError) -> bool:
 
 
 def lacks(error: DBAPIError) -> bool:
-    """Return True if the tables are not as they were, or not ours to write to: of all rows."""
+    """Return True if a table or column is missing, or we may not write to it: no row can pass."""
     state = getattr(error.orig, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_LACKING)
@@ -117,10 +118,10 @@ def words_of(error: DBAPIError) -> str:
 
 
 def _quiet(engine: Engine) -> Engine:
-    """Log no traceback for a connection that ends amid a transaction.
+    """Log no traceback for a connection that ends within a transaction.
 
-    The pool's rollback fails then, and it closes the connection; the call that had it raises, and
-    its caller explains the error.
+    The pool's rollback fails, and the pool closes the connection; the call that used it raises, and
+    its caller logs the error.
     """
     pool = type(engine.pool)
     logging.getLogger(f"{pool.__module__}.{pool.__name__}.{_POOLS}").addFilter(_is_no_reset)
@@ -151,7 +152,7 @@ def _postgresql_settings() -> dict[str, Any]:
 def _sqlite(url: Any) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _LOCK_S})
 
-    # Python's module begins transactions when it thinks so, and not before a savepoint: we do.
+    # Python's sqlite3 begins transactions implicitly, but not before a savepoint: we begin them.
     @event.listens_for(engine, "connect")
     def plain(connection: Any, _record: Any) -> None:
         connection.isolation_level = None

@@ -1,4 +1,4 @@
-"""Rows to write, and their fates."""
+"""Rows to write, and the outcome of each row."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from tiercel.acker.ids import Said
 
-# A user's function: writes what belongs to some rows, in the open transaction (SQLAlchemy's).
+# A user's function that writes some rows in the open transaction (a SQLAlchemy connection).
 Write = Callable[[Any, Sequence[Any]], None]
 
 
 class DatabaseAwayError(Exception):
-    """The database does not answer, or another transaction is in the way: try again."""
+    """The database does not answer, or another transaction blocks this one: try again."""
 
 
 class TransactionEndedError(Exception):
-    """A user's function has committed or rolled back: nothing is known to be written."""
+    """A user's function has committed or rolled back: what was written is not known."""
 
 
 class Fate(Enum):
@@ -27,7 +27,7 @@ class Fate(Enum):
     WRITTEN = "written"
     # The row was written before, by another delivery of its message.
     REPEATED = "repeated"
-    # Its key belongs to another message, which says something else.
+    # Another message with other content has the same key.
     OTHER_MESSAGE = "other message"
     # The database refuses the row.
     REFUSED = "refused"
@@ -35,14 +35,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterSettings:
-    """Settings: the columns and the table they are written to."""
+    """Settings of a writer."""
 
     table: str
-    # Update rows that are there.
+    # Update rows that exist already.
     upsert: bool
-    # In place of inserting and updating; None: that is done here.
+    # Replaces inserting and updating; None: the writer inserts and updates.
     write: Write | None
-    # None: keys are not looked at.
+    # How long keys are kept; None: rows are written without looking at keys.
     retention_s: int | None
 
 
@@ -50,19 +50,19 @@ class WriterSettings:
 class Row:
     """One row."""
 
-    # 16 bytes; None: it is written whenever it comes.
+    # 16 bytes; None: the row is written at each delivery.
     key: bytes | None
-    # What its message says, to tell it from another one with the same key.
+    # Content of its message, to detect another message with the same key.
     said: Said
     # Column to value.
     values: Mapping[str, Any]
-    # Anything of the caller's: a user's function is given it.
+    # Passed to a user's function as it is.
     item: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Fate of one row, and the reason in the database's words."""
+    """Fate of one row, and the database's message if it refused the row."""
 
     fate: Fate
     reason: str = ""

@@ -1,8 +1,8 @@
 """Writes rows, each once: the rows of one step, and their keys, in one transaction.
 
-A row whose key is in the table of keys was written by another delivery of its message, or by the
-transaction before, whose commit was not confirmed: it is passed over. So it does not matter where a
-process or a connection dies.
+A row is skipped if its key is in the table of keys: another delivery of its message has written it,
+or an earlier transaction whose commit was not confirmed. So it does not matter where a process or
+a connection dies.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from tiercel.spark_jobs.database.rows import (
 )
 from tiercel.spark_jobs.logs.formatters import redact
 
-# Seconds since the epoch, and the greater and the lesser of two numbers.
+# SQL for seconds since the epoch, and for the greater and the lesser of two numbers.
 _NOW = {
     "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
     "sqlite": "CAST(strftime('%s', 'now') AS integer)",
 }
 _GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
 _LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
-# The row of a table of keys that is its clock: no key is as short.
+# Key of the row that holds the clock of a table of keys: no other key is as short.
 _CLOCK = b""
-# Longest time that the clock runs from one tick to the next, where the process was not there.
+# The clock advances by this much at most between two ticks, unless the process was running.
 _LONGEST_S = 120
-# Both have the same methods for conflicts.
+# Both dialects have the same methods for conflicts.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
 def tick(kind: str, keys: Table, awake_s: float) -> Any:
-    """Let the clock of a table of keys run on; returns the seconds that it has run.
+    """Advance the clock of a table of keys; returns its seconds.
 
-    Those between ticks, by the database's clock, and each time two minutes at most or, if that is
-    more, ``awake_s``, for which this process has been there since its last tick: a clock that
-    jumps makes no key older, nor does a topology that is stopped.
+    It advances by the seconds since the last tick (database time), but by no more than two minutes
+    or ``awake_s``, the time for which this process has been running since its last tick. So keys
+    do not age by a jump of the system clock, nor while the topology is stopped.
     """
     now = text(_NOW[kind])
     since = literal_column(_NOW[kind], BigInteger) - keys.c.written_at
@@ -82,7 +82,7 @@ def tick(kind: str, keys: Table, awake_s: float) -> Any:
 
 
 def end(sessions: Sequence[int]) -> Any:
-    """End sessions of this user, of PostgreSQL, that are ours: their numbers are given out anew."""
+    """End PostgreSQL sessions of ours: pids are reused, so user and name are checked as well."""
     statement = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE pid = ANY(:sessions) AND application_name = :name AND usename = current_user"
@@ -91,12 +91,11 @@ def end(sessions: Sequence[int]) -> Any:
 
 
 def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
-    """Insert keys, each with what its message says, when the clock of their table has run so long;
-    returns the keys that were not there.
+    """Return a statement, and its parameters, that inserts keys with the content of their messages
+    and the time ``ran_s`` of the table's clock. Its result has the keys that were new.
 
-    Waits for transactions that insert one too: it is there if theirs is committed. In order, so
-    that two transactions with the same keys wait for each other one way only. A statement, and what
-    it is executed with.
+    It waits for other transactions that insert one of the keys. Keys are inserted in order, to
+    avoid deadlocks between two transactions with the same keys.
     """
     ordered = sorted(some.items())
     statement = _INSERT[kind](keys)
@@ -106,7 +105,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
             for key, said in ordered
         ]
         return statement.on_conflict_do_nothing().returning(keys.c.key), rows
-    # As arrays: a third of the time that a row of values for each takes.
+    # Arrays take a third of the time that one row of values per key takes.
     arrays = (
         func.unnest(
             bindparam("keys", type_=postgresql.ARRAY(LargeBinary)),
@@ -127,7 +126,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
 
 
 def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[str]) -> Any:
-    """Insert rows; one that is there is updated, if ``updated_by`` names the columns that tell."""
+    """Insert rows; ``updated_by`` names the columns by which existing rows are updated."""
     statement = _INSERT[kind](table)
     if not updated_by:
         return statement
@@ -138,12 +137,12 @@ def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[st
 
 
 def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
-    """Read what the messages said whose keys are there: for ``said_then``."""
+    """Select the contents of the messages whose keys exist, for ``said_then``."""
     return select(keys.c.key, keys.c.content, keys.c.digest).where(keys.c.key.in_(some))
 
 
 def said_then(short: int, digest: bytes | None) -> int:
-    """Return what a row of the table of keys says of its message, for ``Said.contradicts``."""
+    """Return the content that a row of the table of keys has, for ``Said.contradicts``."""
     return short if digest is None else int.from_bytes(digest)
 
 
@@ -152,50 +151,48 @@ def _digest(said: Said) -> bytes | None:
 
 
 def forget(keys: Table, before_s: int, most: int) -> Delete:
-    """Delete keys that were written before the clock of their table had run so long, ``most`` at
-    most.
-    """
+    """Delete up to ``most`` keys that were written before ``before_s`` on their table's clock."""
     old = keys.c.written_at < before_s
     return delete(keys).where(keys.c.key.in_(select(keys.c.key).where(old).limit(most)))
 
 
 _SUFFIX = "_tiercel_keys"
-# PostgreSQL cuts longer names off, in bytes.
+# PostgreSQL truncates longer names. In bytes.
 _LONGEST_NAME = 63
-_TAKEN_IN_HAND = 0x7469657263656C  # the number of our lock
-# Keys that one look for old ones deletes at most, more than a step writes; and the time between two
-# looks.
+_TAKEN_IN_HAND = 0x7469657263656C  # number of our advisory lock
+# Most old keys that are deleted at once (more than a step writes), and how often that happens.
 _FORGOTTEN = 10_000
 _LOOK_S = 60.0
 
 
 class Writer:
-    """One thread only."""
+    """Writes the rows of each step in one transaction. One thread only."""
 
     def __init__(self, engine: Engine, settings: WriterSettings, left: Sequence[int] = ()) -> None:
-        """``left`` are sessions of a writer that was abandoned: they are ended first."""
+        """``left`` are database sessions of an abandoned writer, which are ended first."""
         self._engine = engine
         self._settings = settings
         self._kind = engine.dialect.name
         self._keys: Table | None = None
-        # Columns to the statement that writes them.
+        # The insert statement for each set of columns.
         self._puts: dict[tuple[str, ...], Any] = {}
-        # Of the table of keys: when to look at its clock, what that showed, in seconds, and when.
+        # The clock of the table of keys: when to read it next, its last value in seconds, and when
+        # that was read.
         self._look_at = 0.0
         self._ran_s = 0
         self._looked_at = 0.0
-        # SQLAlchemy forgets one that breaks while it is made.
+        # Kept here because SQLAlchemy forgets a connection that breaks while it is being opened.
         self._connections: list[Any] = []
         event.listen(engine, "connect", self._connected, insert=True)
         self._abandoned = False
         self._left = list(left)
 
     def write(self, rows: Sequence[Row]) -> list[Outcome]:
-        """Write the rows, and return what became of each when all of it is committed.
+        """Write and commit the rows; returns the outcome of each.
 
-        Tuples of one key stand for one row. A refused row leaves nothing, and the others are
-        written. Raises TableError, TransactionEndedError, and DatabaseAwayError when nothing of it
-        is known to be written: then call it again with the same rows.
+        Rows with the same key are written once. A refused row has no effect on the others. Raises
+        TableError, TransactionEndedError, and DatabaseAwayError if the commit is not confirmed:
+        then call this again with the same rows.
         """
         try:
             return self._write(rows)
@@ -210,9 +207,10 @@ class Writer:
                 self.close()
 
     def abandon(self) -> list[int]:
-        """No caller waits for it any more, in whichever call it is. Returns its sessions at the
-        server, which hold the keys of a transaction that they may wait to hear the rest of: to the
-        server a connection that is half open is one whose client has nothing to say.
+        """Give up a writer that may be stuck in a call. Returns its database sessions.
+
+        A half-open connection looks idle to the server, which keeps the transaction and the locks
+        on its keys until the session is ended.
         """
         self._abandoned = True
         found = (getattr(connection, "info", None) for connection in list(self._connections))
@@ -247,7 +245,7 @@ class Writer:
         self._connections.append(connection)
 
     def _begin_anew(self) -> None:
-        """Reconnect, and look at the tables, which may have been changed."""
+        """Close the connections and forget the tables, which may have changed."""
         self._puts.clear()
         self._keys = None
         self._look_at = 0.0
@@ -260,7 +258,7 @@ class Writer:
             self._left.clear()
 
     def _look_at_tables(self, unseen: Collection[tuple[str, ...]]) -> None:
-        """Look at the tables before the first rows with these columns."""
+        """Inspect the tables before the first rows with these columns."""
         if not unseen:
             return
         settings = self._settings
@@ -282,7 +280,7 @@ class Writer:
                 raise
         with self._engine.begin() as connection:
             if self._kind == "postgresql":
-                # What would be found at the commit, and be no row's then.
+                # A constraint that is checked at the commit could not be blamed on a row.
                 connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
             return self._by_halves(connection, rows)
 
@@ -318,12 +316,12 @@ class Writer:
         return outcomes
 
     def _claimed(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
-        """Write the keys; a key that was there stands for a row that was written before."""
+        """Insert the keys; a key that exists means that its row was written before."""
         keys = self._keys
         keyed = {row.key: row.said for row in rows if row.key is not None}
         if keys is None or not keyed:
             return [WRITTEN] * len(rows)
-        # As it would show now: a key that is dated back would be forgotten early.
+        # The current time of the clock: an earlier one would make the keys expire early.
         ran_s = self._ran_s + int(time.monotonic() - self._looked_at)
         claimed = connection.execute(*claim(self._kind, keys, keyed, ran_s)).scalars()
         fresh = {bytes(key) for key in claimed}
@@ -340,7 +338,7 @@ class Writer:
         ]
 
     def _look_at_clock(self) -> None:
-        """Look how long the keys have been there, and forget old ones; once in a while."""
+        """Advance the clock and delete old keys, about once a minute."""
         keys = self._keys
         retention_s = self._settings.retention_s
         if keys is None or retention_s is None or time.monotonic() < self._look_at:
@@ -350,12 +348,12 @@ class Writer:
             self._looked_at = time.monotonic()
             self._ran_s = connection.execute(tick(self._kind, keys, awake_s)).scalar_one()
             gone = connection.execute(forget(keys, self._ran_s - retention_s, _FORGOTTEN)).rowcount
-        # Where there were as many as that, there are more: after the next write.
+        # There may be more old keys: delete them after the next write.
         self._look_at = 0.0 if gone >= _FORGOTTEN else time.monotonic() + _LOOK_S
 
 
 def _same(row: Row, first: Row, outcome: Outcome) -> Outcome:
-    """Return what becomes of a row that has the key of one before it."""
+    """Return the outcome of a row with the same key as the row ``first`` of its step."""
     if outcome.fate in {Fate.WRITTEN, Fate.REPEATED}:
         return _repeated(row.said, first.said.content)
     return outcome
@@ -366,14 +364,14 @@ def _repeated(said: Said, then: int) -> Outcome:
 
 
 def _away(error: DBAPIError) -> Exception:
-    """Return the error for a failure that no row caused."""
+    """Translate an error that no row caused."""
     if passes(error):
         return DatabaseAwayError(words_of(error))
     return TableError(words_of(error))
 
 
 def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None:
-    """Have a user's function write, and check that its writes can be committed."""
+    """Call the user's function, and check that the transaction can be committed."""
     transaction = connection.get_transaction()
     write(connection, [row.item for row in rows])
     if transaction is None or not transaction.is_active:
@@ -381,13 +379,13 @@ def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None
             "the function of DatabaseSink(write=…) has ended the transaction that it was given: "
             "it must neither commit nor roll back"
         )
-    # Where it passed over an error of PostgreSQL's, all that was written is gone, and a commit
-    # would say nothing of it: this does.
+    # If the function caught an error of PostgreSQL, the transaction is aborted. COMMIT would roll
+    # back without an error; this statement raises.
     connection.execute(select(1))
 
 
 def _is_about_a_row(error: Exception) -> bool:
-    """A user's function may raise anything for a row."""
+    """Return True if a row may have caused the error: a user's function may raise anything."""
     if isinstance(error, TransactionEndedError):
         return False
     return not (isinstance(error, DBAPIError) and (passes(error) or lacks(error)))
@@ -402,15 +400,15 @@ def _reason(error: Exception) -> str:
 
 
 class TableError(Exception):
-    """The table is not as the topology needs it; the message names the missing part."""
+    """The table does not fit the topology; the message says what is missing."""
 
 
 def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Table:
-    """Return the table of this name, ``schema.name`` too; raises TableError if it is not there, or
-    lacks one of the columns.
+    """Return the table with this name (or ``schema.name``); raises TableError if it or one of the
+    columns is missing.
     """
     schema, _, plain = name.rpartition(".")
-    # SQLAlchemy hides the password before the host, and none among the options.
+    # SQLAlchemy hides the password before the host, but not passwords in the options.
     where = redact(connection.engine.url.render_as_string(hide_password=True))
     try:
         table = Table(plain, MetaData(), schema=schema or None, autoload_with=connection)
@@ -426,7 +424,7 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
 
 
 def key_columns(table: Table) -> Sequence[str]:
-    """Return what a row is updated by: its primary key; raises TableError without one."""
+    """Return the primary key, by which rows are updated; raises TableError if there is none."""
     names = [column.name for column in table.primary_key.columns]
     if not names:
         raise TableError(
@@ -437,23 +435,23 @@ def key_columns(table: Table) -> Sequence[str]:
 
 
 def keys_table(connection: Connection, table: Table) -> Table:
-    """Return the table of keys next to ``table``, made if it is missing."""
+    """Return the table of keys for ``table``; creates it if it is missing."""
     kind = connection.dialect.name
     name = f"{_cut(table.name, _LONGEST_NAME - len(_SUFFIX), kind)}{_SUFFIX}"
     keys = Table(
         name,
         MetaData(),
         Column("key", LargeBinary(16), primary_key=True),
-        # The short digest of the body, and the digest; null in rows of a version that had none.
+        # The short digest of the body, and the full one, which is null in rows of old versions.
         Column("content", BigInteger, nullable=False),
         Column("digest", LargeBinary(16)),
-        # By the clock of this table, see ``statements.tick``.
+        # By the clock of this table, see ``tick``.
         Column("written_at", BigInteger, nullable=False),
         Index(f"{_cut(name, _LONGEST_NAME - 3, kind)}_at", "written_at"),
         schema=table.schema,
     )
     if kind == "postgresql":
-        # Two tasks that begin together would both make it.
+        # Two tasks that begin together would both create the table.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
     there = inspect(connection)
     if not there.has_table(name, schema=table.schema):
@@ -464,7 +462,7 @@ def keys_table(connection: Connection, table: Table) -> Table:
 
 
 def _add_digest(connection: Connection, keys: Table) -> None:
-    """Add the column to a table of an earlier version, whose rows stay valid."""
+    """Add the column to a table of an earlier version; its rows stay valid."""
     preparer = connection.dialect.identifier_preparer
     type_ = keys.c.digest.type.compile(connection.dialect)
     statement = f"ALTER TABLE {preparer.format_table(keys)} ADD COLUMN digest {type_}"

@@ -1,6 +1,5 @@
 """Emitting, acking and failing, recorded; and folded into updates of the trees at a step's end.
 
-emission         the spout's side of emitting
 collectors       what a bolt emits, acks and fails with, at work
 arrow_collector  the same of an ArrowBolt, whose rows are batches of Arrow
 answers          what threads of a bolt emit, ack and fail, for its next step

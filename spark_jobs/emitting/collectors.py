@@ -85,7 +85,10 @@ class BasicRecorder(Recorder, BasicCollector):
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
         if chosen:
-            record.add(output_stream.size(values))
+            size = record.size + output_stream.size(values)
+            if size > record.most:
+                raise record.too_much()
+            record.size = size
         tasks: list[int] = []
         for task_output in chosen:
             task_output.values.append(values)

@@ -130,21 +130,6 @@ def merge_roots(lineage: Lineage) -> Lineage:
     )
 
 
-def row_seeds(lineage: Lineage) -> Ids:
-    """The identity of each tuple: the XOR of the seeds of its (root, edge) pairs, 0 for one
-    that is not tracked.
-    """
-    seeds = np.zeros(len(lineage.offsets) - 1, np.uint64)
-    pairs = seed_array(lineage.roots, lineage.edges)
-    counts = lineage.counts
-    if (counts == 1).all():
-        return pairs
-    tracked = counts > 0
-    if tracked.any():
-        seeds[tracked] = np.bitwise_xor.reduceat(pairs, lineage.offsets[:-1][tracked])
-    return seeds
-
-
 def child_lineage(
     lineage: Lineage, seeds: Ids, anchors: Anchors, target: int, bolt: str
 ) -> Lineage:
@@ -154,24 +139,20 @@ def child_lineage(
     ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has
     what this returns.
     """
-    derived = edges(
-        seeds[anchors.rows], anchors.positions, np.full(len(anchors.rows), target, np.uint64)
-    )
-    counts = lineage.counts[anchors.rows]
+    rows = anchors.rows
+    counts = lineage.counts[rows]
     owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
-    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts)).astype(
-        np.int64
+    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts))
+    offsets = _offsets(per_emission)
+    pairs = expanded(lineage.offsets[:-1][rows], counts)
+    derived = edges(seeds[rows], anchors.positions, np.full(len(rows), target, np.uint64))
+    keys = lineage.keys
+    if keys is not None:
+        keys = child_keys(keys[rows], anchors.counts, anchors.positions, bolt)
+    child = Lineage(
+        offsets=offsets, roots=lineage.roots[pairs], edges=np.repeat(derived, counts), keys=keys
     )
-    return merge_roots(
-        Lineage(
-            offsets=_offsets(per_emission),
-            roots=lineage.roots[expanded(lineage.offsets[:-1][anchors.rows], counts)],
-            edges=np.repeat(derived, counts),
-            keys=None
-            if lineage.keys is None
-            else child_keys(lineage.keys[anchors.rows], anchors.counts, anchors.positions, bolt),
-        )
-    )
+    return merge_roots(child) if (per_emission > 1).any() else child
 
 
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
@@ -293,21 +274,17 @@ def departures(
         if record.in_order:
             record.replayed.update(row for one in typed for row in one.anchors.tied(failed))
         typed = [_surviving(one, failed) for one in typed]
-    leaving = [_departure(one, lineage, seeds) for one in typed if one.kept.size]
-    record.emitted -= _stayed(record, typed, basic=basic)
-    record.transferred = sum(len(one.values) for one in leaving)
-    return leaving
+    if record.reasons or not basic:
+        record.emitted -= _stayed(record, typed, basic=basic)
+    record.transferred = sum([len(one.kept) for one in typed])
+    return [_departure(one, lineage, seeds) for one in typed if one.kept.size]
 
 
 def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
     """Return how many emissions stay behind."""
     if basic:
         # Each has one anchor, and a value of a wrong type has failed it.
-        return (
-            sum(tup.emitted for tup in record.tuples if tup.row in record.reasons)
-            if record.reasons
-            else 0
-        )
+        return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons)
     numbers: set[int] = set()
     for one in typed:
         if len(one.kept) < len(one.task_output.numbers):

@@ -19,7 +19,7 @@ from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple, tuples_o
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject, RetryLater, Verdict, verdict_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.spark_jobs.reasons import reason_at, reason_in
+from tiercel.spark_jobs.reasons import RAISED, reason_at, reason_in
 
 _TELL_RESETS_S = 1.0
 _NO_ROOM = "other tuples of its step have emitted max_output_bytes"
@@ -69,6 +69,8 @@ class Record:
     size = 0
     # Time in ``execute`` and ``flush``.
     execute_ns = 0
+    # The beginning of ``execute``, 0 before; and how much of the time since was reported already.
+    began_ns = told_ns = 0
     # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
     returned_ns = 0
 
@@ -178,6 +180,19 @@ class Record:
     def too_much(self) -> OutputLimitError:
         """Return the error for a call that emits more than it may."""
         return OutputLimitError.of(self.component, self.outputs.limit)
+
+    def flush(self, flush: Callable[[], None]) -> bool:
+        """Flush the bolt; if that raises, everything fails that has not failed yet.
+
+        Returns whether the bolt's state can still be trusted.
+        """
+        self.call()
+        try:
+            flush()
+        except RAISED as error:
+            self.abort(*self.blame(error, "flush"))
+            return False
+        return True
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
         """Mark the tuple as failed, in any state."""

@@ -23,7 +23,7 @@ from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTask
 from tiercel.spark_jobs.emitting.fold import Departure, child_lineage, join_anchors, join_keys
 from tiercel.spark_jobs.emitting.outputs import Anchors, Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.running.step import Execution, May, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 
@@ -168,7 +168,7 @@ def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
         component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows
     )
     collector = ArrowRecorder(record, record.seeds, nothing)
-    trusted = flush_bolt(lambda: bolt.flush(collector), record)
+    trusted = record.flush(lambda: bolt.flush(collector))
     collector.closed = True
     if trusted:
         record.commit(collector)

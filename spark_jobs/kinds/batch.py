@@ -17,12 +17,11 @@ from tiercel.spark_jobs.emitting.collectors import BatchRecorder
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.errors import OutputLimitError
-from tiercel.spark_jobs.kinds.plain import by_halves, flush_bolt
+from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.slices import Slices
-from tiercel.spark_jobs.running.step import Execution, May, Step
+from tiercel.spark_jobs.running.step import Execution, May, Slices, Step
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.bolt_settings import Batching
 
@@ -138,7 +137,7 @@ def _batches(tuples: Sequence[Tuple]) -> Iterator[Batch]:
 
 def _flush(bolt: BatchBolt, record: Record) -> bool:
     collector = BatchRecorder(record, ())
-    trusted = flush_bolt(lambda: bolt.flush(collector), record)
+    trusted = record.flush(lambda: bolt.flush(collector))
     collector.commit(0)
     return trusted
 

@@ -34,8 +34,7 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import StepInput
-from tiercel.spark_jobs.running.slices import Slices
-from tiercel.spark_jobs.running.step import May, Step
+from tiercel.spark_jobs.running.step import May, Slices, Step
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep

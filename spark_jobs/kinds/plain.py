@@ -60,18 +60,20 @@ def _execute_each(  # noqa: PLR0913, PLR0917 - those of a kind, and what differs
     clock = time.perf_counter_ns
     began_all = began = clock()
     collector = collecting(record)
+    flushed = partial(bolt.flush, collector)
 
     def flush() -> bool:
         # A thread that comes late is told, and anchors nothing to the last tuple.
         collector.current = None
-        return flush_bolt(partial(bolt.flush, collector), record)
+        return record.flush(flushed)
 
+    limit = record.outputs.limit
     returned_ns = 0
     # The clock is read once per tuple, so that the next one begins when this one is done: twice
     # would cost as much as the loop.
     for tup in step.input(may, noting, flush):
         collector.current = record.doing = tup
-        record.call()
+        record.most = record.size + limit
         try:
             execute(tup, collector)
         except RAISED as error:
@@ -84,7 +86,7 @@ def _execute_each(  # noqa: PLR0913, PLR0917 - those of a kind, and what differs
             began = now
     record.returned_ns += returned_ns
     collector.current = record.doing = None
-    trusted = not record.aborted and flush()
+    trusted = not record.aborted and record.flush(flushed)
     record.execute_ns += clock() - began_all
     return trusted
 
@@ -101,7 +103,7 @@ def _execute_rich(bolt: Bolt, step: Step, may: May | None, noting: Watch | None)
     output.give_answers()
 
     def flush() -> bool:
-        trusted = flush_bolt(partial(bolt.flush, output), record)
+        trusted = record.flush(partial(bolt.flush, output))
         if trusted:
             output.give_answers()
         return trusted
@@ -119,20 +121,6 @@ def _execute_rich(bolt: Bolt, step: Step, may: May | None, noting: Watch | None)
     record.thread = 0
     record.execute_ns += time.perf_counter_ns() - began
     return trusted
-
-
-def flush_bolt(flush: Callable[[], None], record: Record) -> bool:
-    """Flush; if that raises, everything fails that has not failed yet.
-
-    Returns whether the bolt's state can still be trusted.
-    """
-    record.call()
-    try:
-        flush()
-    except RAISED as error:
-        record.abort(*record.blame(error, "flush"))
-        return False
-    return True
 
 
 def _fail(tup: Tuple, error: BaseException, record: Record) -> None:

@@ -4,7 +4,6 @@ around     what the tasks of one process share
 attempt    one attempt: take, execute, commit, again and again
 kind       the contracts of the objects that differ between bolts
 backlog    the input that it has taken and not committed, and its ticks
-slices     how much one step takes
 copy       its copy of the bolt, and the snapshot that outlives the process
 step       one step: what the bolt did, ready to leave
 states     the state of a stateful bolt in a step

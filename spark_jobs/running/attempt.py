@@ -32,9 +32,8 @@ from tiercel.spark_jobs.running.backlog import Backlog, Share, TickClock, all_bu
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
-from tiercel.spark_jobs.running.slices import Slices
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Execution, May, Step, StepSetup
+from tiercel.spark_jobs.running.step import Done, Execution, May, Slices, Step, StepSetup
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.graph import behind, line_at
@@ -309,13 +308,15 @@ class Attempt:
         if debugging:
             self._log("4. task %d of %s took tuples of root %d", step)
         may = self._may if self._gives_back else self._slices.may
+        executing = self.around.counting.executing
+        executing[self.task] = step.record
         try:
-            with self.around.counting.executing(self.task, self._setup.component):
-                if (retaken := self.retaken) is None:
-                    done = step.execute(None if sealed or taken.together else may)
-                else:
-                    done = self._execute_retaken(retaken, taken, step, None if sealed else may)
+            if (retaken := self.retaken) is None:
+                done = step.execute(None if sealed or taken.together else may)
+            else:
+                done = self._execute_retaken(retaken, taken, step, None if sealed else may)
         finally:
+            executing.pop(self.task, None)
             with self._between:
                 self.doing = None
         if debugging:

@@ -21,7 +21,7 @@ from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, belongs_to, d
 from tiercel.acker.inbox.contract import Covered, Entry, Inboxes, Rest
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK
-from tiercel.spark_jobs.emitting.fold import row_seeds, select
+from tiercel.spark_jobs.emitting.fold import select
 from tiercel.spark_jobs.topology.graph import Topology, line_at
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Backlog:
         """The first waiting tuple that is one of these, alone."""
         wanted = np.fromiter(identities, np.uint64)
         for open_entry in self._open.values():
-            known = row_seeds(open_entry.chunk.lineage)[open_entry.rows]
+            known = open_entry.chunk.lineage.seeds[open_entry.rows]
             rows = open_entry.rows[np.isin(known, wanted)]
             if rows.size:
                 return Share(open_entry, rows[:1])

@@ -29,8 +29,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -213,16 +212,6 @@ class Tracebacks:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _CountedStep:
-    """One step in the bolt's hands."""
-
-    component: str
-    began_ns: int
-    # The part of its time that was reported.
-    told_ns: int = 0
-
-
 class Counting:
     """Adds up until ``flush``. Thread-safe."""
 
@@ -232,21 +221,9 @@ class Counting:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
-        self._calls: dict[int, _CountedStep] = {}
-        self._told_ns: dict[int, int] = {}
-
-    @contextmanager
-    def executing(self, task: int, component: str) -> Iterator[None]:
-        """Count the time of this block while it goes on; ``step`` then adds the rest."""
-        call = _CountedStep(component, time.perf_counter_ns())
-        with self._lock:
-            self._calls[task] = call
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls.pop(task, None)
-                self._told_ns[task] = call.told_ns
+        # By task: the record of the step that is being executed. Its time counts while it goes on;
+        # ``step`` then adds the rest.
+        self.executing: dict[int, Record] = {}
 
     def noting(self, task: int, component: str) -> Callable[[BaseException, str], str]:
         """Return what a bolt task tells of an error: it is counted under the name returned."""
@@ -261,8 +238,7 @@ class Counting:
         acked = None if reply is None else acker_counts(reply, len(done.updates.roots), commit_ns)
         errors = self._reports(task, record) if record.errors else ()
         with self._lock:
-            told_ns = self._told_ns.pop(task, 0)
-            counts["execute_ns"] = max(0, record.execute_ns - told_ns)
+            counts["execute_ns"] = max(0, record.execute_ns - record.told_ns)
             self._add((record.component, task), counts)
             if acked is not None:
                 self._add((ACKER, ACKER_TASK), acked)
@@ -309,10 +285,11 @@ class Counting:
 
     def _look_at_calls(self) -> None:
         now_ns = time.perf_counter_ns()
-        for task, call in self._calls.items():
-            lasts_ns = now_ns - call.began_ns
-            self._add((call.component, task), {"execute_ns": lasts_ns - call.told_ns})
-            call.told_ns = lasts_ns
+        for task, record in list(self.executing.items()):
+            if record.began_ns:
+                lasts_ns = now_ns - record.began_ns
+                self._add((record.component, task), {"execute_ns": lasts_ns - record.told_ns})
+                record.told_ns = lasts_ns
 
     def _add(self, name: tuple[str, int], more: Mapping[str, int]) -> None:
         counts = self._counts.setdefault(name, Counter())

@@ -10,8 +10,7 @@ from tiercel.acker.inbox.chunk import Chunk, Lineage
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.slices import Slices
-from tiercel.spark_jobs.running.step import Done, Execution
+from tiercel.spark_jobs.running.step import Done, Execution, Slices
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.acker.limits import LimitSpec, Rate, open_limits
+from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis_ledger import open_ledger
@@ -80,7 +80,7 @@ class Run:
                 hosts=self.hosts,
                 limits={
                     component: stack.enter_context(
-                        closing(open_limits(self._limit(component, rate)))
+                        closing(RedisLimits(self._limit(component, rate)))
                     )
                     for component, rate in rates_of(self.topology).items()
                 },

@@ -28,8 +28,7 @@ class _Delete(Enum):
 
 
 _DELETE = _Delete.DELETE
-# A value that is put, a deletion, or an increment: by how much, and the sum. Plain, because
-# there are this many.
+# A value to put, a deletion, or an increment (amount, sum). Plain types, for there are many.
 _Write = bytes | _Delete | tuple[int, int]
 
 
@@ -37,14 +36,13 @@ class KeyValueState:
     """A map from keys to values, one per component, shared by its tasks and kept from run to run.
 
     Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and
-    lists and dicts (with string keys) of these. A value is stored as it is when it is put:
-    changing it afterwards changes nothing. A task sees its own writes at once; the other tasks see
-    them when the step is committed, which is before its tuples are acked. The writes of a tuple
-    whose ``execute`` raises are forgotten.
+    lists and dicts (with string keys) of these. ``put`` stores a copy. A task sees its own writes
+    at once; other tasks see them when the step is committed, which is before its tuples are acked.
+    If ``execute`` raises, the writes of its tuple are dropped.
 
-    Usable in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises
-    BadStateError outside of these, and for an invalid key or value. A Redis that does not answer
-    raises AckerError; the step is then repeated.
+    Use it in ``execute`` and ``flush`` only, as ``self.state``. Every method raises BadStateError
+    elsewhere, and for an invalid key or value, and AckerError if Redis does not answer; the step is
+    then repeated.
     """
 
     def __init__(self, task_index: int = 0, parallelism: int = 1) -> None:
@@ -55,7 +53,7 @@ class KeyValueState:
         self._fields: dict[str, bytes] = {}
         self._base: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, _Write] = {}
-        # Each write with the one before it, for ``_take_back``.
+        # Fields written, each with its write before, for ``_take_back``.
         self._journal: list[tuple[bytes, _Write | None]] = []
         self._error: AckerError | None = None
         # Keys of the tuples that were applied in this turn, to their records; see ``Writes``.
@@ -108,12 +106,11 @@ class KeyValueState:
         return total
 
     def iterate(self) -> Iterator[tuple[Key, Any]]:
-        """Return the entries of this task, in no order. Reads all of the component's, so it takes a
-        while where there are many.
+        """Yield the entries of this task, in no order. Reads all entries of the component, which is
+        slow if there are many.
 
-        Over all tasks each entry comes once: at the task to which a fields grouping on the key
-        sends it. Entries may be put, deleted and incremented meanwhile; one that is new since the
-        iteration began may or may not come.
+        Each entry belongs to one task: the one to which a fields grouping on the key sends it.
+        Entries may be changed meanwhile; new ones may or may not be included.
         """
         seen = set()
         for field, stored in self._scan():
@@ -139,7 +136,7 @@ class KeyValueState:
             try:
                 fields[self._field(key)] = None
             except BadStateError:
-                continue  # the bolt is told when it uses it
+                continue  # the bolt gets the error when it uses the key
         return list(fields)
 
     def open(self, turn: StateTurn) -> None:
@@ -163,7 +160,7 @@ class KeyValueState:
         return guarded
 
     def _take_back(self) -> None:
-        """Undo the writes in the journal, all since it was cleared."""
+        """Undo the writes in the journal."""
         for field, earlier in reversed(self._journal):
             if earlier is None:
                 self._writes.pop(field, None)
@@ -176,7 +173,7 @@ class KeyValueState:
         self.marks.clear()
 
     def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records of the tuples with these keys that were applied before.
+        """Return the records of the tuples with these keys that were applied in earlier steps.
 
         Raises TurnAgainError, AckerError.
         """
@@ -188,11 +185,9 @@ class KeyValueState:
         return self._opened().committed_digest
 
     def writing(self, digest: str) -> Sequence[Effect[bool]]:
-        """Prepare to write it all, after which nothing can be done here any more: see
-        ``StateTurn.writing``.
+        """Prepare the commit of all writes and close the turn; see ``StateTurn.writing``.
 
-        If the server could not be read, what the bolt made of that counts for nothing:
-        raises that error.
+        Raises the error of an earlier read that failed, since the bolt worked without its value.
         """
         if self._error is not None:
             raise self._error

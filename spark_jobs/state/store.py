@@ -1,31 +1,29 @@
-"""The contract of the stores of state, under what bolts see: bytes in maps, one map per component.
+"""The contract of state stores, below the state that bolts see: a map of bytes per component.
 
 ``MemoryStateStore`` and ``RedisStateStore`` both fulfil it and pass one suite.
 
-A *turn* is one attempt of one bolt task at one step. A task may have several attempts, some of them
-dead, some of them not knowing that they were given up. A store keeps what a turn needs to take its
-writes back until the task's next step begins. It hands out effects, which leave together with those
-of other stores (``acker.effects``), and promises:
+A *turn* is one attempt of one bolt task at one step. A task may have several attempts: some may be
+dead, others may not know that they were replaced. A store keeps undo records of a turn until the
+task's next step begins. It returns effects, which are performed together with effects of other
+stores (``acker.effects``), and promises:
 
-* **Once.** However many attempts there are, one of them wrote all entries. A turn reads the
-  entries as they were before its step, without the writes of earlier attempts.
-* **A commit that returned is final**, because from then on its acks may leave, and what is acked
-  must stay counted. A later attempt that did the same work writes nothing; one that did other work
-  is told so, and its messages must be failed. What an attempt that died in its commit has written
-  is taken back when the next turn of its task begins.
-* **Who begins last may write.** A turn of an older run, an older step or an earlier attempt is
-  refused. Runs are ordered by their number, for all tasks of the component; steps by theirs.
+* **Once.** Of all attempts at a step, one writes its entries. A turn reads the entries as they were
+  before its step, without the writes of earlier attempts.
+* **A commit that returned is final**, because its acks may leave from then on. A later attempt with
+  the same work writes nothing; an attempt with other work is told so, and its messages must be
+  failed. Writes of an attempt that died during its commit are undone when the next turn begins.
+* **Only the latest turn may write.** Turns of an older run, step or attempt are refused. Runs are
+  ordered by number, for all tasks of a component; so are steps.
 * **A tuple is applied once,** by one turn of one task, if its key is among the marks of the commit.
-  The marks are written and taken back with the entries. Kept marks do not grow old by the
-  clock on the wall but by a clock that runs while marks are made or ``age`` is called, at most ten
-  seconds from one call to the next: a clock that jumps makes nothing forgotten, nor does a topology
-  that stands. ``age`` forgets marks that are older than they need be.
+  Marks are written and undone together with the entries. They do not age by wall-clock time
+  but by a clock that advances when marks are made or ``age`` is called, by at most ten seconds per
+  call: so no marks are lost when the system clock jumps or while the topology is stopped. ``age``
+  deletes marks that are older than their retention.
 * Two tasks of one component may write one key: all increments count; of several puts one stays.
 * Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
   repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
   take effect once.
-* A server that lost its memory has lost its entries. This is not reported: how safe they are is a
-  matter of the server's persistence.
+* Entries are lost if the server loses its data, which is not reported: use Redis persistence.
 """
 
 from __future__ import annotations
@@ -36,23 +34,23 @@ from typing import Protocol
 
 from tiercel.acker.effects import Effect
 
-# Seconds from one ``age`` to the next: the clock of the marks counts no more than ten.
+# Period of ``age``; the clock of the marks advances by ten seconds per call at most.
 AGED_EVERY_S = 5.0
-# Entries that are asked for in one call where all are read.
+# Entries per call when all are read.
 ENTRIES_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writes:
-    """Writes of a turn to the entries of its component; each field in one of the three."""
+    """Writes of a turn; each field is in one of ``puts``, ``deletes`` and ``increments``."""
 
     puts: Mapping[bytes, bytes] = field(default_factory=dict)
     deletes: Collection[bytes] = ()
-    # Amounts within plus or minus 2**63 - 1, on entries that are decimal numbers of 64 bits, or
-    # missing, which is 0.
+    # Amounts from -(2**63 - 1) to 2**63 - 1, for entries that are decimal 64-bit numbers; a missing
+    # entry counts as 0.
     increments: Mapping[bytes, int] = field(default_factory=dict)
-    # Keys of tuples that the turn has applied, of 16 bytes each, to their records: no other turn
-    # can have applied them, see ``StateTurn.recall``.
+    # 16-byte keys of the tuples that the turn has applied, to their records. No other turn has
+    # applied them, see ``StateTurn.recall``.
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -70,14 +68,13 @@ class StateTurn(Protocol):
     def committed_digest(self) -> str | None:
         """The digest with which an earlier attempt at this step committed; None if none did.
 
-        Where it is not the digest of the work done now, that work must not leave: its
-        messages must be failed.
+        If the digest of this attempt's work differs, its messages must be failed.
         """
         ...
 
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
-        """The values before this step of the fields that ``begin`` named, or None."""
+        """The values, before this step, of the fields that ``begin`` named; None if missing."""
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
@@ -144,11 +141,10 @@ class StateStore(Protocol):
         ...
 
     def age(self, component: str, retention_s: int) -> None:
-        """Advance the clock of the marks, and forget some marks that are older than this.
+        """Advance the clock of the marks, and delete some marks that are older than this.
 
-        The driver calls it every ``AGED_EVERY_S`` while the topology is active. Then a mark goes at
-        most a tenth of its retention, and two minutes, after that is over; where a tenth is more
-        than an hour, an hour.
+        The driver calls this every ``AGED_EVERY_S`` while the topology is active. A mark is then
+        deleted within two minutes plus a tenth of its retention (at most an hour) after it expires.
         """
         ...
 
@@ -166,9 +162,9 @@ class StateStore(Protocol):
         ...
 
     def values(self, component: str, fields: Sequence[bytes]) -> list[bytes | None]:
-        """The values that are there now, outside any turn, in the order of ``fields``.
+        """Return the current values, outside any turn, in the order of ``fields``; None if missing.
 
-        None where there is none. Of a commit on its way some writes may be seen and others not.
+        A commit that is under way may be seen in part.
         """
         ...
 
@@ -182,15 +178,15 @@ class StateStore(Protocol):
 
 
 def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
-    """Return the entry before the commit that left ``record``; None for nothing.
+    """Return the value of an entry before the commit that wrote the undo ``record``, or None.
 
-    An undo record has the form that the Lua scripts write, one for each entry that changed:
+    The Lua scripts write one undo record for each entry that changed:
 
     ``=old``   the value that was there        ``-``      nothing was there
     ``+n``     incremented by n                ``*n``     nothing was there, and it was incremented
-    ``~…``     the marks of one call: its field is no entry's
+    ``~…``     the marks of one call; not an entry
 
-    An increment is taken back by the opposite one and not by the old value: another task may have
+    An increment is undone by subtraction and not by the old value: another task may have
     incremented the entry too.
     """
     if record is None:
@@ -206,6 +202,6 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     try:
         number = int(b"0" if current is None else current) - int(rest)
     except ValueError:
-        # Another task has put something else there: there is nothing to take back any more.
+        # Another task has replaced the number: there is nothing to undo.
         return current
     return None if kind == b"*" and number == 0 else b"%d" % number

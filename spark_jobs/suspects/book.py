@@ -1,5 +1,6 @@
-"""Cases of bolt tasks whose processes died: the steps they were executing, and how often. The
-contract of the case book, and its twin in memory.
+"""Cases of bolt tasks whose processes died: which tuple was being executed, and how often.
+
+The contract of the case book, and its twin in memory.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Protocol
 
 from tiercel.acker.ledger import Failure, Token
 
-# One death may have any cause: an operator's kill, the kernel's choice when memory is short. Two on
-# one tuple are not.
+# A single death may have any cause, such as an operator or the kernel's OOM killer. A tuple during
+# which the process dies twice is to blame.
 DEATHS = 2
 _KEPT = 100
 REASON = f"the Python process died while it executed this tuple, {DEATHS} times in a row"
@@ -21,14 +22,11 @@ REASON = f"the Python process died while it executed this tuple, {DEATHS} times 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """Work that a process was doing.
-
-    Executing a tuple in some trees, or the ``flush`` of a bolt task.
-    """
+    """Work during which a process died: a tuple, with its trees, or the ``flush`` of a task."""
 
     component: str
     task: int
-    # The tuple's, which is the same at every attempt; None: the flush.
+    # Seed of the tuple, which is the same at every attempt; None: the flush.
     seed: int | None
     roots: tuple[int, ...] = ()
     deaths: int = 0
@@ -45,14 +43,14 @@ class Suspect:
 class Case:
     """Notes that the attempts at one bolt task left behind."""
 
-    # Work of the latest process; if another process finds it, the latest one died doing it.
+    # What the latest process is executing. If another process finds it, the process died of it.
     doing: Suspect | None = None
     suspects: tuple[Suspect, ...] = ()
 
     def after_death(self) -> Case:
-        """The case as the next process begins it.
+        """Return the case for the next process: ``doing`` becomes a suspect.
 
-        Of a run of months the latest suspects are kept.
+        Only the latest suspects are kept.
         """
         if self.doing is None:
             return self
@@ -67,7 +65,7 @@ class Case:
 
     @property
     def failures(self) -> list[Failure]:
-        """One for each tree of the guilty tuples."""
+        """One failure per tree of each guilty tuple."""
         return [
             Failure(root=root, component=each.component, task=each.task, reason=REASON)
             for each in self.suspects
@@ -77,7 +75,7 @@ class Case:
 
 
 def encode_suspects(suspects: Sequence[Suspect]) -> bytes:
-    """The suspects as JSON."""
+    """Encode suspects as JSON."""
     return json.dumps([asdict(suspect) for suspect in suspects]).encode()
 
 
@@ -92,10 +90,7 @@ def decode_suspects(content: bytes) -> tuple[Suspect, ...]:
 def _suspect(
     *, component: object, task: object, seed: object, roots: object, deaths: object
 ) -> Suspect:
-    """Return a suspect of these fields and no others.
-
-    Raises TypeError for more or less, and for a value of another kind.
-    """
+    """Return a suspect. Raises TypeError for missing or unknown fields, and for a wrong type."""
     if not isinstance(component, str) or not isinstance(roots, list) or not all(map(_is_id, roots)):
         raise TypeError("a component and the roots of its tuple are missing")
     if (
@@ -120,14 +115,11 @@ class CaseBook(Protocol):
     """
 
     def load(self, token: Token) -> Case:
-        """The case of this task, an empty one where there is none.
-
-        Cases of earlier runs are forgotten.
-        """
+        """Return the case of this task, empty if there is none. Forgets cases of earlier runs."""
         ...
 
     def guilty(self, token: Token) -> frozenset[int]:
-        """The roots of all guilty tuples of the run, at any task."""
+        """Return the roots of all guilty tuples of the run, of any task."""
         ...
 
     def begin(self, token: Token, case: Case) -> None:
@@ -135,16 +127,14 @@ class CaseBook(Protocol):
         ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
-        """Record what the process does from now on.
+        """Record what the process executes from now on; the record outlives the process.
 
-        When this has returned, the record outlives the process.
-
-        None, nothing that could be blamed, can also be noted on a server that is out of memory.
+        ``None`` (nothing to blame) can be noted on a full server too.
         """
         ...
 
     def cases(self) -> list[Case]:
-        """Return all cases, for a driver that begins a run. Changes nothing."""
+        """Return all cases, for a driver that begins a run. Read-only."""
         ...
 
     def forget(self) -> None:

@@ -1,6 +1,4 @@
-"""Finds the tuple that kills the process, where the process before this one died, and decides about
-a tuple that hangs.
-"""
+"""After a process has died, finds the tuple that kills it; and fails a tuple that hangs."""
 
 from __future__ import annotations
 
@@ -19,22 +17,22 @@ T = TypeVar("T", bound=Item)
 
 
 class Watch(Protocol):
-    """Chooses what to execute of some input, given a ``flush`` that it may call in between."""
+    """Yields the tuples of the input to execute; may call ``flush`` between two tuples."""
 
     def __call__(self, items: Iterable[T], flush: Callable[[], bool], /) -> Iterator[T]: ...
 
 
 class ExecutionNotes:
-    """Notes each tracked tuple of one bolt task before it is executed: one round trip to the
-    case book per tuple.
+    """Notes each tracked tuple of one bolt task in the case book before it is executed, which costs
+    one round trip per tuple.
 
     One per bolt task and process; one thread at a time.
     """
 
     def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
-        """Open the case of the process before.
+        """Continue the case of the previous process.
 
-        Fails guilty tuples at once: should the run end, they are not released.
+        Fails guilty tuples at once, so that they are not released if the run ends.
         """
         self._book = book
         self._token = token
@@ -43,7 +41,7 @@ class ExecutionNotes:
         self._case = before.after_death()
         if self._case != before:
             book.begin(token, self._case)
-        # The identities of tuples that were executed when a process died.
+        # Seeds of the tuples that were being executed when a process died.
         self.suspects = frozenset(
             each.seed for each in self._case.suspects if each.seed is not None
         )
@@ -55,29 +53,24 @@ class ExecutionNotes:
 
     @property
     def clear(self) -> bool:
-        """True if every death that was noted has been put down to a tuple.
-
-        Of tuples that were executed at once, it is one of them.
-        """
+        """True if every noted death is explained by a guilty tuple, or by a guilty batch."""
         guilty = self._case.guilty
         return all(not guilty.isdisjoint(each.roots) for each in self._case.suspects)
 
     def watch(
         self, record: Record, roots: Roots, items: Iterable[T], flush: Callable[[], bool]
     ) -> Iterator[T]:
-        """The input of a step, each tuple noted before.
+        """Yield the tuples of a step, and note each before the caller executes it.
 
-        What only belongs to trees of the guilty fails and is left out.
-
-        ``roots`` of a row of the input. The caller executes an item before it asks for the next.
-        Where a process died in ``flush``, it is called after each item, so that the next death
-        names one; after one that returned False nothing more comes.
+        A tuple all of whose trees belong to guilty tuples fails instead. ``roots`` returns the
+        roots of a row. If a process died in ``flush``, ``flush`` is called after each tuple, so
+        that the next death can be blamed on one; if it returns False, no more tuples follow.
         """
         for item in items:
             trees = roots(item.row)
             if self._fails(record, item, trees):
                 continue
-            # An untracked tuple has no message that could be delivered again or be dead-lettered.
+            # An untracked tuple has no message to redeliver or dead-letter.
             self._note(self._suspect(record, item.seed, trees) if trees else None)
             yield item
             if self._flushing and not flush():
@@ -92,9 +85,9 @@ class ExecutionNotes:
         items: Iterable[T],
         flush: Callable[[], bool],  # noqa: ARG002 - as the others are given it
     ) -> Iterator[T]:
-        """The input of a step whose tuples are executed at once, noted by the step's identity.
+        """Yield the tuples of a step that are executed in one call, noted by the step's identity.
 
-        What only belongs to trees of the guilty fails before the first one is executed.
+        Tuples all of whose trees belong to guilty tuples fail before the call.
         """
         kept = [item for item in items if not self._fails(record, item, roots(item.row))]
         trees = [root for item in kept for root in roots(item.row)]
@@ -110,10 +103,8 @@ class ExecutionNotes:
         return guilty
 
     def repeats(self, record: Record, identity: int, roots: Sequence[int]) -> bool:
-        """A step that was sealed is executed again, as a whole, for it must do the same work;
-        False: leave it out.
-
-        It was executed once, so it seldom kills. One that does so twice fails as a whole.
+        """Note that a sealed step is repeated, as a whole, for it must do the same work; returns
+        False if it killed its process twice, and then fails as a whole.
         """
         if any(each.seed == identity and each.guilty for each in self._case.suspects):
             return False
@@ -121,9 +112,9 @@ class ExecutionNotes:
         return True
 
     def rest(self) -> None:
-        """Nothing of the user's runs from here on.
+        """Note that no code of the user runs any more.
 
-        Best effort: a tuple that is named wrongly must kill once more anyway.
+        Best effort: a tuple that is blamed wrongly would have to be there at a second death.
         """
         try:
             self._note(None)
@@ -152,10 +143,10 @@ class Lookout:
         waiting: Callable[[], Iterable[int]] = tuple,
         limit: CallLimit | None = None,
     ) -> None:
-        """``work`` returns the step that is being executed; ``token`` names the case of the task.
+        """``work`` returns the step that is being executed; ``token`` names the task's case.
 
-        ``waiting`` returns the roots of the tuples in the task's inbox, the step's own among them;
-        ``limit`` is that of the task's calls, where the bolt has one of its own.
+        ``waiting`` returns the roots of all tuples in the task's inbox, including those of the
+        step; ``limit`` is the limit of the bolt's calls, if it has its own.
         """
         self.task = token.task
         self.limit = limit
@@ -174,11 +165,10 @@ class Lookout:
         )
 
     def lasts(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait behind one, once for each tree.
+        """Restart the timeouts of all tuples that wait behind this one, once per tree.
 
-        They would end with the tuple's own, before its process is replaced, and blame messages
-        that did nothing: a message that hangs would take its neighbours along into the
-        dead-letter queue.
+        They would expire together with its own, before the process is replaced, so that a message
+        that hangs would fail its neighbours as well, until all are dead-lettered.
         """
         item = doing.item
         work = doing.work
@@ -191,8 +181,8 @@ class Lookout:
             self._ledger.reset_timeout(sorted(new))
 
     def renew(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait for the call: its own, the step's tuples
-        that are done and not committed, and the tuples behind them in the inbox.
+        """Restart the timeouts of all tuples that the call holds up: its own, tuples of the step
+        that are not committed yet, and tuples that wait in the inbox.
         """
         item = doing.item
         work = doing.work
@@ -202,10 +192,9 @@ class Lookout:
         self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """Fail the trees of the tuple that hangs, at once, and let the next attempt leave it out.
+        """Fail the trees of the tuple that hangs, so that the next attempt leaves it out.
 
-        Where no tuple can be named, a ``flush`` or a whole batch, the next attempt
-        notes what it does.
+        If no single tuple hangs (a ``flush``, a whole batch), the next attempt notes its tuples.
         """
         item = doing.item
         work = doing.work

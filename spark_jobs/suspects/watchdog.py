@@ -1,5 +1,5 @@
-"""Ends this process when a bolt hangs: a tuple that takes longer than the message timeout, or than
-its bolt may take (``execute_timeout_secs``), has failed, and blocks its task.
+"""Ends this process when a bolt hangs: when a call takes longer than the message timeout, or than
+``execute_timeout_secs``. Its tuple has failed by then, but blocks its task.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
 _LONGEST_PAUSE_S = 1.0
-# A call that lasts so long is one for which others wait.
+# A call that lasts this long holds up other tuples.
 _LONG_S = 1.0
-# Limits, after which even the thread that looks must be taken for blocked.
+# After this many limits the watchdog's own thread must be blocked too.
 _BLOCKED_AFTER = 2
 
 
@@ -33,20 +33,18 @@ class WatchedStep(Protocol):
     record: Record
 
     def roots(self, row: int, /) -> list[int]:
-        """The roots of one tuple of its input."""
+        """Return the roots of one tuple of the input."""
         ...
 
 
 class Doing(NamedTuple):
-    """Call that a thread of the user's code is in: ``execute`` of a tuple, or of a whole
-    batch, or ``flush``.
-    """
+    """A call of the user's code under way: ``execute`` of a tuple or batch, or ``flush``."""
 
     task: int
     item: Item | None
-    # Of life.
+    # Signs of life that the call has given.
     signs: int = 0
-    # The step: the next one is another piece of work, also where the thread is in ``flush`` again.
+    # The step: ``flush`` of the next step is another call.
     work: WatchedStep | None = None
 
     def same(self, other: Doing | None) -> bool:
@@ -62,8 +60,8 @@ class CallLimit(NamedTuple):
     """Limit on how long one call of a bolt may last, in seconds."""
 
     ends_s: float
-    # A call may last longer than a message before it times out: then the timeouts of what waits for
-    # it begin anew so often. None: it may not.
+    # Period at which the timeouts of waiting tuples are restarted, if the limit is longer than the
+    # message timeout; None: it is not.
     renew_s: float | None = None
 
 
@@ -79,11 +77,11 @@ class Watched(Protocol):
         ...
 
     def lasts(self, doing: Doing) -> None:
-        """The call has lasted for half of the limit. Called once for each ``doing``."""
+        """The call has lasted for half its limit. Called once per call."""
         ...
 
     def renew(self, doing: Doing) -> None:
-        """The task is in a call that may be long: tuples behind it must not time out meanwhile."""
+        """A long call goes on: restart the timeouts of the tuples that wait behind it."""
         ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
@@ -93,11 +91,9 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Putting:
-    """Puts off the end of the process: unless ``off`` is called again within its seconds,
-    the process ends.
+    """A timer that ends the process unless ``off`` is called again within its seconds.
 
-    By a thread that is not Python's: native code that holds the interpreter's lock stops
-    every other one.
+    It runs outside Python's threads, all of which native code stops if it holds the GIL.
     """
 
     off: Callable[[float], None]
@@ -113,10 +109,7 @@ IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)
 
 
 class Watchdog:
-    """Looks at the bolt tasks of this process, from its own thread.
-
-    Costs their work nothing.
-    """
+    """Watches the bolt tasks of this process from its own thread, at no cost to them."""
 
     def __init__(
         self,
@@ -126,10 +119,8 @@ class Watchdog:
         die: Callable[[int], object] = os._exit,
         putting: Putting = IN_NATIVE_CODE,
     ) -> None:
-        """``part`` is called with the task that hangs, before the process ends: time for the
-        other ones to finish.
-
-        ``limit`` is for tasks without their own; with neither, a task is not watched.
+        """``part`` is called with the task that hangs before the process ends, to let the other
+        tasks finish. ``limit`` is for tasks without their own; tasks with neither are not watched.
         """
         usual = CallLimit(limit.total_seconds()) if limit else None
         self._watched = [(one, mine) for one in watched if (mine := one.limit or usual) is not None]
@@ -144,7 +135,7 @@ class Watchdog:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look within the block. Afterwards the process may live on: Spark uses it again."""
+        """Watch within the block. Spark may reuse the process afterwards."""
         if not self._watched:
             yield
             return
@@ -174,8 +165,7 @@ class Watchdog:
                     self._end(watched, doing, limit.ends_s)
                     return
                 elif limit.renew_s is not None:
-                    # Counted over calls, which may be shorter: tuples behind a row of calls have
-                    # waited for all of them.
+                    # ``renewed`` spans calls: a tuple may wait behind several calls in a row.
                     long_s = min(_LONG_S, limit.renew_s)
                     if now - since >= long_s and now - renewed[at] >= limit.renew_s:
                         renewed[at] = now

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkConf, SparkContext
 
+from tests.support.emitter import SpoutEmitter
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
@@ -25,7 +26,6 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, spread

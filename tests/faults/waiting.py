@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.faults.deadly import EFFECTS
 from tiercel import BasicBolt, Config, QueueSpout, RetryLater, TopologyBuilder
-from tiercel.queues.consuming.messages import Copies, CopyFate
+from tiercel.queues.publishing.copies import Copies, CopyFate
 
 QUEUE = "waiting"
 LIMITED_QUEUE = "limited"

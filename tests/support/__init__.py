@@ -53,6 +53,7 @@ Topologies:
 pump           bolt tasks in turn, in this thread, in memory
 inbox_cluster  bolt tasks in threads of this process, in memory
 spout_worker   a spout worker on memory twins
+emitter        a spout's collector with given roots
 reasons        reasons of failures without the line that raised
 trace          the files that one message enters, from delivery to ack
 runs           ``tiercel run`` as a user types it, and what is left of it

@@ -240,6 +240,14 @@ class FakeDelayWriter:
         pass
 
 
+def held_by(consumer):
+    """Return the size and the number of the messages that a consumer holds now."""
+    if consumer._epoch is None:
+        return SimpleNamespace(size=0, messages=0)
+    held = consumer._epoch.messages
+    return SimpleNamespace(size=held.bytes_held, messages=len(held.open) + len(held.busy))
+
+
 class ConsumerBench:
     """A consumer on a channel that fails when it is told to."""
 
@@ -306,8 +314,8 @@ class ConsumerBench:
         return 0 if epoch is None else len(epoch._book._finished)
 
     @property
-    def intake(self):
-        return self.consumer._intake
+    def held(self):
+        return held_by(self.consumer)
 
     def report(self):
         self.consumer._report()

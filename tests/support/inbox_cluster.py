@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from tests.support.emitter import SpoutEmitter
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
@@ -16,7 +17,6 @@ from tiercel.acker.ledger import LedgerSpec, Outcomes
 from tiercel.acker.limits import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.process.host import BoltTask
 from tiercel.spark_jobs.running.around import Around, ticks_of

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
-from tiercel.acker.inbox.contract import NO_CLAIMS, Bounds, Claims, Inboxes, Sender
+from tiercel.acker.inbox.contract import Bounds, Claims, Inboxes, Sender
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
 from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running import commit
 from tiercel.spark_jobs.running.around import Around, ticks_of
@@ -75,8 +75,8 @@ def killed_after(effects: int) -> Iterator[None]:
         tuples: int,
         size: int,
         wait: timedelta,
-        finishing: int | None = None,
-        claims: Claims = NO_CLAIMS,
+        finishing: int | None,
+        claims: Claims,
     ) -> list[Any]:
         if finishing is not None:
             spend()

@@ -17,12 +17,12 @@ from tiercel.acker.ledger import Ledger, LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.spout import Spout
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, MemoryControl
 from tiercel.workers.control.presence import Holder, Lease, MemoryPresences, SpoutSeats
-from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader, OutcomeSource
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
@@ -71,7 +71,9 @@ class MemoryWorker:
         parts = SpoutParts(
             teller=OutcomeTeller(spout),
             collector=TaskCollector(
-                SpoutEmitter(topology, component, 1),
+                topology,
+                component,
+                1,
                 self.tally,
                 RootIds(timedelta(seconds=30)) if tracked else None,
             ),

@@ -100,7 +100,7 @@ class Stage:
         counts = {("orders", 1): self._spout_counts()}
         for name, part in self._play.parts.items():
             tasks = self._tasks[name]
-            self._inboxes.beat(RUN, dict.fromkeys(tasks, 1), place=place(2 + tasks[0] % 4).packed())
+            self._inboxes.beat(RUN, dict.fromkeys(tasks, 1), {}, place(2 + tasks[0] % 4).packed())
             counts |= {(name, task): self._bolt_counts(part) for task in tasks}
             if part.failed and self._rounds % 4 == 0:
                 self._raise(name, tasks[0])

@@ -35,8 +35,8 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.screen import letter_table, message_table
-from tiercel.workers.monitoring.tables import body_text, count
+from tiercel.workers.monitoring.screen import table_of
+from tiercel.workers.monitoring.tables import DEAD, MESSAGES, body_text, count
 from tiercel.workers.terminal import say
 
 QueueName = Annotated[
@@ -267,7 +267,7 @@ def peek(  # noqa: PLR0913 - one parameter an option
         for message in found.messages:
             say(json.dumps(_as_json(message)))
     elif found.messages:
-        Console().print(message_table(found.messages))
+        Console().print(table_of(MESSAGES, found.messages))
     say(_cost(queue, found), err=True)
 
 
@@ -319,7 +319,7 @@ def show(
     if not found:
         say(f"{queue} has no dead letters")
         return
-    Console().print(letter_table(found))
+    Console().print(table_of(DEAD, found))
 
 
 @dead_letters.command()

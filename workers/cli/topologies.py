@@ -41,12 +41,12 @@ from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring.screen import (
     error_table,
     run_top,
-    state_table,
     survey_view,
+    table_of,
     window_named,
 )
-from tiercel.workers.monitoring.tables import count
-from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor, notes
+from tiercel.workers.monitoring.tables import STATE, count
+from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -197,7 +197,7 @@ def _show(found: Iterable[StateEntry], longest: int, *, as_json: bool) -> None:
         return
     rows = [replace(entry, value=_cut(entry.value, longest)) for entry in found]
     if rows:
-        Console().print(state_table(rows))
+        Console().print(table_of(STATE, rows))
 
 
 def _cut(value: str, longest: int) -> str:
@@ -392,14 +392,12 @@ def top(
     ).required("redis")
 
     chosen = window_named(window)
-    known = notes(settings.redis_urls[0], topology)
-    if not known:
-        raise UsageError("no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY")
+    known = names_of(settings.redis_urls[0], topology)
     if len(known) > 1:
         raise UsageError(f"several topologies ran here: name one, {', '.join(known)}")
     stopped = threading.Event()
     on_signals(stopped.set)
-    run_top(_addresses(settings), next(iter(known)), chosen, stopped)
+    run_top(_addresses(settings), known[0], chosen, stopped)
 
 
 @commands.command()

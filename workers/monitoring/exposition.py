@@ -1,12 +1,14 @@
-"""``/metrics``: the figures for Prometheus, over all time, in seconds and bytes."""
+"""``/metrics``: figures over all time for Prometheus, in seconds and bytes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -15,144 +17,152 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tiercel.queues.broker.depths import QueueDepth
-from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, SpoutRow
-from tiercel.workers.monitoring.rows import BoltRow, OnceRow, TaskRow
+from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.watcher import Watcher
 
-# Name and help.
-_Figure = tuple[str, str]
-_Labels = tuple[str, ...]
-Row = TypeVar("Row")
+# Name, attribute of a row, help.
+_Figures = tuple[tuple[str, str, str], ...]
 
-_SPOUT: dict[_Figure, Callable[[SpoutRow], float]] = {
-    ("tiercel_spout_emitted", "Tuples that spouts emitted"): lambda row: row.emitted,
-    ("tiercel_spout_transferred", "Copies of them, one a receiving task"): lambda row: (
-        row.transferred
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Metrics with the same labels; each has one value per row."""
+
+    # Labels after the topology, and the attributes of a row that give their values.
+    labels: Mapping[str, str]
+    rows: Callable[[Overview], Iterable[Any]]
+    counters: _Figures = ()
+    gauges: _Figures = ()
+
+    def metrics(self, found: Mapping[str, Overview]) -> Iterator[Metric]:
+        """Return the metrics of these topologies."""
+        rows = [
+            ((name, *(str(getattr(row, each)) for each in self.labels.values())), row)
+            for name, overview in found.items()
+            for row in self.rows(overview)
+        ]
+        yield from self._families(CounterMetricFamily, self.counters, rows)
+        yield from self._families(GaugeMetricFamily, self.gauges, rows)
+
+    def _families(
+        self,
+        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        figures: _Figures,
+        rows: Iterable[tuple[tuple[str, ...], Any]],
+    ) -> Iterator[Metric]:
+        for name, attribute, help_ in figures:
+            family = kind(name, help_, labels=["topology", *self.labels])
+            for labels, row in rows:
+                value = attrgetter(attribute)(row)
+                if value is not None:
+                    family.add_metric(labels, float(value))
+            yield family
+
+
+_GROUPS = (
+    _Group(
+        labels={"spout": "name"},
+        rows=attrgetter("spouts"),
+        counters=(
+            ("tiercel_spout_emitted", "emitted", "Tuples that spouts emitted"),
+            ("tiercel_spout_transferred", "transferred", "Tuples sent, one per receiving task"),
+            ("tiercel_spout_acked", "acked", "Trees that completed"),
+            ("tiercel_spout_failed", "failed_by_bolts", "Trees that bolts failed"),
+            ("tiercel_spout_timeouts", "timeouts", "Trees that timed out"),
+            ("tiercel_spout_released", "released", "Trees released: neither acked nor failed"),
+        ),
+        gauges=(
+            ("tiercel_spout_pending", "pending", "Trees in flight"),
+            ("tiercel_spout_oldest_pending_seconds", "oldest_s", "Age of the oldest pending tree"),
+            ("tiercel_spout_messages_in_back_off", "in_back_off", "Failed messages in back-off"),
+            ("tiercel_spout_tasks", "tasks", "Tasks of a spout"),
+            ("tiercel_spout_tasks_running", "running", "Tasks of a spout that have a worker"),
+        ),
     ),
-    ("tiercel_spout_acked", "Trees that were complete"): lambda row: row.acked,
-    ("tiercel_spout_failed", "Trees that a bolt failed, timeouts left out"): lambda row: (
-        row.failed - row.timeouts
+    _Group(
+        labels={"bolt": "name"},
+        rows=attrgetter("bolts"),
+        counters=(
+            ("tiercel_bolt_executed", "executed", "Tuples that bolts executed"),
+            ("tiercel_bolt_emitted", "emitted", "Tuples that bolts emitted"),
+            ("tiercel_bolt_transferred", "transferred", "Tuples sent, one per receiving task"),
+            ("tiercel_bolt_acked", "acked", "Tuples that bolts acked"),
+            ("tiercel_bolt_failed", "failed", "Tuples that bolts failed"),
+            ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
+            ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
+        ),
     ),
-    ("tiercel_spout_timeouts", "Trees that were not complete in time"): lambda row: row.timeouts,
-    ("tiercel_spout_released", "Trees given back without blame"): lambda row: row.released,
-}
-_SPOUT_NOW: dict[_Figure, Callable[[SpoutRow], float]] = {
-    ("tiercel_spout_pending", "Trees in flight"): lambda row: row.pending,
-    ("tiercel_spout_oldest_pending_seconds", "Age of the oldest tree in flight"): lambda row: (
-        row.oldest_s
+    _Group(
+        labels={"component": "component", "task": "task"},
+        rows=attrgetter("tasks"),
+        counters=(
+            ("tiercel_task_executed", "executed", "Tuples that a bolt task executed"),
+            (
+                "tiercel_task_execute_seconds",
+                "execute_s",
+                "Time in execute and flush: its rate is the capacity",
+            ),
+            ("tiercel_task_steps", "steps", "Steps that a bolt task committed"),
+            ("tiercel_task_step_seconds", "step_s", "Time of its steps, including commits"),
+        ),
+        gauges=(
+            ("tiercel_inbox_tuples", "waiting", "Tuples in the inbox of a bolt task"),
+            ("tiercel_inbox_bytes", "waiting_bytes", "Bytes in the inbox of a bolt task"),
+            ("tiercel_inbox_oldest_seconds", "oldest_s", "Age of the oldest tuple in the inbox"),
+            ("tiercel_task_attempts", "attempts", "Attempts at a bolt task, including the first"),
+            ("tiercel_task_attended", "attended", "1 while a process runs the bolt task"),
+            ("tiercel_task_seen_seconds", "seen_s", "Time since the last report of its process"),
+            ("tiercel_task_call_seconds", "doing_s", "Age of the current call, if it takes long"),
+        ),
     ),
-    (
-        "tiercel_spout_messages_in_back_off",
-        "Failed messages that a spout holds until their back-off is over",
-    ): lambda row: row.in_back_off,
-    ("tiercel_spout_tasks", "Tasks that there should be"): lambda row: row.tasks,
-    ("tiercel_spout_tasks_running", "Tasks that there are"): lambda row: row.running,
-}
-_BOLT: dict[_Figure, Callable[[BoltRow], float]] = {
-    ("tiercel_bolt_executed", "Tuples that bolts executed"): lambda row: row.executed,
-    ("tiercel_bolt_emitted", "Tuples that bolts emitted"): lambda row: row.emitted,
-    ("tiercel_bolt_transferred", "Copies of them, one a receiving task"): lambda row: (
-        row.transferred
+    _Group(
+        labels={"component": "name"},
+        rows=attrgetter("once"),
+        counters=(
+            ("tiercel_no_identity", "no_identity", "Messages without the configured identity"),
+            ("tiercel_once_repeated", "repeated", "Tuples that a bolt had applied before"),
+            ("tiercel_once_unkeyed", "unkeyed", "Tuples without a key"),
+            ("tiercel_once_unsure", "unsure", "Tuples older than the keys that a bolt remembers"),
+        ),
+        gauges=(("tiercel_once_marks", "remembered", "Tuples that a bolt remembers"),),
     ),
-    ("tiercel_bolt_acked", "Tuples that bolts acked"): lambda row: row.acked,
-    ("tiercel_bolt_failed", "Tuples that bolts failed"): lambda row: row.failed,
-    ("tiercel_bolt_execute_seconds", "Time in execute and flush, all tasks together"): lambda row: (
-        row.execute_s
+    _Group(
+        labels={},
+        rows=lambda overview: [overview],
+        counters=(
+            ("tiercel_acker_updates", "acker.updates", "Updates of roots by bolts"),
+            ("tiercel_acker_completed", "acker.completed", "Trees that updates completed"),
+            ("tiercel_acker_late", "acker.late", "Updates of trees that were over"),
+        ),
+        gauges=(
+            ("tiercel_acker_pending", "acker.pending", "Roots in the ledger"),
+            ("tiercel_acker_memory_bytes", "acker.memory_bytes", "Memory of pending roots"),
+            ("tiercel_feed_entries", "own.feed_entries", "Outcomes that no spout worker has taken"),
+            ("tiercel_feed_lag_seconds", "own.feed_lag_s", "Age of the oldest entry in a feed"),
+            ("tiercel_driver_up", "driver", "1 while the topology has a driver"),
+            ("tiercel_executors_fit", "executors_fit", "0 while no executor can run bolts"),
+            ("tiercel_topology_active", "active", "1 while the spouts may emit"),
+            ("tiercel_topology_message_timeout_seconds", "message_timeout_s", "Message timeout"),
+        ),
     ),
-    ("tiercel_bolt_process_seconds", "Time from execute to ack, all tuples together"): lambda row: (
-        row.process_s
+)
+_QUEUES = _Group(
+    labels={"queue": "name"},
+    rows=attrgetter("queues"),
+    gauges=(
+        ("tiercel_queue_messages_ready", "ready", "Messages ready for delivery"),
+        ("tiercel_queue_messages_unacked", "unacked", "Messages delivered but not settled"),
+        ("tiercel_queue_messages_delayed", "delayed", "Failed messages waiting for their back-off"),
+        ("tiercel_queue_messages_dead", "dead_lettered", "Messages in the dead-letter queue"),
+        ("tiercel_queue_consumers", "consumers", "Consumers"),
     ),
-}
-_TASK: dict[_Figure, Callable[[TaskRow], float]] = {
-    ("tiercel_task_executed", "Tuples that a bolt task executed"): lambda row: row.executed,
-    (
-        "tiercel_task_execute_seconds",
-        "Time in execute and flush: its rate is the capacity",
-    ): lambda row: row.execute_s,
-    ("tiercel_task_steps", "Steps that a bolt task committed"): lambda row: row.steps,
-    ("tiercel_task_step_seconds", "Time of its steps, commits included"): lambda row: row.step_s,
-}
-_TASK_NOW: dict[_Figure, Callable[[TaskRow], float | None]] = {
-    ("tiercel_inbox_tuples", "Tuples in the inbox of a bolt task"): lambda row: row.waiting,
-    ("tiercel_inbox_bytes", "Bytes of their chunks"): lambda row: row.waiting_bytes,
-    ("tiercel_inbox_oldest_seconds", "Age of the oldest of them in the inbox"): lambda row: (
-        row.oldest_s
-    ),
-    (
-        "tiercel_task_attempts",
-        "Attempts at a bolt task in this run, the first one included",
-    ): lambda row: row.attempts,
-    ("tiercel_task_attended", "Whether a process runs the bolt task"): lambda row: row.attended,
-    (
-        "tiercel_task_seen_seconds",
-        "Time since a process said that it runs the bolt task",
-    ): lambda row: row.seen_s,
-    (
-        "tiercel_task_call_seconds",
-        "Time for which a bolt task has been in one call of its bolt, where that lasts",
-    ): lambda row: row.doing_s,
-}
-_ONCE: dict[_Figure, Callable[[OnceRow], float]] = {
-    (
-        "tiercel_no_identity",
-        "Messages without the identity that was asked for",
-    ): lambda row: row.no_identity,
-    ("tiercel_once_repeated", "Tuples that were applied before"): lambda row: row.repeated,
-    ("tiercel_once_unkeyed", "Tuples without a key"): lambda row: row.unkeyed,
-    ("tiercel_once_unsure", "Tuples older than the remembered keys"): lambda row: row.unsure,
-}
-_ONCE_NOW: dict[_Figure, Callable[[OnceRow], float]] = {
-    ("tiercel_once_marks", "Tuples that are remembered"): lambda row: row.remembered,
-}
-_ACKER: dict[_Figure, Callable[[AckerRow], float]] = {
-    ("tiercel_acker_updates", "Updates of roots by bolts"): lambda row: row.updates,
-    ("tiercel_acker_completed", "Trees that these completed"): lambda row: row.completed,
-    ("tiercel_acker_late", "Updates of trees that were over"): lambda row: row.late,
-}
-_ACKER_NOW: dict[_Figure, Callable[[AckerRow], float]] = {
-    ("tiercel_acker_pending", "Roots in the ledger"): lambda row: row.pending,
-    ("tiercel_acker_memory_bytes", "Memory of their entries"): lambda row: row.memory_bytes,
-}
-_OWN: dict[_Figure, Callable[[Own], float]] = {
-    (
-        "tiercel_feed_entries",
-        "Entries of outcomes that no spout worker has taken yet",
-    ): lambda own: own.feed_entries,
-    ("tiercel_feed_lag_seconds", "Age of the oldest of them"): lambda own: own.feed_lag_s,
-}
-_TOPOLOGY: dict[_Figure, Callable[[Overview], float]] = {
-    ("tiercel_driver_up", "Whether a driver is there"): lambda each: each.driver,
-    (
-        "tiercel_executors_fit",
-        "0 while the driver finds that no executor can run bolts",
-    ): lambda each: not each.trouble,
-    ("tiercel_topology_active", "Whether its spouts may emit"): lambda each: each.state == "active",
-    ("tiercel_topology_message_timeout_seconds", "After which a message fails"): lambda each: (
-        each.message_timeout_s
-    ),
-}
-_QUEUE: dict[_Figure, Callable[[QueueDepth], float | None]] = {
-    ("tiercel_queue_messages_ready", "Messages that wait"): lambda depth: depth.ready,
-    (
-        "tiercel_queue_messages_unacked",
-        "Messages that are delivered and not settled",
-    ): lambda depth: depth.unacked,
-    (
-        "tiercel_queue_messages_delayed",
-        "Failed messages that wait for their back-off",
-    ): lambda depth: depth.delayed,
-    ("tiercel_queue_messages_dead", "Messages in the dead-letter queue"): lambda depth: (
-        depth.dead_lettered
-    ),
-    ("tiercel_queue_consumers", "Consumers"): lambda depth: depth.consumers,
-}
+)
 
 
 class TiercelCollector(Collector):
     """Reads the servers when Prometheus scrapes.
 
-    While a server is away its figures are missing, and ``tiercel_up`` is 0.
+    While a server does not answer, its figures are missing and its ``tiercel_up`` is 0.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -160,104 +170,43 @@ class TiercelCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found, up = self._watcher.all()
-        servers = GaugeMetricFamily("tiercel_up", "Whether a server answers", labels=["server"])
+        servers = GaugeMetricFamily("tiercel_up", "1 while a server answers", labels=["server"])
         for server, answers in up.items():
             servers.add_metric([server], float(answers))
         yield servers
         if up["redis"]:
-            yield from _families(found)
+            for group in _GROUPS:
+                yield from group.metrics(found)
+            yield _latencies(found)
         if up["redis"] and up.get("rabbitmq"):
-            queues: dict[_Labels, QueueDepth] = {
-                (name, q.name): q for name, each in found.items() for q in each.queues
-            }
-            yield from _gauges(_QUEUE, queues, "queue")
+            yield from _QUEUES.metrics(found)
 
 
 class Scrape:
     """The text of ``/metrics``. Concurrent scrapes share one reading."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, collector: TiercelCollector) -> None:
+        self._collector = collector
         self._look: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
         """Read in a thread, or wait for the reading that is under way."""
         if self._look is None or self._look.done():
-            self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
+            self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._collector))
         return await asyncio.shield(self._look)
 
 
-def registry_of(watcher: Watcher) -> CollectorRegistry:
-    """Return the registry that ``/metrics`` writes."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(TiercelCollector(watcher))
-    return registry
-
-
-def _families(found: Mapping[str, Overview]) -> Iterator[Metric]:
-    spouts: dict[_Labels, SpoutRow] = {
-        (name, row.name): row for name, each in found.items() for row in each.spouts
-    }
-    bolts: dict[_Labels, BoltRow] = {
-        (name, row.name): row for name, each in found.items() for row in each.bolts
-    }
-    ackers: dict[_Labels, AckerRow] = {(name,): each.acker for name, each in found.items()}
-    yield from _counters(_SPOUT, spouts, "spout")
-    yield from _gauges(_SPOUT_NOW, spouts, "spout")
-    yield _latencies(spouts)
-    yield from _counters(_BOLT, bolts, "bolt")
-    tasks: dict[_Labels, TaskRow] = {
-        (name, row.component, str(row.task)): row
-        for name, each in found.items()
-        for row in each.tasks
-    }
-    yield from _counters(_TASK, tasks, "component", "task")
-    yield from _gauges(_TASK_NOW, tasks, "component", "task")
-    once: dict[_Labels, OnceRow] = {
-        (name, row.name): row for name, each in found.items() for row in each.once
-    }
-    yield from _counters(_ONCE, once, "component")
-    yield from _gauges(_ONCE_NOW, once, "component")
-    yield from _counters(_ACKER, ackers)
-    yield from _gauges(_ACKER_NOW, ackers)
-    owns: dict[_Labels, Own] = {(name,): each.own for name, each in found.items()}
-    yield from _gauges(_OWN, owns)
-    yield from _gauges(_TOPOLOGY, {(name,): each for name, each in found.items()})
-
-
-def _latencies(spouts: Mapping[_Labels, SpoutRow]) -> Metric:
+def _latencies(found: Mapping[str, Overview]) -> Metric:
     family = HistogramMetricFamily(
         "tiercel_spout_complete_latency_seconds",
-        "From emit to complete tree",
+        "Time from emit to complete tree",
         labels=["topology", "spout"],
     )
-    for labels, row in spouts.items():
-        buckets = [
-            (f"{bound / 1000:.6g}".replace("inf", "+Inf"), below) for bound, below in row.latencies
-        ]
-        family.add_metric(labels, buckets=buckets, sum_value=row.complete_s)
+    for name, overview in found.items():
+        for row in overview.spouts:
+            buckets = [
+                (f"{bound / 1000:.6g}".replace("inf", "+Inf"), below)
+                for bound, below in row.latencies
+            ]
+            family.add_metric([name, row.name], buckets=buckets, sum_value=row.complete_s)
     return family
-
-
-def _counters(
-    figures: Mapping[_Figure, Callable[[Row], float]], rows: Mapping[_Labels, Row], *labels: str
-) -> Iterator[Metric]:
-    for (name, help_), value in figures.items():
-        family = CounterMetricFamily(name, help_, labels=["topology", *labels])
-        for names, row in rows.items():
-            family.add_metric(names, value(row))
-        yield family
-
-
-def _gauges(
-    figures: Mapping[_Figure, Callable[[Row], float | None]],
-    rows: Mapping[_Labels, Row],
-    *labels: str,
-) -> Iterator[Metric]:
-    for (name, help_), value in figures.items():
-        family = GaugeMetricFamily(name, help_, labels=["topology", *labels])
-        for names, row in rows.items():
-            found = value(row)
-            if found is not None:
-                family.add_metric(names, float(found))
-        yield family

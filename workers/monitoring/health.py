@@ -1,39 +1,35 @@
-"""The state of a topology in one word, and its problems, the worst first. Pure."""
+"""The health of a topology: its grade, and its problems, worst first. Pure."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.rows import BoltRow
+from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
+from tiercel.workers.monitoring.rows import BoltRow, Load
 from tiercel.workers.monitoring.tables import count, duration, per_second, seconds, tasks_named
 
-# Share of its time that a busy task spends in its bolt.
-BUSY = 0.8
-# Between idle and busy.
-ENGAGED = 0.5
-# A tuple that has waited longer is waiting for its turn, not for its batch to fill.
+# Batches fill sooner: if a tuple waits longer, its bolt is behind.
 _LONG_WAIT_S = 2.0
-# Messages in queues that would take longer at the current pace are a backlog.
+# Ready messages are a backlog if they take longer at the current rate.
 _BACKLOG_S = 10.0
-# A call of a bolt that takes longer is reported.
+# Longer calls of a bolt are reported.
 _LONG_CALL_S = 10.0
-NOT_RUNNING = "not running"
 
 
 class Grade(enum.Enum):
     """Grade of a topology."""
 
     WELL = "well"
-    # It works, and something needs a look.
+    # It works, but something needs attention.
     STRAINED = "strained"
-    # It does not work, or loses time with each message.
+    # Processes are missing, or messages time out.
     ILL = "ill"
-    # It is not meant to work now.
+    # It is deactivated, or not running.
     RESTING = "resting"
 
 
@@ -54,13 +50,13 @@ class Health:
     grade: Grade
     # The badge: one or two words.
     badge: str
-    # The worst first.
+    # Worst first.
     hurts: tuple[Hurt, ...]
 
 
 def health_of(seen: Overview) -> Health:
-    """Judge a topology."""
-    if seen.state == NOT_RUNNING:
+    """Judge the health of a topology."""
+    if not seen.running:
         return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
     found = [
         *_missing(seen),
@@ -84,13 +80,13 @@ def _missing(seen: Overview) -> Iterator[Hurt]:
     """Find missing processes."""
     if not seen.driver:
         yield _ill("there is no driver: no bolt works until one is started")
-    if seen.trouble:
-        yield _ill(f"no executor can run bolts: {seen.trouble}")
+    if seen.executor_problem:
+        yield _ill(seen.executor_problem)
     for spout in seen.spouts:
-        if spout.running < spout.tasks:
-            gone = spout.tasks - spout.running
+        if spout.missing:
             yield _ill(
-                f"has no worker for {count(gone)} of {counted(spout.tasks, 'task')}", spout.name
+                f"has no worker for {count(spout.missing)} of {counted(spout.tasks, 'task')}",
+                spout.name,
             )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
@@ -106,19 +102,15 @@ def _late(seen: Overview) -> Iterator[Hurt]:
             f"{seconds(seen.message_timeout_s)}"
         )
     for bolt in seen.bolts:
-        calls = [task for task in seen.tasks if task.component == bolt.name and task.doing_s]
-        longest = max(calls, key=lambda task: task.doing_s or 0, default=None)
-        if longest is not None and (longest.doing_s or 0) > _LONG_CALL_S:
-            yield _strained(
-                f"has been in one call for {seconds(longest.doing_s or 0)} in task {longest.task}",
-                bolt.name,
-            )
+        task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
+        if call_s > _LONG_CALL_S:
+            yield _strained(f"has been in one call for {seconds(call_s)} in task {task}", bolt.name)
 
 
 def _busy(seen: Overview) -> Iterator[Hurt]:
-    """Find the bottlenecks: bolts that are busy all the time, or have tuples waiting."""
+    """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
-        if bolt.busy >= BUSY:
+        if bolt.load is Load.HOT:
             yield _strained(
                 f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
                 f"{_queued(bolt)}",
@@ -129,19 +121,19 @@ def _busy(seen: Overview) -> Iterator[Hurt]:
 
 
 def _awaited(seen: Overview) -> Iterator[Hurt]:
-    """Find the bottleneck where no bolt is busy: the bolt whose calls wait for something else."""
+    """Find the bottleneck if no bolt is busy: the bolt with most of the time until the ack."""
     ready = sum(queue.ready for queue in seen.queues)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
-    if any(bolt.busy >= BUSY for bolt in seen.bolts):
+    if any(bolt.load is Load.HOT for bolt in seen.bolts):
         return
     slowest = max(seen.bolts, key=lambda bolt: bolt.process_s, default=None)
     if slowest is None or slowest.process_s < sum(bolt.process_s for bolt in seen.bolts) / 2:
         return
     if slowest.process_ms is not None and slowest.execute_ms is not None:
         yield _strained(
-            f"is the bottleneck: a tuple is in it for {duration(slowest.process_ms)}, and works "
-            f"for {duration(slowest.execute_ms)} of that; {counted(ready, 'message')} "
+            f"is the bottleneck: a tuple spends {duration(slowest.process_ms)} in it, but only "
+            f"{duration(slowest.execute_ms)} working; {counted(ready, 'message')} "
             f"{_wait(ready)} in the broker",
             slowest.name,
         )

@@ -1,6 +1,6 @@
-"""A topology as every view shows it, worked out of its counters. Pure.
+"""A topology as every view shows it, computed from its counters. Pure.
 
-Counts are exact: every tuple is counted once, where it is processed, however often steps repeat.
+Counts are exact: each tuple is counted once, where it is processed, however often steps repeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tiercel.acker.metrics.contract import (
-    Counts,
     ErrorReport,
     KnownError,
     cumulative,
@@ -23,8 +22,9 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.registry import Component, Edge, Graph
+from tiercel.workers.control.registry import Component, Edge
 from tiercel.workers.monitoring.rows import (
+    PER_SECOND,
     BoltRow,
     OnceRow,
     ProcessRow,
@@ -52,7 +52,7 @@ class Fault:
     # The reason of the last error.
     reason: str
     count: int
-    # False: older errors were dropped, and ``count`` is the number that is left.
+    # False: older errors were dropped, and ``count`` covers only the kept ones.
     exact: bool
     # Aware, UTC.
     first: datetime
@@ -62,50 +62,34 @@ class Fault:
 def grouped(
     errors: Iterable[ErrorReport], bolts: Collection[str], known: Sequence[KnownError] = ()
 ) -> list[Fault]:
-    """Group reports, which come newest first, into groups in the same order.
+    """Group error reports by reason; reports and groups are sorted newest first.
 
     Errors of one kind that the same line of the user's code raised are one group. Other errors are
     one group if their reasons differ only in quoted text and numbers.
     """
-    groups: dict[Hashable, _Group] = {}
+    groups: dict[Hashable, tuple[str, str, KnownError | None, list[ErrorReport]]] = {}
     for error in errors:
         component, reason = _source(error, bolts)
         kind = known_for(known, component, reason)
         key = (component, _VARIES.sub("…", reason) if kind is None else kind.first)
-        group = groups.setdefault(key, _Group(component, reason, error.at, error.at, kind))
-        group.first = min(group.first, error.at)
-        if component == error.component:
-            group.own += 1
-        else:
-            group.echoed += 1
-    return [group.fault() for group in groups.values()]
+        groups.setdefault(key, (component, reason, kind, []))[-1].append(error)
+    return [_fault(*group) for group in groups.values()]
 
 
-@dataclass(slots=True)
-class _Group:
-    component: str
-    reason: str
-    first: datetime
-    last: datetime
-    known: KnownError | None
-    own: int = 0
-    echoed: int = 0
-
-    def fault(self) -> Fault:
-        # A spout repeats the error of a bolt, for the message that fails.
-        count = self.own or self.echoed
-        first = self.first
-        if self.known is not None:
-            count = max(count, self.known.count)
-            first = min(first, self.known.first.at)
-        return Fault(
-            component=self.component,
-            reason=self.reason,
-            count=count,
-            exact=self.known is not None,
-            first=first,
-            last=self.last,
-        )
+def _fault(
+    component: str, reason: str, known: KnownError | None, errors: Sequence[ErrorReport]
+) -> Fault:
+    # A spout reports the error of a bolt again, for the message that failed.
+    count = sum(error.component == component for error in errors) or len(errors)
+    first = min(error.at for error in errors)
+    return Fault(
+        component=component,
+        reason=reason,
+        count=max(count, known.count) if known else count,
+        exact=known is not None,
+        first=min(first, known.first.at) if known else first,
+        last=errors[0].at,
+    )
 
 
 def _source(error: ErrorReport, bolts: Collection[str]) -> tuple[str, str]:
@@ -133,10 +117,9 @@ def known_for(known: Iterable[KnownError], component: str, message: str) -> Know
     return None
 
 
-# Rates are counts per thousand seconds.
-_PER_SECOND = 1e3
 SOURCE = "source"
 SINK = "sink"
+NOT_RUNNING = "not running"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,17 +140,27 @@ class SpoutRow:
     released: int
     # Mean time from emit to complete tree; None if nothing was acked.
     complete_ms: float | None
-    # Within 5 %.
+    # Accurate to 5 %.
     complete_p99_ms: float | None
-    # All complete latencies together, in seconds.
+    # Sum of all complete latencies, in seconds.
     complete_s: float
-    # (milliseconds, number of complete latencies below).
+    # (bound in milliseconds, number of complete latencies below it).
     latencies: Sequence[tuple[float, int]]
     pending: int
     oldest_s: float
-    # Failed messages that it holds until their back-off is over, now.
+    # Failed messages that it now holds until their back-off is over.
     in_back_off: int
     last_error: ErrorReport | None
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks that have no worker now."""
+        return self.tasks - self.running
+
+    @property
+    def failed_by_bolts(self) -> int:
+        """Failures without timeouts."""
+        return self.failed - self.timeouts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +177,7 @@ class AckerRow:
     # Roots that bolts failed, without timeouts.
     failed: int
     timeouts: int
-    # Updates of trees that were over.
+    # Updates that arrived after their tree had ended.
     late: int
     # Mean time of a round trip to the ledger, divided by the updates that share it.
     update_ms: float | None
@@ -195,8 +188,7 @@ class EdgeRow:
     """A subscription and its traffic."""
 
     edge: Edge
-    tuples: int
-    # Now.
+    # Tuples per second, now.
     a_second: float
 
 
@@ -260,8 +252,6 @@ class Overview:
     driver: bool
     # Length of the window.
     seconds: float
-    # Complete trees, now.
-    acked_a_second: float
     spouts: tuple[SpoutRow, ...]
     bolts: tuple[BoltRow, ...]
     # Bolt tasks, in the order of the bolts.
@@ -271,58 +261,74 @@ class Overview:
     own: Own
     message_timeout_s: float
     errors: tuple[ErrorReport, ...]
-    # Grouped by reason, the newest first.
+    # Grouped by reason, newest first.
     faults: tuple[Fault, ...] = ()
     # Now.
     flow: Flow = STANDSTILL
     spout_tasks: tuple[SpoutTaskRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
-    # Where the driver runs; None: there is no driver, or it did not say.
+    # Where the driver runs; None: there is no driver, or its place is unknown.
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
-    # The last order that was given; the topology obeys it while it runs.
+    # The last order; the topology follows it while it runs.
     ordered: State = State.ACTIVE
     # The queues that it reads.
     queues: tuple[QueueDepth, ...] = ()
     # The queues that it only publishes to; their consumers are not part of it.
     sinks: tuple[QueueDepth, ...] = ()
-    # Components that met repeated messages, or messages that they could not tell apart.
+    # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
 
     @property
+    def running(self) -> bool:
+        """True if any process of the topology is alive."""
+        return self.state != NOT_RUNNING
+
+    @property
+    def active(self) -> bool:
+        """True if spouts may emit."""
+        return self.state == State.ACTIVE.value
+
+    @property
+    def executors_fit(self) -> bool:
+        """False if the driver reported that no executor can run bolts."""
+        return not self.trouble
+
+    @property
+    def executor_problem(self) -> str:
+        """The problem that no executor can run bolts; empty if the driver reported none."""
+        return self.trouble and f"no executor can run bolts: {self.trouble}"
+
+    @property
     def queue_rows(self) -> tuple[QueueRow, ...]:
-        """The rows of all its queues, as tables show them."""
-        return queue_rows(self.queues, self.sinks)
-
-
-def queue_rows(sources: Iterable[QueueDepth], sinks: Iterable[QueueDepth]) -> tuple[QueueRow, ...]:
-    """Return the rows of the queues that are read, then of those that are published to."""
-    return (
-        *(QueueRow(depth=depth, use=SOURCE) for depth in sources),
-        *(QueueRow(depth=depth, use=SINK) for depth in sinks),
-    )
+        """The rows of the queues that it reads, then of the queues that it only publishes to."""
+        return (
+            *(QueueRow(depth=depth, use=SOURCE) for depth in self.queues),
+            *(QueueRow(depth=depth, use=SINK) for depth in self.sinks),
+        )
 
 
 def overview_of(name: str, readings: Readings) -> Overview:
-    """Work out the overview of a topology from its readings."""
+    """Compute the overview of a topology from its readings."""
     graph = readings.graph
     last: dict[str, ErrorReport] = {}
     for error in readings.errors:
         last.setdefault(error.component, error)
     spouts = tuple(_spout(each, readings, last.get(each.name)) for each in graph.spouts)
     tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
+    all_tasks = tuple(row for rows in tasks.values() for row in rows)
+    workers = spout_tasks(readings)
     return Overview(
         name=name,
         state=state_of(readings),
         driver=readings.driver,
         seconds=readings.counted.seconds,
-        acked_a_second=_together(graph, readings.rates)["acked"] / _PER_SECOND,
         spouts=spouts,
         bolts=tuple(
             bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
         ),
-        tasks=tuple(row for rows in tasks.values() for row in rows),
+        tasks=all_tasks,
         acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
         own=_own(name, readings),
@@ -331,8 +337,8 @@ def overview_of(name: str, readings: Readings) -> Overview:
         once=once_rows(readings),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
-        spout_tasks=spout_tasks(readings),
-        processes=processes(readings),
+        spout_tasks=workers,
+        processes=processes(readings, workers, all_tasks),
         driver_at=readings.driver_at,
         trouble=readings.trouble,
         ordered=readings.state or State.ACTIVE,
@@ -353,9 +359,9 @@ def _own(name: str, readings: Readings) -> Own:
 
 
 def state_of(readings: Readings) -> str:
-    """Return the state of the topology: the one ordered, if any of its processes is there."""
+    """Return the state of a topology: the ordered one if a driver or a spout worker is alive."""
     if not readings.driver and not readings.present:
-        return "not running"
+        return NOT_RUNNING
     return (readings.state or State.ACTIVE).value
 
 
@@ -389,7 +395,7 @@ def _acker(readings: Readings, timeouts: int) -> AckerRow:
         pending=readings.census.pending,
         memory_bytes=readings.census.memory_bytes,
         updates=counts["executed"],
-        updates_a_second=total_of(readings.rates, ACKER)["executed"] / 1000,
+        updates_a_second=total_of(readings.rates, ACKER)["executed"] / PER_SECOND,
         completed=counts["acked"],
         failed=counts["failed"],
         timeouts=timeouts,
@@ -399,12 +405,8 @@ def _acker(readings: Readings, timeouts: int) -> AckerRow:
 
 
 def _edge(edge: Edge, readings: Readings) -> EdgeRow:
-    counter = edge_counter(edge.source, edge.stream)
-    return EdgeRow(
-        edge=edge,
-        tuples=total_of(readings.counted.counts, edge.target)[counter],
-        a_second=total_of(readings.rates, edge.target)[counter] / 1000,
-    )
+    rates = total_of(readings.rates, edge.target)
+    return EdgeRow(edge=edge, a_second=rates[edge_counter(edge.source, edge.stream)] / PER_SECOND)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -414,8 +416,8 @@ class Speed:
     # Per second: complete trees of a spout, executed tuples of a bolt.
     a_second: float = 0.0
     failed_a_second: float = 0.0
-    # Of a spout the median time from emit to complete tree, of a bolt the mean time in
-    # ``execute``; None if nothing was processed.
+    # For a spout, the median time from emit to complete tree; for a bolt, the mean time in
+    # ``execute``. None if nothing was processed.
     latency_ms: float | None = None
 
 
@@ -423,44 +425,30 @@ _STILL = Speed()
 
 
 def flow_of(readings: Readings) -> Flow:
-    """Work out the current speed from the rates."""
-    spouts = _together(readings.graph, readings.rates)
-    bolts = {
-        bolt.name: _bolt_speed(total_of(readings.rates, bolt.name)) for bolt in readings.graph.bolts
-    }
-    own = {
-        spout.name: _spout_speed(total_of(readings.rates, spout.name))
-        for spout in readings.graph.spouts
-    }
+    """Compute the current speed from the rates."""
+    together: Counter[str] = Counter()
+    components: dict[str, Speed] = {}
+    for spout in readings.graph.spouts:
+        rates = total_of(readings.rates, spout.name)
+        together.update(rates)
+        components[spout.name] = _speed(rates, "acked", percentile(rates, 0.5))
+    for bolt in readings.graph.bolts:
+        rates = total_of(readings.rates, bolt.name)
+        execute_ms = mean(rates["execute_ns"] / 1e6, rates["executed"])
+        components[bolt.name] = _speed(rates, "executed", execute_ms)
     return Flow(
         known=bool(readings.rates),
-        acked_a_second=spouts["acked"] / _PER_SECOND,
-        failed_a_second=spouts["failed"] / _PER_SECOND,
-        p50_ms=percentile(spouts, 0.5),
-        p99_ms=percentile(spouts, 0.99),
-        components=own | bolts,
+        acked_a_second=together["acked"] / PER_SECOND,
+        failed_a_second=together["failed"] / PER_SECOND,
+        p50_ms=percentile(together, 0.5),
+        p99_ms=percentile(together, 0.99),
+        components=components,
     )
 
 
-def _together(graph: Graph, rates: Counts) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for spout in graph.spouts:
-        total.update(total_of(rates, spout.name))
-    return total
-
-
-def _spout_speed(rates: Counter[str]) -> Speed:
+def _speed(rates: Counter[str], done: str, latency_ms: float | None) -> Speed:
     return Speed(
-        a_second=rates["acked"] / _PER_SECOND,
-        failed_a_second=rates["failed"] / _PER_SECOND,
-        latency_ms=percentile(rates, 0.5),
-    )
-
-
-def _bolt_speed(rates: Counter[str]) -> Speed:
-    executed = rates["executed"]
-    return Speed(
-        a_second=executed / _PER_SECOND,
-        failed_a_second=rates["failed"] / _PER_SECOND,
-        latency_ms=rates["execute_ns"] / 1e6 / executed if executed else None,
+        a_second=rates[done] / PER_SECOND,
+        failed_a_second=rates["failed"] / PER_SECOND,
+        latency_ms=latency_ms,
     )

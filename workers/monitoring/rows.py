@@ -1,12 +1,13 @@
-"""The readings of a topology at one moment, and the rows that views show of its bolts and tasks,
-its processes, and its components that apply each message once. Pure.
+"""The readings of a topology at one moment, and the rows that views show of its bolts, tasks,
+processes and once bolts. Pure.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import enum
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.inbox.contract import InboxFigures
@@ -16,12 +17,16 @@ from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import UNATTENDED_S, Presence
+from tiercel.workers.control.presence import NEW, UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Graph
 
-# Counts per thousand seconds, and nanoseconds.
-_PER_SECOND = 1e3
+# Rates are counts per thousand seconds; times are counted in nanoseconds.
+PER_SECOND = 1e3
 _SHARE = 1e12
+# Shares of its time that a task spends in its bolt.
+_HOT = 0.8
+_ENGAGED = 0.5
+_NO_INBOX = InboxFigures(tuples=0, bytes=0, adopted=False, oldest_s=0.0, attempts=0, seen_s=None)
 DRIVER = "the driver"
 
 
@@ -46,7 +51,7 @@ class Readings:
     marks: Mapping[str, int] = field(default_factory=dict)
     # Kinds of errors that have a traceback.
     known_errors: Sequence[KnownError] = ()
-    # Where the driver runs that holds the lease; None: it did not say.
+    # Where the driver runs; None: there is no driver, or its place is unknown.
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
@@ -60,7 +65,7 @@ class TaskRow:
 
     component: str
     task: int
-    # Tuples in its inbox, including the ones that its current step works on.
+    # Tuples in its inbox, including the tuples of its current step.
     waiting: int
     waiting_bytes: int
     # Age of the oldest waiting tuple.
@@ -71,7 +76,7 @@ class TaskRow:
     # Share of the window that it spent in ``execute``, as in Storm: execute latency x executed /
     # window.
     capacity: float
-    # The same share, of the last ten seconds.
+    # The same share, over the last ten seconds.
     busy: float
     steps: int
     # Now.
@@ -82,13 +87,13 @@ class TaskRow:
     step_ms: float | None
     # Attempts at the task in this run, including the first.
     attempts: int
-    # A process reported in the last seconds that it runs the task.
+    # A process has recently reported that it runs the task.
     attended: bool
     # Seconds since the last such report; None: there was none in this run.
     seen_s: float | None
     # Time that its current call of the bolt has taken so far; None: no call takes long.
     doing_s: float | None = None
-    # Where its process runs; None: it has none, or did not say.
+    # Where its process runs; None: there is no process, or its place is unknown.
     place: Whereabouts | None = None
 
     @property
@@ -97,9 +102,18 @@ class TaskRow:
         return max(0, self.attempts - 1)
 
 
+class Load(enum.Enum):
+    """Load of a bolt, by the share of its time that its busiest task spends in it."""
+
+    CALM = "calm"
+    ENGAGED = "engaged"
+    # It is the bottleneck.
+    HOT = "hot"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoltRow:
-    """One bolt in a window; waiting tuples and its processes are current."""
+    """One bolt in a window; its waiting tuples and processes are current."""
 
     name: str
     tasks: int
@@ -112,12 +126,12 @@ class BoltRow:
     execute_ms: float | None
     # Mean time from the beginning of ``execute`` to the ack; None if nothing was acked.
     process_ms: float | None
-    # Both as totals, in seconds.
+    # Totals of both, in seconds.
     execute_s: float
     process_s: float
     # Of its busiest task; near 1, the bolt needs more tasks.
     capacity: float
-    # Of its busiest task, in the last ten seconds.
+    # Of its busiest task, over the last ten seconds.
     busy: float
     # Tuples in the inboxes of its tasks, and in the line that they share.
     waiting: int
@@ -132,65 +146,59 @@ class BoltRow:
     # Tasks without a process.
     unattended: tuple[int, ...]
     last_error: ErrorReport | None
+    # Tasks that have been in one call for long, and for how many seconds.
+    calls: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def load(self) -> Load:
+        """Load over the last ten seconds."""
+        if self.busy >= _HOT:
+            return Load.HOT
+        return Load.ENGAGED if self.busy >= _ENGAGED else Load.CALM
 
 
 def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
     """Return the rows of a bolt's tasks, in order."""
-    counts = readings.counted.counts.get(component.name, {})
-    rates = readings.rates.get(component.name, {})
-    return tuple(
-        _task(component.name, task, counts.get(task, {}), rates.get(task, {}), readings)
-        for task in component.tasks
-    )
+    return tuple(_task(component.name, task, readings) for task in component.tasks)
 
 
-def _task(
-    component: str,
-    task: int,
-    counts: Mapping[str, int],
-    rates: Mapping[str, int],
-    readings: Readings,
-) -> TaskRow:
-    inbox = readings.inboxes.get(task)
-    execute_s = counts.get("execute_ns", 0) / 1e9
-    steps = counts.get("steps", 0)
-    step_s = counts.get("step_ns", 0) / 1e9
+def _task(component: str, task: int, readings: Readings) -> TaskRow:
+    counts = Counter(readings.counted.counts.get(component, {}).get(task))
+    rates = Counter(readings.rates.get(component, {}).get(task))
+    window_s = readings.counted.seconds
+    inbox = readings.inboxes.get(task, _NO_INBOX)
+    execute_s = counts["execute_ns"] / 1e9
+    steps = counts["steps"]
+    step_s = counts["step_ns"] / 1e9
     return TaskRow(
         component=component,
         task=task,
-        waiting=inbox.tuples if inbox else 0,
-        waiting_bytes=inbox.bytes if inbox else 0,
-        oldest_s=inbox.oldest_s if inbox else 0.0,
-        executed=counts.get("executed", 0),
+        waiting=inbox.tuples,
+        waiting_bytes=inbox.bytes,
+        oldest_s=inbox.oldest_s,
+        executed=counts["executed"],
         execute_s=execute_s,
-        # The first report of a process covers the second before it, when the window had not begun.
-        capacity=min(1.0, execute_s / readings.counted.seconds)
-        if readings.counted.seconds
-        else 0.0,
-        busy=min(1.0, rates.get("execute_ns", 0) / _SHARE),
+        # The first report of a process may cover time before the window.
+        capacity=min(1.0, execute_s / window_s) if window_s else 0.0,
+        busy=min(1.0, rates["execute_ns"] / _SHARE),
         steps=steps,
-        steps_a_second=rates.get("steps", 0) / _PER_SECOND,
+        steps_a_second=rates["steps"] / PER_SECOND,
         step_s=step_s,
         step_ms=mean(step_s * 1e3, steps),
-        attempts=inbox.attempts if inbox else 0,
+        attempts=inbox.attempts,
         attended=attended(inbox),
-        seen_s=inbox.seen_s if inbox else None,
-        doing_s=inbox.doing_s if inbox and attended(inbox) else None,
-        place=unpacked(inbox.place) if inbox and attended(inbox) else None,
+        seen_s=inbox.seen_s,
+        doing_s=inbox.doing_s if attended(inbox) else None,
+        place=unpacked(inbox.place) if attended(inbox) else None,
     )
 
 
-def attended(inbox: InboxFigures | None) -> bool:
+def attended(inbox: InboxFigures) -> bool:
     """Return True if a process runs the task.
 
     The driver uses the same rule to begin a new run when a task stays unattended.
     """
-    return (
-        inbox is not None
-        and inbox.adopted
-        and inbox.seen_s is not None
-        and inbox.seen_s <= UNATTENDED_S
-    )
+    return inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
 
 
 def bolt_row(
@@ -201,7 +209,7 @@ def bolt_row(
 ) -> BoltRow:
     """Return the row of a bolt; ``rows`` are its tasks."""
     counts = total_of(readings.counted.counts, component.name)
-    line = readings.inboxes.get(line_of(component.tasks))
+    line = readings.inboxes.get(line_of(component.tasks), _NO_INBOX)
     return BoltRow(
         name=component.name,
         tasks=len(component.tasks),
@@ -216,13 +224,14 @@ def bolt_row(
         process_s=counts["process_ns"] / 1e9,
         capacity=max((row.capacity for row in rows), default=0.0),
         busy=max((row.busy for row in rows), default=0.0),
-        waiting=sum(row.waiting for row in rows) + (line.tuples if line else 0),
-        oldest_s=max([line.oldest_s if line else 0.0, *(row.oldest_s for row in rows)]),
+        waiting=sum(row.waiting for row in rows) + line.tuples,
+        oldest_s=max([line.oldest_s, *(row.oldest_s for row in rows)]),
         steps_a_second=sum(row.steps_a_second for row in rows),
         step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
         restarts=sum(row.restarts for row in rows),
         unattended=tuple(row.task for row in rows if not row.attended),
         last_error=last_error,
+        calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
     )
 
 
@@ -240,10 +249,10 @@ class SpoutTaskRow:
     # A worker runs the task.
     running: bool
     # The spout may emit.
-    active: bool = False
-    pending: int = 0
-    oldest_s: float = 0.0
-    place: Whereabouts | None = None
+    active: bool
+    pending: int
+    oldest_s: float
+    place: Whereabouts | None
 
 
 def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
@@ -256,13 +265,11 @@ def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
 
 
 def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
-    presence = readings.present.get(task)
-    if presence is None:
-        return SpoutTaskRow(component=component, task=task, running=False)
+    presence = readings.present.get(task, NEW)
     return SpoutTaskRow(
         component=component,
         task=task,
-        running=True,
+        running=task in readings.present,
         active=presence.active,
         pending=presence.pending,
         oldest_s=presence.oldest_s,
@@ -272,33 +279,26 @@ def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRow:
-    """One process that is alive."""
+    """One live process."""
 
-    # None: an older version, which does not report where it runs.
+    # None: it runs an older version, which does not report its place.
     place: Whereabouts | None
     # "the driver", or its tasks by component: ``split[3, 4]``.
     runs: str
 
 
-def processes(readings: Readings) -> tuple[ProcessRow, ...]:
+def processes(
+    readings: Readings, spouts: Iterable[SpoutTaskRow], bolts: Iterable[TaskRow]
+) -> tuple[ProcessRow, ...]:
     """Return the processes: the driver first, then spout workers, then the processes of bolts."""
     running: dict[Whereabouts | None, dict[str, list[int]]] = defaultdict(dict)
     if readings.driver:
         running[readings.driver_at][DRIVER] = []
-    for component in readings.graph.spouts:
-        for task in component.tasks:
-            if task in readings.present:
-                _note(running[readings.present[task].whereabouts], component, task)
-    for component in readings.graph.bolts:
-        for task in component.tasks:
-            inbox = readings.inboxes.get(task)
-            if inbox is not None and attended(inbox):
-                _note(running[unpacked(inbox.place)], component, task)
+    alive: list[SpoutTaskRow | TaskRow] = [row for row in spouts if row.running]
+    alive += [row for row in bolts if row.attended]
+    for row in alive:
+        running[row.place].setdefault(row.component, []).append(row.task)
     return tuple(ProcessRow(place=place, runs=_runs(tasks)) for place, tasks in running.items())
-
-
-def _note(tasks: dict[str, list[int]], component: Component, task: int) -> None:
-    tasks.setdefault(component.name, []).append(task)
 
 
 def _runs(tasks: dict[str, list[int]]) -> str:
@@ -330,17 +330,14 @@ def once_rows(readings: Readings) -> tuple[OnceRow, ...]:
     rows = []
     for component in (*readings.graph.spouts, *readings.graph.bolts):
         total = total_of(readings.counted.counts, component.name)
-        remembered = readings.marks.get(component.name, 0)
-        met = any(total[one] for one in (NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE))
-        if met or remembered:
-            rows.append(
-                OnceRow(
-                    name=component.name,
-                    no_identity=total[NO_IDENTITY],
-                    repeated=total[ONCE_REPEATED],
-                    unkeyed=total[ONCE_UNKEYED],
-                    remembered=remembered,
-                    unsure=total[ONCE_UNSURE],
-                )
+        rows.append(
+            OnceRow(
+                name=component.name,
+                no_identity=total[NO_IDENTITY],
+                repeated=total[ONCE_REPEATED],
+                unkeyed=total[ONCE_UNKEYED],
+                remembered=readings.marks.get(component.name, 0),
+                unsure=total[ONCE_UNSURE],
             )
-    return tuple(rows)
+        )
+    return tuple(row for row in rows if any(astuple(row)[1:]))

@@ -1,5 +1,5 @@
-"""Reads all topologies every two seconds, whether a page is open or not, and remembers depths,
-throughput and latencies: ten minutes of single readings, three hours in steps of half a minute.
+"""Reads all topologies every two seconds, even if no page is open. Remembers depths, throughput and
+latencies: every reading for ten minutes, and steps of half a minute for three hours.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ LOOK_S = 2.0
 FINE = timedelta(minutes=10)
 KEPT = timedelta(hours=3)
 STEP = timedelta(seconds=30)
-# By the name of the chart's line; None where a server did not answer, or nothing was measured.
+# Keys are names of chart lines. None: a server did not answer, or nothing was measured.
 Figures = Mapping[str, float | None]
 
 
@@ -31,7 +31,7 @@ class Sample:
     at: datetime
     # Depths of the broker's queues.
     queues: Figures = field(default_factory=dict)
-    # Tuples and trees on their way through the topology.
+    # Tuples and trees in flight in the topology.
     inside: Figures = field(default_factory=dict)
     # Per second.
     throughput: Figures = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a reading that is under way runs into its timeouts."""
+        """Stop, without waiting for a reading that is under way."""
         self._stopped.set()
 
     def look(self, name: str | None, window: Window) -> Look:
@@ -71,7 +71,7 @@ class Sampler:
         return self._see(name, window)
 
     def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
-        """Return the samples of three hours, oldest first; of ten minutes if not ``long``."""
+        """Return the samples of three hours, oldest first; if not ``long``, of ten minutes."""
         with self._remembering:
             history = self._histories.get(name)
             if history is None:
@@ -83,7 +83,7 @@ class Sampler:
             try:
                 self._round()
             except Exception:
-                # The page must go on after any error, and try again.
+                # The thread must survive any error, and try again.
                 log.exception(
                     "could not read the servers, will retry", extra={"event": "monitor_look_failed"}
                 )
@@ -104,7 +104,7 @@ class Sampler:
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)
-        # Known topologies only: a client may ask for any name, which must not fill the memory.
+        # Known topologies only: clients may ask for any name, and must not fill the memory.
         if name is None or name in look.topologies:
             self._looks[name, window] = time.monotonic(), look
         return look
@@ -116,29 +116,25 @@ def sample_of(look: Look) -> Sample:
     if seen is None:
         return Sample(at=datetime.now(UTC))
     queues: dict[str, float | None] = {}
-    away = look.rabbitmq_problem is not None
     for queue in seen.queues:
-        queues[f"{queue.name} ready"] = None if away else queue.ready
-        queues[f"{queue.name} unacked"] = None if away else queue.unacked
-        queues[f"{queue.name} dead"] = None if away else queue.dead_lettered
-    away = look.redis_problem is not None
-    still = away or not seen.flow.known
+        queues[f"{queue.name} ready"] = queue.ready
+        queues[f"{queue.name} unacked"] = queue.unacked
+        queues[f"{queue.name} dead"] = queue.dead_lettered
+    inside = {"pending trees": seen.own.pending, "waiting tuples": seen.own.waiting}
+    flow = seen.flow
+    redis = look.redis_problem is None
+    moving = redis and flow.known
     return Sample(
         at=datetime.now(UTC),
-        queues=queues,
-        inside={
-            "pending trees": None if away else seen.own.pending,
-            "waiting tuples": None if away else seen.own.waiting,
-        },
-        throughput={
-            "acked": None if still else seen.flow.acked_a_second,
-            "failed": None if still else seen.flow.failed_a_second,
-        },
-        latency={
-            "p50": None if still else seen.flow.p50_ms,
-            "p99": None if still else seen.flow.p99_ms,
-        },
+        queues=_if(look.rabbitmq_problem is None, queues),
+        inside=_if(redis, inside),
+        throughput=_if(moving, {"acked": flow.acked_a_second, "failed": flow.failed_a_second}),
+        latency=_if(moving, {"p50": flow.p50_ms, "p99": flow.p99_ms}),
     )
+
+
+def _if(known: bool, figures: Figures) -> Figures:
+    return figures if known else dict.fromkeys(figures)
 
 
 class History:
@@ -156,10 +152,16 @@ class History:
         if last is None or sample.at >= last.at + STEP:
             self._steps.append(sample)
         else:
-            self._steps[-1] = _step(last, sample)
+            self._steps[-1] = Sample(
+                at=last.at,
+                queues=highest((last.queues, sample.queues)),
+                inside=highest((last.inside, sample.inside)),
+                throughput=highest((last.throughput, sample.throughput)),
+                latency=highest((last.latency, sample.latency)),
+            )
 
     def samples(self) -> Sequence[Sample]:
-        """Return all samples, oldest first; a step keeps its highest figures: no peak is lost."""
+        """Return all samples, oldest first. Steps keep their highest figures: no peak is lost."""
         fine = self.fine()
         return [step for step in list(self._steps) if not fine or step.at < fine[0].at] + fine
 
@@ -168,19 +170,11 @@ class History:
         return list(self._fine)
 
 
-def _step(one: Sample, other: Sample) -> Sample:
-    return Sample(
-        at=one.at,
-        queues=_highest(one.queues, other.queues),
-        inside=_highest(one.inside, other.inside),
-        throughput=_highest(one.throughput, other.throughput),
-        latency=_highest(one.latency, other.latency),
-    )
-
-
-def _highest(one: Figures, other: Figures) -> Figures:
-    def higher(name: str) -> float | None:
-        known = [figure for figure in (one.get(name), other.get(name)) if figure is not None]
-        return max(known, default=None)
-
-    return {name: higher(name) for name in {**one, **other}}
+def highest(several: Iterable[Figures]) -> Figures:
+    """Return the highest value of each figure; None if it is never known."""
+    found: dict[str, float | None] = {}
+    for figures in several:
+        for name, value in figures.items():
+            known = [each for each in (found.get(name), value) if each is not None]
+            found[name] = max(known, default=None)
+    return found

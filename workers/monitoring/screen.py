@@ -15,22 +15,17 @@ from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
-from tiercel.queues.peek import QueuedMessage
-from tiercel.queues.publishing.dead_letters import DeadLetter
-from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.health import Grade, health_of
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.tables import (
     ACKER,
     BOLTS,
-    DEAD,
     ERRORS,
-    MESSAGES,
     ONCE,
     OWN,
     QUEUES,
     SPOUTS,
-    STATE,
     Column,
     Kind,
     TableKind,
@@ -41,13 +36,11 @@ from tiercel.workers.terminal import cell
 
 R = TypeVar("R")
 _Found = tuple[str, ErrorReport]
-# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit 80
-# columns.
+# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit a
+# terminal of 80 characters.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-# Rows of several lines.
-_BOXED: Mapping[str, Any] = {}
 _ALARM = "bold red"
-_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the others are of now"
+_LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the other figures are current"
 # Wider than any terminal.
 _ENDLESS = 100_000
 # Characters of a date.
@@ -66,8 +59,8 @@ _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
 _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
-# Columns that are left out on a narrow terminal, the first one first. The page has all of them.
-# Tables that always fit are not listed.
+# Columns to leave out on a narrow terminal, in this order. Tables without an entry always fit. The
+# page shows all columns.
 _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
@@ -81,12 +74,12 @@ _LESS = {
 def window_named(name: str) -> Window:
     """Return the window of this name. Raises UsageError if there is none."""
     if name not in WINDOWS:
-        raise UsageError(f"there is no window {name!r}; there are {', '.join(WINDOWS)}")
+        raise UsageError(f"there is no window {name!r}; choose {', '.join(WINDOWS)}")
     return WINDOWS[name]
 
 
 def run_top(addresses: Addresses, topology: str, window: Window, stopped: threading.Event) -> None:
-    """Show a topology every second until ``stopped``; only once if the output is no terminal."""
+    """Show a topology every second until ``stopped``; only once if the output is not a terminal."""
     console = Console()
     with closing(Watcher(addresses)) as watcher:
         if not console.is_terminal:
@@ -104,7 +97,10 @@ def view_of(look: Look, window: Window) -> RenderableType:
     """Render one reading."""
     if look.overview is None:
         return Group(
-            *(cell(line, "bold red") for line in look.problems or ["no such topology any more"])
+            *(
+                cell(line, "bold red")
+                for line in look.problems or ["the topology is no longer known"]
+            )
         )
     name = next(name for name, each in WINDOWS.items() if each is window)
     return top_view(look.overview, name, look.problems)
@@ -114,32 +110,28 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
     """Render everything about a topology, from top to bottom."""
     heading = cell(overview.name, "bold")
     heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
-    if overview.state != "not running" and not overview.driver:
+    if overview.running and not overview.driver:
         heading.append("  no driver", _ALARM)
-    if overview.trouble:
-        problems = [*problems, f"no executor can run bolts: {overview.trouble}"]
+    problems = [problem for problem in (*problems, overview.executor_problem) if problem]
     parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
     parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
-    parts += [_inboxes(overview), _fitting(_ACKER, [overview.acker])]
+    ill = {hurt.component for hurt in health_of(overview).hurts if hurt.grade is Grade.ILL}
+    parts += [
+        _fitting(
+            _INBOXES,
+            overview.bolts,
+            lambda column, row: column == "without a process" and row.name in ill,
+        ),
+        _fitting(_ACKER, [overview.acker]),
+    ]
     if overview.once:
         parts.append(_fitting(ONCE, overview.once))
     if overview.queue_rows:
         parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
-    parts.append(_table(ERRORS, errors) if errors else cell("no errors", "dim"))
+    parts.append(_fitting(ERRORS, errors) if errors else cell("no errors", "dim"))
     return Group(*parts)
-
-
-def _inboxes(overview: Overview) -> RenderableType:
-    """Return the table of each bolt's inboxes and steps."""
-    return _fitting(
-        _INBOXES,
-        overview.bolts,
-        lambda column, row: (
-            column == "without a process" and bool(row.unattended) and overview.driver
-        ),
-    )
 
 
 def survey_view(survey: Survey) -> RenderableType:
@@ -171,26 +163,11 @@ def error_table(found: Sequence[_Found]) -> Table:
     several = len({topology for topology, _ in found}) > 1
     time, *others = map(_of_error, ERRORS.columns)
     topology = [Column[_Found]("topology", lambda row: row[0], Kind.TEXT)] if several else []
-    return _table(TableKind(ERRORS.title, (time, *topology, *others)), found, look=_BOXED)
+    return table_of(TableKind(ERRORS.title, (time, *topology, *others)), found)
 
 
 def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
     return Column(column.name, lambda row: column.text(row[1]), column.kind)
-
-
-def letter_table(found: Iterable[DeadLetter]) -> Table:
-    """Content of ``tiercel dead-letters show``."""
-    return _table(DEAD, found, look=_BOXED)
-
-
-def message_table(found: Iterable[QueuedMessage]) -> Table:
-    """Content of ``tiercel peek``."""
-    return _table(MESSAGES, found, look=_BOXED)
-
-
-def state_table(found: Iterable[StateEntry]) -> Table:
-    """Content of ``tiercel state``."""
-    return _table(STATE, found, look=_BOXED)
 
 
 def _fitting(
@@ -198,14 +175,14 @@ def _fitting(
 ) -> RenderableType:
     """Return the table with as many columns as the terminal has room for.
 
-    The narrowest table breaks names over lines, but never numbers.
+    If even the narrowest table is too wide, it breaks names over lines, but never numbers.
     """
     rows = tuple(rows)
     names = {column.name for column in kind.columns}
     left_out = [name for name in _LESS.get(kind.title, ()) if name in names]
     kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
-    tables = [_table(each, rows, alarms) for each in kinds]
-    return _Fitting([*tables, _table(kinds[-1], rows, alarms, break_names=True)])
+    tables = [table_of(each, rows, alarms, narrow=True) for each in kinds]
+    return _Fitting([*tables, table_of(kinds[-1], rows, alarms, narrow=True, break_names=True)])
 
 
 class _Fitting:
@@ -224,16 +201,16 @@ class _Fitting:
         yield self._tables[-1]
 
 
-def _table(
+def table_of(
     kind: TableKind[R],
     rows: Iterable[R],
     alarms: Callable[[str, R], bool] | None = None,
-    look: Mapping[str, Any] = _NARROW,
     *,
+    narrow: bool = False,
     break_names: bool = False,
 ) -> Table:
-    """``alarms`` returns True for a column's name and a row whose cell is bad news."""
-    table = Table(**look)
+    """Make a table; ``alarms(column_name, row)`` is True for a cell with bad news."""
+    table = Table(**_NARROW) if narrow else Table()
     for column in kind.columns:
         if column.kind is Kind.NUMBER:
             table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)

@@ -1,7 +1,7 @@
-"""The tables of every view: their columns, once each, the text of each cell, and numbers as people
-read them. Pure.
+"""The tables of every view: their columns, the text of each cell, and formats of numbers and
+times. Pure.
 
-Terminals and the page show them; each says which columns it leaves out.
+Terminals and the page show these tables; each view chooses the columns that it leaves out.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from tiercel.workers.monitoring.rows import BoltRow, OnceRow, ProcessRow, SpoutT
 
 UNKNOWN = "?"
 _WHITE = "\t\n"
+# Bytes per line of a dump.
 _DUMPED = 16
-# Bytes a line.
+# Tasks that are named, before the rest is counted.
 _NAMED = 3
 
 
 def count(number: int | None) -> str:
-    """``1,234``, or a question mark."""
+    """Format as ``1,234``; a question mark for None."""
     return UNKNOWN if number is None else f"{number:,}"
 
 
 def per_second(rate: float | None) -> str:
-    """One decimal below ten, none above."""
+    """Format with one decimal below ten, none above; a question mark for None."""
     if rate is None:
         return UNKNOWN
     return f"{rate:.1f}" if rate < 9.95 else f"{rate:,.0f}"
 
 
 def milliseconds(number: float | None) -> str:
-    """Three significant digits; empty for None."""
+    """Format with at least three significant digits; empty for None."""
     if number is None:
         return ""
     if number >= 100:
@@ -51,17 +52,17 @@ def milliseconds(number: float | None) -> str:
 
 
 def seconds(number: float) -> str:
-    """``1.2 s``."""
+    """Format as ``1.2 s``."""
     return f"{number:,.1f} s"
 
 
 def share(number: float) -> str:
-    """``0.123``, as Storm shows capacities."""
+    """Format as ``0.123``, as Storm shows capacities."""
     return f"{number:.3f}"
 
 
 def size(number: int) -> str:
-    """``1.2 MiB``."""
+    """Format as ``1.2 MiB``."""
     value = float(number)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -71,22 +72,23 @@ def size(number: int) -> str:
 
 
 def tasks_named(tasks: Sequence[int]) -> str:
-    """``3, 4, 5 and 2 more``; empty without tasks."""
+    """Format as ``3, 4, 5 and 2 more``; empty without tasks."""
     rest = len(tasks) - _NAMED
     named = ", ".join(str(task) for task in tasks[:_NAMED])
     return f"{named} and {count(rest)} more" if rest > 0 else named
 
 
 def body_text(body: bytes, whole: int) -> tuple[str, str]:
-    """Return the kind of a body, "text" or "binary", and the body in readable form; ``whole`` is
-    the size of the body, in bytes.
+    """Return the kind of a body, "text" or "binary", and the body in readable form.
+
+    ``whole`` is the size of the whole body in bytes, of which ``body`` may be only the beginning.
 
     Text is UTF-8 without control characters; invisible characters, and characters that change how
-    others look, are escaped. Any other body becomes a hexadecimal dump. If ``body`` is only the
-    beginning, the last line gives the number of missing bytes.
+    others look, are escaped. Any other body becomes a hexadecimal dump. The last line
+    gives the number of missing bytes, if any.
     """
     try:
-        # The cut may have gone through a character.
+        # The cut may split a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(body, final=len(body) == whole)
     except UnicodeError:
         text = "\0"
@@ -108,7 +110,7 @@ def _dumped(body: bytes, start: int) -> str:
 
 
 def span(number: float) -> str:
-    """``1 d 2 h``, ``3 h 4 min``, ``5 min 6 s``: the two largest units."""
+    """Format as ``1 d 2 h``, ``3 h 4 min``, ``5 min 6 s``: the two largest units."""
     whole = round(number)
     parts = [
         (whole // 86_400, "d"),
@@ -121,12 +123,12 @@ def span(number: float) -> str:
 
 
 def when(moment: datetime) -> str:
-    """Local time, to the second."""
+    """Format in local time, to the second."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def duration(number_ms: float) -> str:
-    """``0.4 ms``, ``12 ms``, ``1.2 s``, ``45 s``."""
+    """Format as ``0.4 ms``, ``12 ms``, ``1.2 s``, ``45 s``."""
     if number_ms < 9.95:
         return f"{number_ms:.1f} ms"
     if number_ms < 995:
@@ -149,12 +151,12 @@ R = TypeVar("R")
 
 
 class Kind(enum.Enum):
-    """The kind of content in a column, which decides how it is laid out."""
+    """The kind of content in a column, which decides its layout."""
 
     NUMBER = "number"
-    # A name that the operator will type, never broken over two lines.
+    # A name, which the operator may type: never broken over two lines.
     NAME = "name"
-    # Broken only between date and time.
+    # A date and time, broken only between the two.
     MOMENT = "moment"
     # A short text.
     TEXT = "text"
@@ -179,7 +181,7 @@ class TableKind(Generic[R]):
     columns: tuple[Column[R], ...]
 
     def only(self, *names: str) -> TableKind[R]:
-        """Return the table with these columns alone, in this order."""
+        """Return the table with only these columns, in this order."""
         known = {column.name: column for column in self.columns}
         return TableKind(self.title, tuple(known[name] for name in names))
 
@@ -189,7 +191,7 @@ class TableKind(Generic[R]):
 
 
 def _seen(row: TaskRow) -> str:
-    """Seconds for unattended tasks only: otherwise they would change each time and mean nothing."""
+    """Return the age of the last report; "now" for attended tasks, whose age means nothing."""
     if row.attended:
         return "now"
     return "never" if row.seen_s is None else f"{seconds(row.seen_s)} ago"
@@ -218,7 +220,7 @@ def _message(error: ErrorReport | None) -> str:
 
 
 def _about(message: QueuedMessage) -> str:
-    """Return the named exchange that a message came by, its properties and its headers."""
+    """Return the exchange of a message, if it has a name, its properties and its headers."""
     place = {"exchange": message.exchange, "routing_key": message.routing_key}
     said = {**(place if message.exchange else {}), **message.properties, **message.headers}
     return redact(
@@ -227,7 +229,7 @@ def _about(message: QueuedMessage) -> str:
 
 
 def reason_of(letter: DeadLetter) -> str:
-    """Return why a letter is dead, without the passwords in quoted addresses."""
+    """Return why a letter is dead, with the passwords in addresses redacted."""
     return redact(letter.reason)
 
 

@@ -1,7 +1,7 @@
-"""Reads the figures that a topology's processes left in Redis, the depths of its queues, and their
+"""Reads the figures that a topology's processes leave in Redis, the depths of its queues, and their
 dead letters.
 
-The views have no other source.
+All views get their data here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window
 from tiercel.acker.metrics.redis import RedisMetrics
-from tiercel.acker.redis.clients import connect, is_full
+from tiercel.acker.redis.clients import connect, is_full, place_of
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
@@ -32,23 +32,17 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.registry import (
-    Registry,
-    TopologyNote,
-    known_topologies,
-    topology_named,
-)
+from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
-from tiercel.workers.monitoring.rows import Readings
+from tiercel.workers.monitoring.rows import PER_SECOND, Readings
 
-# Letters per queue, the oldest. Their bodies are kept, at most 64 KiB of each.
+# Dead letters shown per queue, oldest first, with at most 64 KiB of each body.
 SHOWN = 50
 PAUSE_S = 5.0
 Show = Callable[[str, int], Sequence[DeadLetter]]
 log = logging.getLogger(__name__)
-# Errors that are read at once; views group them by reason.
+# Errors per reading; views group them by reason.
 ERRORS_SHOWN = 200
 _CENSUS_SHARE = 20
 _SPAN_S = 10.0
@@ -56,7 +50,7 @@ _SPAN_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Addresses of the servers to read. They may hold passwords."""
+    """Addresses of the servers to read. They may contain passwords."""
 
     redis_urls: tuple[str, ...]
     amqp_url: str | None = None
@@ -65,7 +59,7 @@ class Addresses:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """State at one moment. For a server that did not answer, its last answer."""
+    """One reading; for a server that did not answer, the figures of its last answer."""
 
     at: datetime
     topologies: tuple[str, ...] = ()
@@ -73,14 +67,14 @@ class Look:
     overview: Overview | None = None
     redis_problem: str | None = None
     rabbitmq_problem: str | None = None
-    # Redis answers, but the data of this topology in it cannot be read.
+    # Redis answers, but the data of this topology cannot be decoded.
     unreadable: bool = False
-    # Redis answers, and takes in nothing new.
+    # Redis answers, but accepts no new data.
     redis_full: str | None = None
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the servers, as text for people."""
+        """The problems of the servers, as views show them."""
         found = (self.redis_problem, self.redis_full, self.rabbitmq_problem)
         return [problem for problem in found if problem]
 
@@ -88,7 +82,7 @@ class Look:
 class Watcher:
     """Reads topologies again and again. Thread-safe.
 
-    A server that is away is reported and never raised.
+    A server that does not answer is reported, never raised.
     """
 
     def __init__(self, addresses: Addresses) -> None:
@@ -108,9 +102,9 @@ class Watcher:
             return self._look(name, window)
 
     def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
-        """Return every topology over all time, and which servers answer.
+        """Return every topology over all time, and for each server if it answers.
 
-        While Redis does not answer there are no topologies.
+        While Redis does not answer, there are no topologies.
         """
         with self._lock:
             if self._refresh() is not None:
@@ -125,7 +119,7 @@ class Watcher:
             return {overview.name: overview for overview in readable}, up
 
     def close(self) -> None:
-        """Release the connections; waits for a reading that is under way. Idempotent."""
+        """Release the connections, after a reading that is under way. Idempotent."""
         with self._lock:
             self._registry.close()
             for reader in self._readers.values():
@@ -163,18 +157,18 @@ class Watcher:
         )
 
     def _first(self, window: Window, *, away: bool) -> str | None:
-        """Return a topology that ran at the last reading, else the first one."""
+        """Return a topology that was running at the last reading, else the first one."""
         for name in self._known:
             if (name, window) not in self._last and not away:
                 problem, unreadable = self._read(name, window)
                 away = problem is not None and not unreadable
             seen = self._last.get((name, window))
-            if seen is not None and seen.state != NOT_RUNNING:
+            if seen is not None and seen.running:
                 return name
         return next(iter(self._known), None)
 
     def _refresh(self) -> str | None:
-        """Look up the topologies; return Redis's problem, if it has one."""
+        """Read the list of topologies; return the problem if Redis does not answer."""
         try:
             self._known = self._registry.topologies()
         except AckerError as error:
@@ -194,9 +188,9 @@ class Watcher:
         except RedisUnavailableError as error:
             return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
-            # Written by another version, or a stranger: the other topologies must still be shown.
+            # Another version or a stranger wrote it: the other topologies must still be shown.
             said = (
-                f"cannot read what {name} keeps in Redis: "
+                f"cannot read the data of {name} in Redis: "
                 f"{redact(str(error))[:200] or type(error).__name__}"
             )
             if self._said.get(name) != said:
@@ -210,7 +204,7 @@ class Watcher:
     def _full(self, name: str) -> str | None:
         try:
             return self._readers[name].full()
-        except AckerError:  # the next look says so
+        except AckerError:  # the next reading reports it
             return None
 
     def _survey(self, name: str) -> str | None:
@@ -233,7 +227,10 @@ class TopologyReader:
         self._lease = Lease(presences)
         self._spout_seats = SpoutSeats(presences)
         prefixes = (shard_prefix(note.name, shard) for shard in range(len(redis_urls)))
-        self._clients = [connect(*each) for each in zip(redis_urls, prefixes, strict=True)]
+        self._clients = [
+            (place_of(url), connect(url, prefix))
+            for url, prefix in zip(redis_urls, prefixes, strict=True)
+        ]
         self._inboxes = RedisInboxes(RedisServers(redis_urls), note.name)
         self._ledger = open_ledger(note.ledger_spec(redis_urls))
         self._states = RedisStateStore(note.ledger_spec(redis_urls), run_number=0)
@@ -269,12 +266,13 @@ class TopologyReader:
         return overview_of(note.name, readings)
 
     def full(self) -> str | None:
-        """Return what to do about a server whose memory is full; None if none is."""
-        if not any(map(is_full, self._clients)):
+        """Return advice if the memory of a server is full, else None."""
+        places = sorted({at for at, client in self._clients if is_full(client)})
+        if not places:
             return None
         return (
-            "Redis is full: raise its maxmemory or free memory; messages in flight are finished, "
-            "and no new ones are taken until then"
+            f"Redis is full ({', '.join(places)}): raise its maxmemory or free memory; messages in "
+            "flight are finished, and no new ones are taken until then"
         )
 
     def close(self) -> None:
@@ -283,14 +281,14 @@ class TopologyReader:
             self.metrics, self._control, self._lease, self._inboxes, self._ledger, self._states,
         ):  # fmt: skip
             each.close()
-        for client in self._clients:
+        for _, client in self._clients:
             client.close()
 
     def _look_at_traces(self, reports: Sequence[ErrorReport]) -> Sequence[KnownError]:
-        """Return the kinds of errors that have a traceback, read again when there is a new error.
+        """Return the kinds of errors that have a traceback; read them again after a new error.
 
-        Unreadable tracebacks must not hide the rest of the topology: without them, only the errors
-        that are kept are counted.
+        Unreadable tracebacks must not hide the rest of the topology: without them, views count
+        only the errors that Redis still holds.
         """
         newest = reports[0] if reports else None
         if newest != self._newest:
@@ -302,8 +300,10 @@ class TopologyReader:
         return self._known
 
     def _look_at_ledger(self) -> Census:
-        """Take a census for at most a twentieth of the time: it scans all keys of the server, also
-        those of other users.
+        """Return a census of the ledger, at most some seconds old.
+
+        Censuses may take a twentieth of the time, because each one scans all keys of the server,
+        including the keys of other users.
         """
         began = time.monotonic()
         if self._census is None or began >= self._census_at:
@@ -320,51 +320,32 @@ class RateMeter:
         self._looks: deque[tuple[float, Counts]] = deque()
 
     def look(self, now: float, totals: Counts) -> Counts:
-        """Return the counts per thousand seconds at this rate; nothing at the first call.
+        """Return the current rates, as counts per thousand seconds; nothing at first.
 
-        Counters that go backwards were lost with their Redis, so the meter starts again.
+        A counter that decreases was lost by Redis: the meter starts again.
         """
-        if self._looks and _shrank(self._looks[-1][1], totals):
+        # Seen backwards, a counter that decreased has grown.
+        if self._looks and any(grown > 0 for *_, grown in _growth(totals, self._looks[-1][1])):
             self._looks.clear()
         self._looks.append((now, totals))
         while len(self._looks) > 2 and now - self._looks[1][0] >= _SPAN_S:
             self._looks.popleft()
         since, before = self._looks[0]
-        if now <= since:
-            return {}
-        return {
-            component: {
-                task: {
-                    name: round(
-                        1000
-                        * (count - before.get(component, {}).get(task, {}).get(name, 0))
-                        / (now - since)
-                    )
-                    for name, count in counts.items()
-                }
-                for task, counts in tasks.items()
-            }
-            for component, tasks in totals.items()
-        }
+        rates: Counts = {}
+        if now > since:
+            for component, task, name, grown in _growth(before, totals):
+                of_task = rates.setdefault(component, {}).setdefault(task, {})
+                of_task[name] = round(PER_SECOND * grown / (now - since))
+        return rates
 
 
-def _shrank(before: Counts, totals: Counts) -> bool:
-    return any(
-        count > totals.get(component, {}).get(task, {}).get(name, 0)
-        for component, tasks in before.items()
-        for task, counts in tasks.items()
-        for name, count in counts.items()
-    )
-
-
-def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
-    """Return the topologies that ran, or only the one with this name.
-
-    Raises UsageError if it never ran, AckerError.
-    """
-    if name is not None:
-        return {name: topology_named(redis_url, name)}
-    return known_topologies(redis_url)
+def _growth(before: Counts, after: Counts) -> Iterator[tuple[str, int, str, int]]:
+    """Yield each counter of ``after`` with its growth."""
+    for component, tasks in after.items():
+        for task, counts in tasks.items():
+            known = before.get(component, {}).get(task, {})
+            for name, count in counts.items():
+                yield component, task, name, count - known.get(name, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +353,7 @@ class Survey:
     """The content of ``tiercel depths``: RabbitMQ's queues, and tiercel's own in Redis."""
 
     queues: Sequence[QueueRow]
-    # One per topology that the queues belong to.
+    # One entry per topology that the queues belong to.
     own: Sequence[Own]
     # Some figures are RabbitMQ's statistics, which are a few seconds old.
     lags: bool
@@ -386,7 +367,7 @@ class Surveyor:
         self._reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def take(self, names: Sequence[str]) -> Survey:
-        """Read these queues, or without names the queues of all topologies that ran.
+        """Read these queues; without names, the queues of all topologies that ever ran.
 
         Raises UsageError if no topology ran, QueueMissingError for a name without a queue,
         AckerError, QueuesError.
@@ -433,7 +414,7 @@ class Listing:
     """The oldest dead letters of one queue."""
 
     letters: Sequence[DeadLetter] = ()
-    # RabbitMQ's answer, if it refused.
+    # The error if RabbitMQ refused.
     problem: str | None = None
 
 
@@ -443,16 +424,16 @@ NOTHING_LISTED = Listing()
 @dataclass(slots=True)
 class _Place:
     found: Listing
-    # Number of letters, by the depths, at the time of reading.
+    # Number of letters at the time of reading, from the queue depths.
     depth: int
     looked_at: float
 
 
 class DeadLetterCache:
-    """The dead letters of all queues, as they were last read, for any number of pages. Thread-safe.
+    """The last reading of the dead letters of each queue, for any number of pages. Thread-safe.
 
-    RabbitMQ counts each reading as a delivery, and before 4.3 moves a letter after three of them.
-    So a queue is read again only when the number of its letters has changed.
+    RabbitMQ counts each reading as a delivery. Before 4.3, a letter that was read three times moves
+    behind the others. So a queue is read again only when the number of its letters has changed.
     """
 
     def __init__(
@@ -464,7 +445,7 @@ class DeadLetterCache:
         self._places: dict[str, _Place] = {}
 
     def listed(self, queue: str, depth: int | None) -> Listing:
-        """Return the letters of a queue that has ``depth`` of them now; None: unknown.
+        """Return the letters of a queue; ``depth`` is how many it has now, None if unknown.
 
         Reads the queue at most once per five seconds, and only if the number has changed.
         """
@@ -485,7 +466,7 @@ class DeadLetterCache:
 
     def _is_old(self, place: _Place, depth: int) -> bool:
         if len(place.found.letters) >= SHOWN:
-            # More letters, behind the oldest, would not be shown anyway.
+            # Newer letters would not be shown anyway.
             place.depth = max(depth, place.depth)
         if self._clock() < place.looked_at + PAUSE_S:
             return False

@@ -13,22 +13,22 @@ from math import ceil
 
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 
-# Two tuples of ten seconds each are finished by one task within the default timeout.
+# One task finishes two tuples of ten seconds each within the default timeout.
 FIRST_BOUND = 2
-UNPROVEN_BOUND = 16  # few for most work, and enough for bolts that hold some tuples
+UNPROVEN_BOUND = 16  # few tuples for most work, and enough for bolts that hold some tuples
 LARGEST_BOUND = 200_000
-# The target residence time is short at high rates: a broker looks for each message that is acked
-# out of order among all that are not. It is longer where few tuples are in flight: fewer where
-# free tasks pull from a line than where tuples are dealt to inboxes.
+# The target residence time is short at high rates, because the broker searches all unacked messages
+# for each message that is acked out of order. It is longer while few tuples are in flight. Free
+# tasks that pull from a line need fewer tuples than tasks with tuples dealt to their inboxes.
 _SHORT_S, _SHORT_PER_BOLT_S, _LONG_S = 0.17, 0.07, 2.0
 _FEW, _FEW_DEALT = 17, 256
-# Headroom over the base latency, by which the bound grows until a queue shows.
+# Headroom over the base latency, by which the bound grows until tuples queue.
 _GAIN = 1.5
-# The base latency is forgotten after this time, and found again with this part of the bound.
+# The base latency is forgotten after this time, and measured again with this part of the bound.
 _BASE_S, _BASE_ROUNDS, _DRAIN = 60.0, 20, 0.6
-# The rate is a mean over at least this many trees, to contain tuples that take long.
+# The rate is a mean over at least this many trees, so that it includes slow tuples.
 _SAMPLE = 128
-# A bound that was not reached for this long says nothing about the bolts.
+# A bound that was not reached for this time says nothing about the bolts.
 _GAP_S, _IDLE_S = 1.0, 60.0
 
 
@@ -40,10 +40,10 @@ class Admission:
     particular tuple, so tuples that leave without an outcome hold nothing up.
 
     * The bound becomes rate times target, and at most doubles or halves per round. The target is a
-      fixed residence time, or 1.5 times the base latency where that is longer.
-    * The bound grows to enough for every task, while that many can be finished in time.
-    * A timeout halves it, once for all tuples that were emitted before, or leaves five seconds of
-      work where a round has taken long: tasks may be busy with tuples that timed out before.
+      fixed residence time, or 1.5 times the base latency if that is longer.
+    * The bound grows until there is a tuple for every task, while that many finish in time.
+    * A timeout halves the bound, once for all tuples that were emitted before. After a long round
+      it leaves five seconds of work: tasks may be busy with tuples that timed out before.
     * If nothing completes for seven tenths of the timeout, bolts may hold tuples until they have
       more. A bound of 16 is tried, seldom after timeouts; without timeouts, a larger one each time.
     * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
@@ -58,7 +58,7 @@ class Admission:
         timeout: timedelta | None = None,
         shape: Shape | None = None,
     ) -> None:
-        # Tuples that may be in flight now.
+        # Number of tuples that may be in flight now.
         self.bound = bound
         self._fixed = fixed
         self._timeout_s = float("inf") if timeout is None else timeout.total_seconds()
@@ -70,7 +70,7 @@ class Admission:
         self._base_s, self._base_at = float("inf"), float("-inf")
         # Rounds left in which the bound stays small to find the base latency.
         self._draining = 0
-        # Completions and seconds of the last rounds.
+        # Completions and seconds of each of the last rounds.
         self._rounds: deque[tuple[int, float]] = deque()
         self._begin_round(float("-inf"))
 
@@ -81,13 +81,13 @@ class Admission:
         message_timeout: timedelta | None,
         shape: Shape | None = None,
     ) -> Admission:
-        """A fixed bound if the topology sets one, else one that follows its bolts."""
+        """Return a fixed bound if the topology sets one, else a bound that follows its bolts."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
         return cls(timeout=message_timeout, shape=shape)
 
     def follow(self, shape: Shape) -> None:
-        """Fit the tasks that bolts have from now on."""
+        """Follow the numbers of tasks that bolts have from now on."""
         self._places = shape.places
         self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
         self._enough = max(FIRST_BOUND, int((2.5 if shape.dealt else 1.5) * shape.places))
@@ -96,28 +96,30 @@ class Admission:
         self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))
 
     def reached(self, now: float) -> None:
-        """The bound kept a tuple back."""
+        """Note that the bound kept a tuple back."""
         if now - self._reached_at > _GAP_S:
             self._limited_since = now
             self._begin_round(now)
         self._reached_at = now
 
     def completed(self, count: int, total_s: float, now: float) -> None:
-        """Trees completed, or began to wait for a limit; ``total_s`` is the sum of latencies."""
+        """Note trees that completed or wait for a limit, and the sum of their latencies."""
         if count:
             self._completed_at = now
             self._count(count, total_s, now)
 
     def failed(self, latency_s: float, now: float) -> None:
-        """A bolt failed a tuple. That counts up to a bound of 16, or messages that always fail
-        would go by two at a time. Beyond, a bolt whose database is away would enlarge the bound.
+        """Note that a bolt failed a tuple.
+
+        This counts as a completion up to a bound of 16, or messages that always fail would be
+        emitted two at a time. Above, a bolt whose database is away would raise the bound.
         """
         if self.bound < UNPROVEN_BOUND:
             self._most = UNPROVEN_BOUND
             self._count(1, latency_s, now)
 
     def timed_out(self, emitted_at: float, now: float) -> None:
-        """A tuple timed out."""
+        """Note that a tuple timed out."""
         if self._fixed or emitted_at < self._decreased_at:
             return
         bound, seconds = self.bound // 2, now - self._began
@@ -128,7 +130,7 @@ class Admission:
         self._start_again(max(1, bound), now)
 
     def look(self, now: float, in_flight: int) -> None:
-        """Look for a standstill or an idle time; call it about once per second."""
+        """Check for a standstill or an idle time; call it about once per second."""
         if self._fixed:
             return
         if now - self._reached_at > _IDLE_S:
@@ -187,7 +189,7 @@ class Admission:
         return count / sum(seconds for _, seconds in self._rounds)
 
     def _follow_base(self, latency_s: float, target_s: float, now: float) -> None:
-        """Keep the smallest mean latency of a round; drain the queue to find it again."""
+        """Keep the smallest mean latency of a round; drain the queue at times to find it again."""
         if latency_s > max(self._base_s, target_s):
             if now - self._base_at <= max(_BASE_S, _BASE_ROUNDS * latency_s):
                 return

@@ -1,138 +1,136 @@
-"""From the spout to the inboxes: the collector gathers the tuples of the next batch, and the outbox
-holds it until it is in the ledger and the inboxes. One thread only, the spout's.
+"""The collector of a spout task: it gathers tuples, and makes batches of them, each with chunks for
+the inboxes, and with roots and their first ack-vals for the ledger.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
+from operator import xor
 from typing import Any, Protocol
 
-from tiercel.acker.effects import perform_all
-from tiercel.acker.errors import RedisUnavailableError
+import numpy as np
+import pyarrow as pa
+
+from tiercel.acker.ids import NO_KEY, KeyOrigin, Keys, Said, as_keys, mix, mix_array
 from tiercel.acker.inbox.chunk import (
-    PARCEL_BYTES,
-    Appended,
+    Chunk,
+    Lineage,
     Parcel,
+    Route,
+    Rows,
+    encode_parts,
     is_line,
-    next_parcels,
-    parcels_left,
+    parcels_of,
 )
-from tiercel.acker.inbox.contract import Inboxes, Sender
-from tiercel.acker.ledger import Ledger
-from tiercel.queues.message.identity import Identified
+from tiercel.acker.ledger import Ids
+from tiercel.queues.errors import SchemaError
+from tiercel.queues.message.identity import Identified, as_identity
 from tiercel.queues.spout import MsgId
-from tiercel.spark_jobs.emitting.emission import Emission, SpoutEmitter
+from tiercel.spark_jobs.emitting.fold import (
+    UNTRACKED,
+    first_lineage_of_few,
+    first_lineage_of_many,
+    join_lineages,
+    with_keys,
+)
+from tiercel.spark_jobs.emitting.outputs import (
+    Outputs,
+    OutputStream,
+    TaskOutput,
+    copy_numbers,
+    copy_numbers_of,
+)
+from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.topology.graph import Topology, shape_of
-from tiercel.workers.control.presence import Holder, Lease
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.tally import Tally
 
-_RETRY_SECONDS = 0.2
-_ROOM_SECONDS = 0.02
-_LOOK_SECONDS = 0.5
-# A server that is nearly full refuses and takes by turns, several times per second.
-_SAY_AGAIN_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
+# Up to this many tuples are faster one by one. At low rates all code is cold: a batch of one tuple
+# takes 0.4 ms this way, and 0.55 ms with the calls of numpy and Arrow that many tuples share. At 16
+# they are equal.
+_FEW = 16
 _ROOTS_DRAWN = 2_000
-BATCH_TUPLES = 2_000
-# No further tuple is asked for after this size, so that a batch is encoded in little memory.
-_BATCH_BYTES = 4 * PARCEL_BYTES
-# A batch is sent when it is full or old enough, or when the spout has no more.
-_BATCH_SECONDS = 0.02
 
 
 class RootSource(Protocol):
-    """Root ids for the tuples of spout tasks, as ``RootIds`` draws them."""
+    """Source of the root ids of spout tuples, such as ``RootIds``."""
 
     def draw(self, count: int) -> list[int]:
-        """``count`` new ones, all different."""
+        """Return ``count`` new ids, all different."""
         ...
 
 
-class Emitted:
-    """Tuples that the spout emitted for one batch."""
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """A batch: all tuples that the spout emitted since the one before.
 
-    def __init__(self) -> None:
-        # (root, message id) each; without a root it is not tracked.
-        self.tuples: list[tuple[int | None, MsgId | None]] = []
-        # Those with a root.
-        self.tracked = 0
-        # Copies, one per receiving task.
-        self.transferred = 0
+    Register the roots first, then append the parcels.
+    """
+
+    # (root, message id) of each tuple; a tuple without a root is not tracked.
+    tuples: list[tuple[int | None, MsgId | None]]
+    # Number of copies, one per receiving task.
+    transferred: int
+    parcels: list[Parcel]
+    roots: list[int]
+    # XOR of the edges of each root's copies; 0 where no task receives the tuple.
+    ack_vals: list[int]
 
 
 class TaskCollector:
-    """``SpoutCollector`` of one spout task."""
+    """``SpoutCollector`` of one spout task. One thread only.
 
-    def __init__(
+    A call that raises records nothing. Recorded values have the stream's types, so ``take`` cannot
+    fail for a value.
+    """
+
+    def __init__(  # noqa: PLR0913 - the task, and where its ids come from
         self,
-        emitter: SpoutEmitter,
+        topology: Topology,
+        component: str,
+        task_id: int,
         tally: Tally,
         root_ids: RootSource | None,
+        *,
         drawn_at_once: int = _ROOTS_DRAWN,
     ) -> None:
-        """Without ``root_ids`` nothing is tracked; for tuples that are emitted one by one
-        ``drawn_at_once`` are drawn together.
+        """Without ``root_ids`` nothing is tracked. ``drawn_at_once`` is the number of ids to draw
+        for tuples that are emitted one by one.
         """
-        self._emitter = emitter
+        self.task_id = task_id
+        self._component = component
         self._tally = tally
         self._root_ids = root_ids
         # True if any tuple is tracked.
         self.tracks = root_ids is not None
         self._drawn_at_once = drawn_at_once
         self._fresh_roots: list[int] = []
-        self._emitted = Emitted()
+        self._outputs = Outputs(topology, task_id)
+        self._origin = KeyOrigin(topology.name, component)
+        # Tuples since the last ``take``, as in an ``Emission``; those with a root; their bytes.
+        self.tuples: list[tuple[int | None, MsgId | None]] = []
+        self.tracked = 0
+        self.size = 0
+        self._transferred = 0
+        # Tuples that were emitted together, and their lineage.
+        self._whole: dict[TaskOutput, list[tuple[pa.RecordBatch, Lineage]]] = {}
+        # Number of tuples so far, which gives untracked tuples their identity.
+        self._count = 0
 
-    def __len__(self) -> int:
-        """Tuples emitted since ``take``."""
-        return len(self._emitted.tuples)
-
-    def follow(self, topology: Topology) -> Emitted:
-        """Emit to the tasks of this topology from now on.
-
-        Returns the tuples for other tasks, which go nowhere.
+    def follow(self, topology: Topology) -> Emission:
+        """Emit to the tasks of this topology from now on; return the tuples for the tasks of the
+        last one, which go nowhere.
         """
-        _, emitted = self.take()
-        self._emitter.follow(topology)
-        return emitted
+        dropped = self.take()
+        self._outputs = Outputs(topology, self.task_id)
+        return dropped
 
-    def gather(
-        self,
-        ask: Callable[[TaskCollector, int], None],
-        room: int,
-        clock: Callable[[], float],
-        now: float,
-    ) -> Emitted:
-        """Ask the spout for tuples until it has none, the batch is full or old, or ``room`` tracked
-        tuples are there; returns all tuples emitted since ``take``.
-
-        ``ask`` has the spout emit up to a number of tuples.
-        """
-        emitted = self._emitted
-        count = len(emitted.tuples)
-        while (
-            count < BATCH_TUPLES
-            and self._emitter.size < _BATCH_BYTES
-            and emitted.tracked < room
-            and clock() - now < _BATCH_SECONDS
-        ):
-            limit = BATCH_TUPLES - count
-            if self.tracks:
-                limit = min(limit, room - emitted.tracked)
-            ask(self, limit)
-            if len(emitted.tuples) == count:
-                break
-            count = len(emitted.tuples)
-        return emitted
-
-    def take(self) -> tuple[Emission, Emitted]:
-        """Everything since the last call: encoded, and as it was emitted."""
-        emitted, self._emitted = self._emitted, Emitted()
-        return self._emitter.take(), emitted
+    # -- for the spout -----------------------------------------------------------------------------
 
     def emit(
         self,
@@ -141,25 +139,16 @@ class TaskCollector:
         stream: str = "default",
         identity: Identified | None = None,
     ) -> list[int]:
-        """``SpoutCollector.emit``."""
-        root = self._root(msg_id)
-        targets = self._emitter.emit(values, root, stream, identity)
-        self._add(root, msg_id, len(targets))
-        return [target for target in targets if not is_line(target)]
+        """Implement ``SpoutCollector.emit``.
 
-    def emit_all(
-        self,
-        rows: Sequence[Sequence[Any]],
-        msg_ids: Sequence[MsgId],
-        stream: str = "default",
-        identities: Sequence[Identified | None] | None = None,
-    ) -> None:
-        """``SpoutCollector.emit_all``."""
-        roots = None if self._root_ids is None else self._root_ids.draw(len(rows))
-        transferred = self._emitter.emit_all(rows, roots, stream, identities)
-        self._emitted.tuples += zip(roots or repeat(None), msg_ids, strict=False)
-        self._emitted.tracked += len(roots or ())
-        self._emitted.transferred += transferred
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, OutputLimitError for a tuple
+        larger than ``max_output_bytes``, and errors of a custom grouping.
+        """
+        key = None if identity is None else self._key(identity, stream)
+        root = self._root(msg_id)
+        kept, chosen = self._chosen(values, root, stream)
+        self._record(kept, chosen, (root, msg_id), key)
+        return [one.target for one in chosen if not is_line(one.target)]
 
     def emit_direct(
         self,
@@ -169,16 +158,93 @@ class TaskCollector:
         stream: str = "default",
         identity: Identified | None = None,
     ) -> None:
-        """``SpoutCollector.emit_direct``."""
+        """Implement ``SpoutCollector.emit_direct``; raises the errors of ``emit``."""
+        key = None if identity is None else self._key(identity, stream)
+        receiver = self._outputs.direct(task, stream, values)
         root = self._root(msg_id)
-        self._emitter.emit_direct(task, values, root, stream, identity)
-        self._add(root, msg_id, 1)
+        kept, chosen = self._chosen(values, root, stream, receiver)
+        self._record(kept, chosen, (root, msg_id), key)
+
+    def emit_all(
+        self,
+        rows: Sequence[Sequence[Any]],
+        msg_ids: Sequence[MsgId],
+        stream: str = "default",
+        identities: Sequence[Identified | None] | None = None,
+    ) -> None:
+        """Implement ``SpoutCollector.emit_all``; raises the errors of ``emit``."""
+        roots = self._roots(msg_ids)
+        tuples = list(zip(roots or repeat(None), msg_ids, strict=False))
+        if len(rows) <= _FEW:
+            self._emit_few(rows, tuples, stream, identities)
+        else:
+            self._emit_many(rows, roots, stream, identities)
+            self.tuples += tuples
+            self.tracked += len(roots or ())
 
     def report_error(self, error: BaseException | str) -> None:
-        """``SpoutCollector.report_error``."""
+        """Implement ``SpoutCollector.report_error``."""
         message = reason_of(error)
         if self._tally.error(message):
             log.warning("%s", message, extra={"event": "spout_error"})
+
+    # -- for the task ------------------------------------------------------------------------------
+
+    def take(self) -> Emission:
+        """Return everything emitted since the last call, encoded."""
+        tuples, self.tuples = self.tuples, []
+        transferred, self._transferred = self._transferred, 0
+        roots = [root for root, _ in tuples if root is not None]
+        ack_vals = dict.fromkeys(roots, 0)
+        packed: dict[int, list[tuple[bytes, int]]] = {}
+        for task_output in self._outputs.task_outputs:
+            if not task_output.values and task_output not in self._whole:
+                continue
+            values, lineage = self._taken(task_output)
+            # One task has one copy of a tuple, so each root occurs once here.
+            mine = lineage.roots.tolist()
+            before = map(ack_vals.__getitem__, mine)
+            ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
+            route = Route(
+                component=self._component,
+                stream=task_output.stream,
+                source_task=self.task_id,
+                target_task=task_output.target,
+            )
+            encoded = encode_parts(Chunk(route=route, values=values, lineage=lineage))
+            packed.setdefault(task_output.target, []).extend(encoded)
+        parcels: list[Parcel] = []
+        for target, chunks in packed.items():
+            parcels += parcels_of(target, chunks)
+        self._outputs.clear()
+        self._whole = {}
+        self.tracked = self.size = 0
+        return Emission(
+            tuples=tuples,
+            transferred=transferred,
+            parcels=parcels,
+            roots=roots,
+            ack_vals=list(ack_vals.values()),
+        )
+
+    def _taken(self, task_output: TaskOutput) -> tuple[pa.RecordBatch, Lineage]:
+        """Return the tuples for one task on one stream."""
+        parts = self._whole.get(task_output, [])
+        if task_output.values:
+            made = (
+                first_lineage_of_few if len(task_output.values) <= _FEW else first_lineage_of_many
+            )
+            lineage = made(task_output.rows, task_output.target)
+            if task_output.keys:
+                lineage = replace(lineage, keys=task_output.spout_keys())
+            parts = [*parts, (task_output.schema.batch(task_output.values), lineage)]
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_batches([batch for batch, _ in parts]), join_lineages(
+            [lineage for _, lineage in parts]
+        )
+
+    # -- one tuple, or a few -----------------------------------------------------------------------
 
     def _root(self, msg_id: MsgId | None) -> int | None:
         if msg_id is None or self._root_ids is None:
@@ -187,224 +253,142 @@ class TaskCollector:
             self._fresh_roots = self._root_ids.draw(self._drawn_at_once)
         return self._fresh_roots.pop()
 
-    def _add(self, root: int | None, msg_id: MsgId | None, transferred: int) -> None:
-        self._emitted.tuples.append((root, msg_id))
-        self._emitted.tracked += root is not None
-        self._emitted.transferred += transferred
-
-
-class Attendance(enum.Enum):
-    """Readiness of the other side to take what a spout worker sends."""
-
-    DRIVER = "driver"
-    # None, or one of another version of the topology.
-    NO_DRIVER = "no driver"
-    REDIS_AWAY = "Redis away"
-
-
-class BatchFate(enum.Enum):
-    """Result of sending the batch."""
-
-    # Redis does not answer, or an inbox is full: the batch is held, try again. Or none is held.
-    LATER = "later"
-    DONE = "done"
-    # One of its root ids was taken, or the run it was for is over: all of it must be emitted anew.
-    REFUSED = "refused"
-
-
-class Outbox:
-    """Holds at most one batch until Redis took it.
-
-    Registering comes first: an outcome must never find its root unknown.
-    """
-
-    def __init__(
-        self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology
+    def _emit_few(
+        self,
+        rows: Sequence[Sequence[Any]],
+        tuples: Sequence[tuple[int | None, MsgId]],
+        stream: str,
+        identities: Sequence[Identified | None] | None,
     ) -> None:
-        """``owner`` is the spout task's id; a driver of another version of the topology is none."""
-        self._ledger = ledger
-        self._inboxes = inboxes
-        self._lease = lease
-        self._owner = owner
-        # Drawn for each worker: what an earlier one of this task appended has nothing to do with
-        # this one's numbers. None: one is drawn before the next append.
-        self._sender: Sender | None = None
-        self._arrangement = Arrangement(topology)
-        # By which the next batch must be emitted: it changes in ``look``, with the run.
-        self.topology = topology
-        # The batch until Redis took it; None: another one may be ``put``.
-        self.held: Emission | None = None
-        # Parcels of the batch that no inbox has taken yet.
-        self._parcels: Sequence[Parcel] = ()
-        # The run that is sent to.
-        self._run = ""
-        self._number = 0
-        self._registered = False
-        self._retry_at = 0.0
-        self._away = False
-        # An outage is told of once, and the next one not before this time.
-        self._told_away = False
-        self._tell_at = 0.0
-        self._attendance: Attendance | None = None
-        self._told_driver: bool | None = None
-        self._stranger = ""
-        self._look_at = 0.0
+        keys: list[bytes | None] = [
+            None if identity is None else self._key(identity, stream)
+            for identity in identities or [None] * len(rows)
+        ]
+        # All choices first: one of them may raise.
+        chosen = [
+            self._chosen(row, root, stream) for row, (root, _) in zip(rows, tuples, strict=True)
+        ]
+        for (kept, task_outputs), one, key in zip(chosen, tuples, keys, strict=True):
+            self._record(kept, task_outputs, one, key)
 
-    def look(self, now: float) -> Attendance:
-        """Tell whether a driver is there to take the batch.
-
-        Asks Redis twice per second at most.
-        """
-        if self._attendance is None or now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
-            found = Attendance.REDIS_AWAY if self._away else self._asked()
-            if found is not Attendance.REDIS_AWAY:
-                self._tell_driver(there=found is Attendance.DRIVER)
-            self._attendance = found
-        return self._attendance
-
-    def put(self, batch: Emission) -> None:
-        """Take a batch over; only when none is held."""
-        self.held = batch
-        self._parcels = batch.parcels
-        self._number += 1
-
-    def register_again(self) -> None:
-        """Register the held batch again, for the ledger lost its memory."""
-        self._registered = False
-
-    def send(self, now: float) -> BatchFate:
-        """Register and append the held batch, if there is one and it is due; the next call repeats
-        a part that failed.
-        """
-        batch = self.held
-        if batch is None or now < self._retry_at:
-            return BatchFate.LATER
-        collided: list[int] = []
+    def _chosen(
+        self,
+        values: Sequence[Any],
+        root: int | None,
+        stream: str,
+        receiver: TaskOutput | None = None,
+    ) -> tuple[tuple[Any, ...], list[TaskOutput]]:
+        """Return the values as they are now, and their receivers: ``receiver`` alone if given."""
+        outputs = self._outputs
+        output_stream = outputs.streams[stream] if receiver else outputs.for_emit(stream, values)
         try:
-            # Once only: after an append whose reply was lost, a root may be done with by now, and
-            # would be pending for ever.
-            if batch.roots and not self._registered:
-                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
-                self._registered = not collided
-            fate = BatchFate.REFUSED if collided else self._append(now)
-        except RedisUnavailableError as error:
-            if not self._away and now >= self._tell_at:
-                log.warning(
-                    "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
-                )
-                self._told_away = True
-                self._tell_at = now + _SAY_AGAIN_SECONDS
-            self._away = True
-            self._retry_at = now + _RETRY_SECONDS
-            return BatchFate.LATER
-        if self._told_away:
-            log.info("Redis works again", extra={"event": "redis_back"})
-        self._away = self._told_away = False
-        if fate is BatchFate.REFUSED:
-            self._forget([root for root in batch.roots if root not in collided])
-        if fate is not BatchFate.LATER:
-            self.held = None
-            self._registered = False
-        return fate
+            output_stream.schema.check(values)
+        except SchemaError as error:
+            raise self._bad_values(stream, error) from error
+        kept = output_stream.keep(values)
+        size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
+        if size > outputs.limit:
+            raise OutputLimitError.of(self._component, outputs.limit)
+        chosen = [receiver] if receiver else []
+        self._count += 1
+        identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
+        for choose, made in output_stream.subscribers:
+            chosen += map(made.__getitem__, choose(kept, identity))
+        self.size += size
+        return kept, chosen
 
-    def _append(self, now: float) -> BatchFate:
-        """Append what no inbox has taken yet.
+    def _record(
+        self,
+        values: tuple[Any, ...],
+        chosen: Sequence[TaskOutput],
+        one: tuple[int | None, MsgId | None],
+        key: bytes | None,
+    ) -> None:
+        root, _ = one
+        for task_output in chosen:
+            task_output.values.append(values)
+            task_output.rows.append(UNTRACKED if root is None else root)
+        if key is not None:
+            for task_output, number in zip(chosen, copy_numbers(chosen), strict=True):
+                task_output.add_key(key, number)
+        self.tuples.append(one)
+        self.tracked += root is not None
+        self._transferred += len(chosen)
 
-        An inbox that is full takes it later, and what follows waits behind it.
-        """
-        if self._sender is None:
-            self._sender = self._inboxes.draw_sender()
-        while self._parcels:
-            sent = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
-            verdicts = perform_all(
-                self._inboxes.append(self._run, self._sender, self._number, sent)
-            )
-            if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
-                log.info(
-                    "the run has changed: sent tuples are emitted again",
-                    extra={"event": "run_changed"},
-                )
-                self._look_at = now
-                # It may be this sender that an inbox has forgotten.
-                self._sender = None
-                return BatchFate.REFUSED
-            if len(sent) == len(self._parcels) and Appended.FULL not in verdicts:
-                self._parcels = ()
-                break
-            self._parcels = parcels_left(self._parcels, sent, verdicts)
-            if Appended.FULL in verdicts:
-                self._retry_at = now + _ROOM_SECONDS
-                return BatchFate.LATER
-        return BatchFate.DONE
+    def _key(self, identity: Identified, stream: str) -> bytes:
+        id_, *said = as_identity(identity)
+        return self._origin.key(id_, Said(*said), stream)
 
-    def _tell_driver(self, *, there: bool) -> None:
-        if there is not self._told_driver:
-            said = "a driver is there" if there else "waiting for a driver"
-            log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
-        self._told_driver = there
+    def _bad_values(self, stream: str, error: SchemaError) -> BadValuesError:
+        return BadValuesError(f"{self._component!r}, stream {stream!r}: {error}")
 
-    def _asked(self) -> Attendance:
+    # -- many tuples, without a loop in Python where Arrow and numpy can do it ---------------------
+
+    def _roots(self, msg_ids: Sequence[MsgId]) -> list[int] | None:
+        return None if self._root_ids is None else self._root_ids.draw(len(msg_ids))
+
+    def _emit_many(
+        self,
+        rows: Sequence[Sequence[Any]],
+        roots: Sequence[int] | None,
+        stream: str,
+        identities: Sequence[Identified | None] | None,
+    ) -> None:
+        keys = None if identities is None else self._keys(identities, stream)
+        output_stream = self._outputs.find(stream)
+        batch = self._batch(output_stream, stream, rows)
+        count = batch.num_rows
+        given = (
+            np.full(count, UNTRACKED, np.uint64) if roots is None else np.array(roots, np.uint64)
+        )
+        numbers = np.arange(self._count + 1, self._count + count + 1, dtype=np.uint64)
+        mixed = mix_array(numbers if roots is None else given)
+        # All choices first: one of them may raise.
+        chosen = _chosen_rows(output_stream, batch, mixed, keyed=keys is not None)
+        for task_output, mine, copies in chosen:
+            every = len(mine) == count
+            part = batch if every else batch.take(pa.array(mine))
+            lineage = first_lineage_of_many(given if every else given[mine], task_output.target)
+            if keys is not None:
+                lineage = with_keys(lineage, keys[mine], copies, task_output.bolt)
+            self._whole.setdefault(task_output, []).append((part, lineage))
+            self._transferred += len(mine)
+        self._count += count
+
+    def _keys(self, identities: Sequence[Identified | None], stream: str) -> Keys | None:
+        """Return the keys of many tuples; None if none has one."""
+        keys = [NO_KEY if one is None else self._key(one, stream) for one in identities]
+        return as_keys(keys) if any(one is not NO_KEY for one in keys) else None
+
+    def _batch(
+        self, output_stream: OutputStream, stream: str, rows: Sequence[Sequence[Any]]
+    ) -> pa.RecordBatch:
+        if any(len(row) != output_stream.width for row in rows):
+            for row in rows:
+                self._outputs.for_emit(stream, row)  # raises for the row of another width
         try:
-            holder = self._lease.holder()
-        except RedisUnavailableError:
-            return Attendance.REDIS_AWAY
-        if holder is None or not holder.run or not self._understood(holder):
-            return Attendance.NO_DRIVER
-        # Together: tuples for other numbers of tasks must never reach the
-        # run that has these.
-        if self.held is None:
-            self._run = holder.run
-            self.topology = self._arrangement.follow(holder)
-        return Attendance.DRIVER
-
-    def _understood(self, holder: Holder) -> bool:
-        """Tell whether the driver reads what would be sent."""
-        if self._arrangement.understands(holder):
-            return True
-        if holder.driver != self._stranger:
-            self._stranger = holder.driver
-            log.warning(
-                "the driver runs another version of the topology: start it and the spout "
-                "workers with the same one; nothing is sent until then",
-                extra={"event": "other_version"},
-            )
-        return False
-
-    def _forget(self, roots: list[int]) -> None:
-        try:
-            self._ledger.forget(roots)
-        except RedisUnavailableError as error:
-            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+            batch = output_stream.schema.batch(rows)
+        except SchemaError as error:
+            raise self._bad_values(stream, error) from error
+        if output_stream.subscribers:
+            limit = self._outputs.limit
+            if batch.nbytes > limit and any(output_stream.size(row) > limit for row in rows):
+                raise OutputLimitError.of(self._component, limit)
+            self.size += batch.nbytes
+        return batch
 
 
-class Arrangement:
-    """Arrangement that a spout worker emits by. One thread only.
-
-    The lease says how many tasks each bolt has in the driver's run. With these numbers the worker's
-    own topology must have the driver's shape; else the two are of different versions.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        self._own = topology
-        self._topology = topology
-        self._shape = shape_of(topology)
-
-    def understands(self, holder: Holder) -> bool:
-        """Tell whether the driver's run reads what this worker would send it."""
-        return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
-
-    def follow(self, holder: Holder) -> Topology:
-        """Take the numbers of a driver that this worker understands; returns the topology to
-        emit by, the same object as long as the numbers are the same.
-        """
-        if not self._is_same(holder):
-            self._topology = self._numbered(holder)
-            self._shape = holder.shape
-        return self._topology
-
-    def _is_same(self, holder: Holder) -> bool:
-        return holder.shape in ("", self._shape)
-
-    def _numbered(self, holder: Holder) -> Topology:
-        return self._own.with_parallelism(holder.parallelism)
+def _chosen_rows(
+    output_stream: OutputStream, batch: pa.RecordBatch, identities: Ids, *, keyed: bool
+) -> list[tuple[TaskOutput, Rows, Ids | None]]:
+    """Return the rows of each receiver; with ``keyed``, the numbers of the copies of a row too."""
+    chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
+    for choose, (_, made) in zip(
+        output_stream.batch_choosers, output_stream.subscribers, strict=True
+    ):
+        tasks = choose(batch, identities)
+        numbers = copy_numbers_of(tasks) if keyed else {}
+        chosen += [
+            (made[task], mine, numbers.get(task)) for task, mine in tasks.items() if len(mine)
+        ]
+    return chosen

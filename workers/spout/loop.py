@@ -1,9 +1,8 @@
-"""The loop of one spout task: emits its tuples, tracks their trees, and tells the spout
-what became of each; with its pace, its orders, and the number of messages that the spout may hold.
+"""The loop of one spout task: it sends the spout's tuples, tracks their trees, and tells the spout
+the outcome of each; with its pace, its orders, and the number of messages that the spout may hold.
 
-Everything that touches the spout, its trees and the emitter happens on one thread, the one that
-calls ``run``. Other threads only hand things over: the outcome reader its outcomes, a spout's own
-threads their deliveries (through ``wake``).
+Only the thread that calls ``run`` touches the spout, its trees and the collector. The thread of the
+outcome reader hands over outcomes, and a spout's own threads call ``wake``.
 
 The test kit runs the same loop on simulated time, turn by turn: ``open``, ``turn``, ``close``.
 """
@@ -19,22 +18,17 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
-from tiercel.spark_jobs.running.slices import Spacing
+from tiercel.spark_jobs.running.step import Spacing
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import (
-    BATCH_TUPLES,
-    Attendance,
-    BatchFate,
-    Emitted,
-    Outbox,
-    TaskCollector,
-)
+from tiercel.workers.spout.collector import Emission, TaskCollector
+from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 from tiercel.workers.spout.outcomes import OutcomeSource
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller, Trees
@@ -42,25 +36,28 @@ from tiercel.workers.spout.trees import OutcomeTeller, Trees
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
-# Otherwise, at a thousand messages per second, each would be a batch of its own, at ten
-# times the price.
+# A batch is sent when it is full or old enough, or when the spout has no more.
+_BATCH_TUPLES = 2_000
+_BATCH_SECONDS = 0.02
+# No further tuple is asked for after this size, so that a batch is encoded in little memory.
+_BATCH_BYTES = 4 * PARCEL_BYTES
+# Without this pause a thousand messages per second would be a thousand batches, at ten times the
+# cost.
 _BETWEEN_BATCHES_S = 0.01
 _LONGEST_BETWEEN_BATCHES_S = 0.04
-# Sending takes one part in this many of a worker's time, where nothing waits: on a busy machine
-# batches are larger.
+# Sending takes at most one part in this many of a worker's time: on a busy machine batches are
+# larger.
 _OF_THE_TIME = 4
-# Spouts that wake their worker do not depend on it.
+# Pause between turns with nothing to do, for spouts that do not call ``wake``.
 _SHORTEST_REST_S = 0.02
 _LONGEST_REST_S = 0.1
 
 
 class Bell:
-    """Rung by any thread, waited for by one.
+    """Rung by any thread, waited for by one. A ring between two waits ends the next wait.
 
-    A ring that comes while it does not wait ends its next wait.
-
-    A bare lock that is released to ring. A ``threading.Event`` makes and takes locks in Python for
-    each wait; and a ``queue.SimpleQueue``, of Python 3.11 at least, waits for ever if its timeout
+    It is a bare lock, released to ring. A ``threading.Event`` makes and takes locks in Python for
+    each wait; and a ``queue.SimpleQueue``, at least in Python 3.11, waits forever if its timeout
     ends while it takes its lock.
     """
 
@@ -69,11 +66,11 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        """Thread-safe, and safe in a signal handler at any point."""
+        """Ring. Thread-safe, and safe in a signal handler at any point."""
         try:
             self._silent.release()
         except RuntimeError:
-            return  # it was rung already
+            return  # it is already ringing
 
     def wait(self, timeout_s: float) -> None:
         """Return when it is rung, or after this time."""
@@ -90,9 +87,9 @@ class Patience:
 
 
 class Holding:
-    """Decides what ``Spout.expect`` is told. One thread; times are seconds on one monotonic clock.
+    """Decides the number for ``Spout.expect``. One thread; times are monotonic seconds.
 
-    The spout was told 0 when it was opened: it takes nothing before a driver is there, however long
+    It is 0 when the spout is opened: the spout takes nothing before there is a driver, however long
     Spark takes to start, so that nothing has to be given back.
     """
 
@@ -102,13 +99,13 @@ class Holding:
         self._idle_since: float | None = float("-inf")
 
     def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
-        """Return what the spout should be told now; None if it knows.
+        """Return the number to tell the spout now; None: it stays as it is.
 
-        ``bound`` on the tuples in flight.
+        ``bound`` is the bound on the tuples in flight.
         """
         wanted = bound if active and self._is_worth_holding(attendance, now) else 0
         told = self._told
-        # Each change may cost a round trip to the broker, so that small ones are left out.
+        # Each change may cost a round trip to the broker, so small changes are left out.
         if (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
             return None
         self._told = wanted
@@ -126,12 +123,14 @@ class Holding:
 
 
 class Pace:
-    """Of one task. Times are monotonic seconds."""
+    """Pace of one task: when its next batch may begin, and how long to rest. Times are monotonic
+    seconds.
+    """
 
     def __init__(self, between_s: float = _BETWEEN_BATCHES_S) -> None:
         """``between_s`` is the least time from one batch to the next."""
         self._between_s = between_s
-        # Time from the batch that is sent to the next, which its sending may lengthen.
+        # Time from the last batch to the next; slow sending lengthens it.
         self._gap_s = between_s
         self._next_batch = 0.0
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
@@ -145,22 +144,22 @@ class Pace:
         return now >= self._next_batch
 
     def began(self, now: float) -> None:
-        """There are tuples for a new batch."""
+        """Note that a batch begins."""
         self._next_batch = now + self._gap_s
 
     def sent(self, took_s: float) -> None:
-        """A batch was sent, in so much time."""
+        """Note that sending a batch took this time."""
+        self._rest_s = _SHORTEST_REST_S
         self._spacing.took(took_s)
         self._gap_s = self._spacing.between_s(self._between_s)
 
     def worked(self) -> None:
-        """There was something to do."""
+        """Note that there was something to do."""
         self._rest_s = _SHORTEST_REST_S
 
     def rest_s(self, now: float) -> float:
-        """There was nothing to do: how long to wait for a wake-up.
-
-        Until the next batch may begin, else longer each time.
+        """Return how long to wait for a wake-up: until the next batch may begin, otherwise longer
+        each time that there was nothing to do.
         """
         if now < self._next_batch:
             return self._next_batch - now
@@ -169,9 +168,9 @@ class Pace:
 
 
 class Orders:
-    """Last orders of the task.
+    """The last orders of the task. One thread.
 
-    It holds while Redis is away, and outlives a Redis that comes back empty. One thread.
+    They stay valid while Redis is away, and when Redis comes back empty.
     """
 
     def __init__(
@@ -180,18 +179,18 @@ class Orders:
         on_no_order: Callable[[], None] = lambda: None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
-        """``on_no_order`` is called when there was no order: the topology is new to Redis, or
-        Redis was emptied.
+        """``on_no_order`` is called when Redis has no order: the topology is new to it, or it was
+        emptied.
 
-        ``attend`` is called once a second: it says that the task is there, and tells whether this
-        worker still has it. Both may raise RedisUnavailableError.
+        ``attend`` is called once per second: it reports that the task is there, and returns False
+        if another worker has the task. Both may raise RedisUnavailableError.
         """
         self._control = control
         self._on_no_order = on_no_order
         self._attend = attend
         # True if another worker has the task now.
         self.dismissed = False
-        # True if the spout may emit: not before the state is known.
+        # True if the spout may emit; False until the state is known.
         self.active = False
         self._state: State | None = None
         self._over = False
@@ -199,7 +198,7 @@ class Orders:
     def obey(
         self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0
     ) -> None:
-        """Report, ask, and do what is said; call it about once a second.
+        """Report, ask for orders, and obey them; call it about once per second.
 
         Raises RedisRefusedError.
         """
@@ -219,7 +218,11 @@ class Orders:
             self._ask()
         except RedisUnavailableError as error:
             # No other worker can take the task now either.
-            log.debug("the state stays as it is: %s", error, extra={"event": "control_away"})
+            log.debug(
+                "could not read orders, keeping the last state: %s",
+                error,
+                extra={"event": "control_away"},
+            )
         if self._over or self._state is None:
             return
         if self._state is State.KILLED:
@@ -230,20 +233,20 @@ class Orders:
             self._switch(spout)
 
     def end(self, spout: Spout) -> None:
-        """The task begins to end: deactivates the spout if it is active.
+        """Begin to end: deactivate the spout if it is active.
 
-        Reports go on, orders are not obeyed any more.
+        From now on ``obey`` only reports, and obeys no orders.
         """
         self._over = True
         if self.active:
             self._switch(spout)
 
     def leave(self) -> None:
-        """The task has ended."""
+        """Close the connection: the task has ended."""
         self._control.close()
 
     def _ask(self) -> None:
-        # An order to end is for those who hear it, not to be passed on.
+        # A kill is only for the workers that read it: it is not passed on to an emptied Redis.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
         found = self._control.ask(known)
         self._state = found or known
@@ -264,17 +267,17 @@ class SpoutSettings:
 
     message_timeout: timedelta | None
     admission: Admission
-    # Time for the shutdown: take what finishes within it, give the rest back.
+    # Time for the shutdown: trees that complete within it are acked, all others given back.
     grace: timedelta
     patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpoutParts:
-    """Parts that a spout task joins, each with a contract of its own."""
+    """The parts of a spout task, each with its own contract."""
 
     teller: OutcomeTeller
-    # Without root ids, as with ``ackers=0``, a tuple counts as acked as soon as it is in an inbox.
+    # Without root ids (``ackers=0``) a tuple counts as acked as soon as it is in an inbox.
     collector: TaskCollector
     ledger: Ledger
     outbox: Outbox
@@ -282,24 +285,24 @@ class SpoutParts:
     orders: Orders
     tally: Tally
     pace: Pace = field(default_factory=Pace)
-    # Seconds, never going back.
+    # Monotonic seconds.
     clock: Callable[[], float] = time.monotonic
 
 
 class LoopTurn(NamedTuple):
     """Result of one turn of the loop."""
 
-    # There was something to hear, to expire or to emit.
+    # True if there was an outcome, a timeout, or a tuple to emit.
     worked: bool
-    # A batch has left.
+    # True if a batch has left.
     sent: bool
 
 
 class SpoutTask:
     """One task of one spout.
 
-    A spout may emit from ``ack``, ``fail`` and ``release`` too, at any time: that belongs to the
-    next batch.
+    A spout may also emit from ``ack``, ``fail`` and ``release``, at any time: these tuples belong
+    to the next batch.
     """
 
     def __init__(self, parts: SpoutParts, settings: SpoutSettings) -> None:
@@ -326,8 +329,7 @@ class SpoutTask:
         self._trees = Trees(
             parts.teller, parts.ledger, parts.tally, settings.admission, settings.message_timeout
         )
-        # The tuples of the batch that the outbox holds.
-        self._outgoing = Emitted()
+        self._pending = self._trees.pending
         self._holding = Holding(settings.patience)
         self._check_at = float("-inf")
         self._bell = Bell()
@@ -335,26 +337,26 @@ class SpoutTask:
 
     @property
     def wake(self) -> Callable[[], None]:
-        """Thread-safe: something happened, look again now."""
+        """Function that ends the rest between two turns. Thread-safe."""
         return self._bell.ring
 
     @property
     def in_flight(self) -> int:
-        """Trees in flight."""
-        return len(self._trees)
+        """Number of trees in flight."""
+        return len(self._pending)
 
     @property
     def next_timeout(self) -> float | None:
-        """Time at which the next tree times out; None if none will."""
-        return self._trees.next_timeout
+        """Time at which the next tree times out; None if no tree will."""
+        return self._pending.next_timeout
 
     def stop(self) -> None:
-        """Thread-safe and safe in a signal handler: begin to end."""
+        """Begin to end. Thread-safe, and safe in a signal handler."""
         self._stop.set()
         self._bell.ring()
 
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Open the spout and work until ``stop``; raises what a person must act on."""
+        """Open the spout and work until ``stop``. Raises errors that an operator must act on."""
         if not self.open(config, context):
             return
         try:
@@ -365,11 +367,11 @@ class SpoutTask:
             self.close()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> bool:
-        """Open the spout; False if ``stop`` came first."""
+        """Open the spout; return False if ``stop`` came first."""
         if self._tracked and not self._outcomes.open(self._stop, self._bell.ring):
             return False
-        # One mapping for good: a spout that asks it when it emits finds the tasks of
-        # the driver's run.
+        # The same mapping for the life of the spout, which finds the tasks of the driver's run here
+        # whenever it emits.
         self._tasks.update(context.tasks)
         self._spout.open(config, replace(context, tasks=self._tasks))
         try:
@@ -380,42 +382,47 @@ class SpoutTask:
         return True
 
     def turn(self, *, emitting: bool = True) -> LoopTurn:
-        """Do what there is to do now: tell the spout the outcomes, then fill and send a batch."""
+        """Tell the spout the outcomes, expire trees, then fill and send a batch."""
         now = self._clock()
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
-        self._follow(self._outbox.topology)
-        # A tuple that times out while no driver runs is not to blame.
+        if self._outbox.topology is not self._topology:
+            self._follow(self._outbox.topology)
+        # A tuple that times out while there is no driver is not to blame.
         worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._check(now)
+        batch = self._outbox.held
         if emitting:
             self._tell_what_to_expect(now, attendance)
-            # Without a driver every tuple could only time out, and each timeout counts against its
-            # message: an hour without a driver would end in the dead-letter queue.
-            may_fill = attendance is Attendance.DRIVER and self._outbox.held is None
+            # Without a driver every tuple would time out, and each timeout counts as a failure:
+            # after an hour without a driver the messages would be in the dead-letter queue.
+            may_fill = attendance is Attendance.DRIVER and batch is None
             if may_fill and self._orders.active and self._pace.may_begin(now):
-                worked |= self._fill(now)
-        sent = self._outbox.held is not None and self._send(now)
-        self._tally.flush()
-        if worked or sent:
+                batch = self._fill(now)
+                worked |= batch is not None
+        if worked:
             self._pace.worked()
+        sent = batch is not None and self._send(batch, now)
+        self._tally.flush()
         return LoopTurn(worked, sent)
 
     def obey(self) -> None:
-        """Ask for orders and obey them, as a turn does once per second."""
-        in_flight = len(self._trees) + len(self._outgoing.tuples) + len(self._collector)
-        oldest_s = self._trees.oldest_s(self._clock())
+        """Ask for orders and obey them. A turn does this once per second."""
+        held = self._outbox.held
+        outgoing = 0 if held is None else len(held.tuples)
+        in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
+        oldest_s = self._pending.oldest_s(self._clock())
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
 
     def close(self) -> None:
-        """End what finishes within the grace time, give the rest back, close the spout."""
+        """Ack trees that complete within the grace time, give back all others, close the spout."""
         deadline = self._clock() + self._settings.grace.total_seconds()
         self._orders.end(self._spout)
-        while (self._trees or self._outbox.held) and self._clock() < deadline:
+        while (self._pending or self._outbox.held) and self._clock() < deadline:
             goes_on = self._may_go_on(self.turn(emitting=False))
-            if not goes_on and (self._trees or self._outbox.held):
+            if not goes_on and (self._pending or self._outbox.held):
                 self._rest()
         self._give_back_unsent()
         self._trees.give_back_all("shutting down")
@@ -434,19 +441,16 @@ class SpoutTask:
             if outcomes.ledger_lost:
                 self._outbox.register_again()
                 self._trees.give_back_all("Redis lost the ledger")
-            # The outcomes of the worker that has this task now are late here.
+            # If another worker has this task now, its outcomes arrive here too, and are not late.
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)
         return bool(taken)
 
     def _follow(self, topology: Topology) -> None:
-        """Emit to the tasks that bolts have in the driver's run.
+        """Emit to the tasks that bolts have in the driver's run from now on.
 
-        Tuples that the spout emitted to other tasks since the last batch are given back, and
-        emitted again.
+        Tuples that the spout emitted to other tasks since the last batch are released.
         """
-        if topology is self._topology:
-            return
         self._topology = topology
         said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
         log.info(
@@ -464,51 +468,74 @@ class SpoutTask:
 
     def _check(self, now: float) -> None:
         self._spout.check()
-        self._admission.look(now, len(self._trees.working))
+        self._admission.look(now, len(self._pending.working))
         self.obey()
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
-        # Untracked tuples are bounded by the inboxes, and leave in full batches.
-        bound = self._admission.bound + len(self._trees.waiting) if self._tracked else BATCH_TUPLES
+        # Only the inboxes bound untracked tuples, and these leave in full batches.
+        bound = (
+            self._admission.bound + len(self._pending.waiting) if self._tracked else _BATCH_TUPLES
+        )
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )
         if expected is not None:
             self._spout.expect(expected)
 
-    def _fill(self, now: float) -> bool:
-        """Ask the spout for the next batch: step 2 of docs/one-message.md. False: there is none.
+    def _fill(self, now: float) -> Emission | None:
+        """Ask the spout for the next batch: step 2 of docs/one-message.md. Return None if it has no
+        tuples.
 
-        The bound counts tracked tuples; untracked ones are bounded by the inboxes, and tuples that
-        wait for a limit by the bolt that has it.
+        The bound counts tracked tuples, except those that wait for a rate limit, which the limited
+        bolt bounds. Only the inboxes bound untracked tuples.
         """
-        room = self._admission.bound - len(self._trees.working)
-        gathered = self._collector.gather(self._ask, room, self._clock, now)
-        if gathered.tracked >= room:
+        collector = self._collector
+        room = self._admission.bound - len(self._pending.working)
+        self._ask_for_tuples(room, now)
+        if collector.tracked >= room:
             self._admission.reached(now)
-        if not gathered.tuples:
-            return False
-        emission, self._outgoing = self._collector.take()
-        self._outbox.put(emission)
-        if log.isEnabledFor(logging.DEBUG):
-            self._log("2. message %s is root %d")
+        if not collector.tuples:
+            return None
+        batch = collector.take()
         self._pace.began(now)
-        return True
+        if log.isEnabledFor(logging.DEBUG):
+            _log("2. message %s is root %d", batch)
+        return batch
 
-    def _send(self, began: float) -> bool:
-        """Send the held batch: step 3 of docs/one-message.md. False: Redis does not take it now.
-
-        The tuples of a batch that is refused are given back.
+    def _ask_for_tuples(self, room: int, now: float) -> None:
+        """Ask the spout for tuples until it has no more, or until the batch is full or old, or has
+        ``room`` tracked tuples.
         """
+        collector = self._collector
+        count = len(collector.tuples)
+        while (
+            count < _BATCH_TUPLES
+            and collector.size < _BATCH_BYTES
+            and collector.tracked < room
+            and self._clock() - now < _BATCH_SECONDS
+        ):
+            limit = _BATCH_TUPLES - count
+            if self._tracked:
+                limit = min(limit, room - collector.tracked)
+            self._ask(collector, limit)
+            if len(collector.tuples) == count:
+                return
+            count = len(collector.tuples)
+
+    def _send(self, batch: Emission, began: float) -> bool:
+        """Send the batch: step 3 of docs/one-message.md. Return False if Redis does not take it
+        now. The tuples of a refused batch are released.
+        """
+        if batch is not self._outbox.held:
+            self._outbox.put(batch)
         fate = self._outbox.send(began)
         if fate is BatchFate.LATER:
             return False
         if fate is BatchFate.DONE and log.isEnabledFor(logging.DEBUG):
-            self._log("3. message %s, root %d, is in the ledger and on its way")
-        emitted, self._outgoing = self._outgoing, Emitted()
-        wanted = [(root, msg_id) for root, msg_id in emitted.tuples if msg_id is not None]
+            _log("3. message %s, root %d, is in the ledger and on its way", batch)
+        wanted = [(root, msg_id) for root, msg_id in batch.tuples if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
-        # The timeout begins here: tuples that waited for Redis until now had not been emitted.
+        # The timeout begins here, and not while tuples wait for Redis.
         now = self._clock()
         self._pace.sent(now - began)
         if fate is BatchFate.REFUSED:
@@ -516,40 +543,41 @@ class SpoutTask:
             for _, msg_id in wanted:
                 self._teller.release(msg_id)
             return True
-        counts = {"emitted": len(emitted.tuples), "transferred": emitted.transferred}
+        self._trees.sent(tracked, now)
+        counts = {"emitted": len(batch.tuples), "transferred": batch.transferred}
         if untracked := len(wanted) - len(tracked):
             counts["acked"] = untracked
-        self._tally.add_all(counts)
-        self._trees.sent(tracked, now)
-        if untracked:
             self._trees.tell_acked([msg_id for root, msg_id in wanted if root is None])
+        self._tally.add_all(counts)
         return True
 
     def _give_back_unsent(self) -> None:
-        """Give back the tuples that are not in flight, for the worker ends.
+        """Release the tuples that are not in flight, since the worker ends.
 
-        What a spout then emits, because something was given back, goes nowhere, and is not
-        given back in turn.
+        Tuples that the spout emits in ``release`` go nowhere, and are not released in turn.
         """
-        _, waiting = self._collector.take()
-        held = [(root, msg_id) for root, msg_id in self._outgoing.tuples if msg_id is not None]
+        waiting = self._collector.take().tuples
+        batch = self._outbox.held
+        outgoing = [] if batch is None else batch.tuples
+        held = [(root, msg_id) for root, msg_id in outgoing if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in held if root is not None]
         decided = self._trees.split_early(tracked, self._clock())
-        for root, msg_id in [*held, *waiting.tuples]:
+        for root, msg_id in [*held, *waiting]:
             if msg_id is not None and (root is None or root not in decided):
                 self._teller.release(msg_id)
 
-    def _log(self, step: str) -> None:
-        """Log a step of docs/one-message.md for each tracked tuple of the batch."""
-        for root, msg_id in self._outgoing.tuples:
-            if root is not None and msg_id is not None:
-                log.debug(step, msg_id, root, extra={"event": "message_step"})
-
     def _may_go_on(self, turn: LoopTurn) -> bool:
-        """Return True if there may be more to do already, without a wake-up."""
-        # The spout was asked after the outcomes were taken: only a sent batch makes room for more.
+        """Return True if the next turn may have work without a wake-up."""
+        # The turn asked the spout after it took the outcomes: only a sent batch makes room.
         return turn.sent and self._pace.may_begin(self._clock())
 
     def _rest(self) -> None:
-        """Wait a moment for a wake-up."""
+        """Wait for a wake-up, for a moment at most."""
         self._bell.wait(self._pace.rest_s(self._clock()))
+
+
+def _log(step: str, batch: Emission) -> None:
+    """Log a step of docs/one-message.md for each tracked tuple of a batch."""
+    for root, msg_id in batch.tuples:
+        if root is not None and msg_id is not None:
+            log.debug(step, msg_id, root, extra={"event": "message_step"})

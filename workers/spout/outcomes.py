@@ -1,4 +1,4 @@
-"""Outcomes on their way from the feed to the loop of a spout task."""
+"""The outcomes of a spout task's trees, from their feed to the loop of the task."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _WAIT = timedelta(seconds=1)
 
 
 class OutcomeSource(Protocol):
-    """The outcomes of one spout task's roots, as its loop takes them."""
+    """Outcomes of the roots of one spout task, for its loop."""
 
     def open(self, stopped: threading.Event, wake: Callable[[], None]) -> bool:
-        """Open the feed: outcomes of roots that are registered after this are not missed.
+        """Open the feed, which has all outcomes of roots that are registered after this.
 
-        ``wake`` is called when there is something to take. False if ``stopped`` came first.
+        ``wake`` is called when there are outcomes to take. Return False if ``stopped`` came first.
         """
         ...
 
     def take(self) -> list[Outcomes]:
-        """All outcomes that came since the last call; never blocks. Raises what ended the feed."""
+        """Return all outcomes since the last call; never block. Raises the error that ended the
+        feed.
+        """
         ...
 
     def close(self) -> None:
-        """Take no more. Idempotent, also when it was not opened."""
+        """Close the feed. Idempotent, and allowed before ``open``."""
         ...
 
 
 class OutcomeReader:
-    """``OutcomeSource`` with a thread of its own, so that a stalled Redis never stalls
-    the spout.
-    """
+    """``OutcomeSource`` with its own thread, so that a stalled Redis never stalls the spout."""
 
     def __init__(self, ledger: Ledger, owner: int) -> None:
         self._ledger = ledger
@@ -45,7 +45,7 @@ class OutcomeReader:
         self._wake: Callable[[], None] = lambda: None
         self._arrived: queue.SimpleQueue[Outcomes] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        # Error that ended the thread, if it was not ``close``: the worker cannot go on without it.
+        # Error that ended the thread, without which the worker cannot go on.
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -63,7 +63,7 @@ class OutcomeReader:
         if self._error is not None:
             raise self._error
         taken = []
-        while not self._arrived.empty():  # nothing else takes from it
+        while not self._arrived.empty():  # no other thread takes from it
             taken.append(self._arrived.get_nowait())
         return taken
 

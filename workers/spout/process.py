@@ -1,6 +1,4 @@
-"""One spout task with everything it needs: joins a topology's spout to its ledger,
-inboxes and counters.
-"""
+"""One spout task with all its parts: joins a spout to its ledger, inboxes and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
@@ -24,8 +21,9 @@ from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.errors import UsageError
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
@@ -36,7 +34,7 @@ log = logging.getLogger(__name__)
 class SpoutProcess:
     """The process of ``tiercel spout``."""
 
-    def __init__(  # noqa: PLR0913 - which task, and what around it
+    def __init__(  # noqa: PLR0913 - the task, and its servers
         self,
         topology: Topology,
         component: str,
@@ -60,8 +58,7 @@ class SpoutProcess:
         self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._announce, attend)
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        # The spout's own settings lie over the addresses too, as a bolt's do: it may have a
-        # broker of its own.
+        # As for bolts, the spout's own settings override the addresses: it may have its own broker.
         self._config = {
             "amqp_url": amqp_url,
             "redis_url": redis_urls[0],
@@ -75,12 +72,12 @@ class SpoutProcess:
         return self._orders.dismissed
 
     def run(self) -> None:
-        """Work until ``task.stop()``; raises what a person must act on."""
+        """Work until ``task.stop()``. Raises errors that an operator must act on."""
         try:
             self._announce()
         except RedisUnavailableError as error:
             log.warning(
-                "%s; commands will not know the topology",
+                "%s; commands will not find the topology",
                 error,
                 extra={"event": "topology_not_noted"},
             )
@@ -103,7 +100,9 @@ class SpoutProcess:
         parts = SpoutParts(
             teller=OutcomeTeller(copy.deepcopy(self._spec.spout)),
             collector=TaskCollector(
-                SpoutEmitter(topology, self._component, self._task_id),
+                topology,
+                self._component,
+                self._task_id,
                 self._tally,
                 RootIds(timeout or timedelta(seconds=30)) if config.ackers else None,
             ),
@@ -128,7 +127,7 @@ class SpoutProcess:
 
 
 def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:
-    """The spout; raises UsageError if there is none, or no such task of it."""
+    """Return the spout; raises UsageError if there is no such spout, or no such task of it."""
     spec = topology.spouts.get(component)
     if spec is None:
         raise UsageError(

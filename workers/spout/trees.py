@@ -1,5 +1,5 @@
-"""The tuple trees of one spout task: which are in flight, and how outcomes, timeouts and
-losses end them.
+"""The tuple trees of one spout task: the trees in flight, and how outcomes, timeouts and losses end
+them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class OutcomeTeller:
-    """Calls ``ack``, ``fail``, ``reject``, ``retry_later`` and ``release`` of one spout.
-
-    One thread, the spout's.
+    """Calls ``ack``, ``fail``, ``reject``, ``retry_later`` and ``release`` of one spout, on the
+    spout's thread.
     """
 
     def __init__(self, spout: Spout) -> None:
@@ -33,7 +32,7 @@ class OutcomeTeller:
         self._gives_reason = takes_reason(spout)
 
     def ack(self, msg_ids: Sequence[MsgId]) -> None:
-        """The trees of these messages were processed, or are not tracked."""
+        """Ack messages: their trees are complete, or not tracked."""
         if self._acks_many:
             self.spout.ack_all(msg_ids)
         else:
@@ -41,22 +40,22 @@ class OutcomeTeller:
                 self.spout.ack(msg_id)
 
     def fail(self, msg_id: MsgId, reason: str) -> None:
-        """The tree of this message failed or timed out."""
+        """Fail a message: its tree failed or timed out."""
         if self._gives_reason:
             self.spout.fail(msg_id, reason)
         else:
             self.spout.fail(msg_id)
 
     def reject(self, msg_id: MsgId, reason: str) -> None:
-        """A bolt said that this message can never be processed."""
+        """Reject a message that can never be processed, as a bolt said."""
         self.spout.reject(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
-        """A bolt wants this message again, after so long."""
+        """Have a message emitted again after this time, as a bolt asked."""
         self.spout.retry_later(msg_id, seconds, reason, blame=blame)
 
     def release(self, msg_id: MsgId) -> None:
-        """The message must be emitted again, and is not to blame."""
+        """Have a message emitted again that is not to blame."""
         self.spout.release(msg_id)
 
 
@@ -71,25 +70,24 @@ class InFlight(NamedTuple):
 
 
 class Pending:
-    """Roots in flight, oldest deadline first.
+    """Roots in flight, oldest deadline first. One thread; times are seconds on one monotonic clock.
 
-    One thread only; times are seconds on one monotonic clock.
+    Storm rotates two buckets, so a tuple times out after one to two timeouts. Here the timeout is
+    the same for all tuples, so a dict in the order of insertion has them in the order of their
+    deadlines, and a timeout is never early, and late by one call of ``expire`` at most.
 
-    Storm rotates two buckets, so that a tuple times out after one to two timeouts. The timeout is
-    the same for all, hence insertion order is the order of deadlines and the front of one dict is
-    exact: never early, late by one call at most.
-
-    Tuples that wait for a limit are in flight too, and apart: they say nothing about how long work
-    takes, so that the oldest one is among the others.
+    Tuples that wait for a rate limit are in flight too, but kept apart: their age says nothing
+    about how long work takes, so ``oldest_s`` leaves them out.
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
         """``timeout`` of None: nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
-        # The tuples that wait for no limit, and below those that wait for one: root to message id,
-        # when it was emitted, and when its timeout began. Others read both.
+        # By root: the message id, the time of emission, and the time at which the timeout began.
+        # ``waiting`` has the tuples that wait for a limit, ``working`` all others; only these count
+        # towards the bound.
         self.working: dict[int, tuple[MsgId, float, float]] = {}
-        # Emit times of those whose timeout began again: the oldest may be one of them.
+        # Emission times of working tuples whose timeout began again: one of them may be the oldest.
         self._reset: dict[int, float] = {}
         self.waiting: dict[int, tuple[MsgId, float, float]] = {}
 
@@ -99,16 +97,12 @@ class Pending:
     def __contains__(self, root: int) -> bool:
         return root in self.working or root in self.waiting
 
-    def add(self, root: int, msg_id: MsgId, now: float) -> None:
-        """A tuple was emitted at ``now``."""
-        self.working[root] = (msg_id, now, now)
-
     def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
-        """These tuples, (root, message id) each, were."""
+        """Note tuples, as (root, message id), that were emitted at ``now``."""
         self.working.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
 
     def pop(self, root: int) -> InFlight | None:
-        """The tuple has its outcome; None if it is not in flight any more."""
+        """Take out a tuple that has its outcome; return None if it is no longer in flight."""
         found = self.working.pop(root, None)
         waited = found is None
         if found is None:
@@ -118,8 +112,8 @@ class Pending:
         return InFlight(*found[:2], waited=waited) if found else None
 
     def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[InFlight]]:
-        """Take out the tuples that are in flight: message ids, and when each was emitted; tuples
-        that waited for a limit come last, apart.
+        """Take out the tuples that are in flight; return their message ids, their times of
+        emission, and, apart, tuples that waited for a limit.
         """
         found = [
             entry for entry in [self.working.pop(root, None) for root in roots] if entry is not None
@@ -134,9 +128,9 @@ class Pending:
         return [entry[0] for entry in found], [entry[1] for entry in found], waited
 
     def wait(self, root: int, now: float) -> float | None:
-        """Start the timeout of a tuple again, and set it apart.
+        """Note that a tuple waits for a limit, and start its timeout again.
 
-        Returns when it was emitted if it was among the others until now, else None.
+        Return its time of emission if it did not wait before, else None.
         """
         known = self.waiting.pop(root, None)
         found = known or self.working.pop(root, None)
@@ -148,7 +142,7 @@ class Pending:
         return None if known else emitted_at
 
     def reset(self, root: int, now: float) -> bool:
-        """Start the timeout of a tuple again; False if it is not in flight any more."""
+        """Start the timeout of a tuple again; return False if it is no longer in flight."""
         if root in self.waiting:
             self.wait(root, now)
             return True
@@ -161,7 +155,7 @@ class Pending:
         return True
 
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
-        """Take out all tuples whose timeout is over."""
+        """Take out all tuples that have timed out."""
         if self._timeout is None:
             return []
         both = [
@@ -174,18 +168,18 @@ class Pending:
 
     @property
     def next_timeout(self) -> float | None:
-        """Time at which ``expire`` will take out something; None if nothing expires."""
+        """Time at which the next tuple times out; None if no tuple will."""
         firsts = [next(iter(group.values()), None) for group in (self.working, self.waiting)]
         began = [first[2] for first in firsts if first is not None]
         return None if not began or self._timeout is None else min(began) + self._timeout
 
     def oldest_s(self, now: float) -> float:
-        """Seconds since the oldest of them was emitted; 0 if nothing is in flight."""
+        """Return the seconds since the oldest working tuple was emitted; 0 if there is none."""
         first = next(iter(self.working.values()), None)
         return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
 
     def items(self) -> list[tuple[int, InFlight]]:
-        """Everything in flight, as it is now."""
+        """Return all tuples in flight, with their roots."""
         return [
             (root, InFlight(msg_id, emitted_at))
             for root, (msg_id, emitted_at, _) in [*self.working.items(), *self.waiting.items()]
@@ -203,9 +197,8 @@ class Pending:
 
 
 class Trees:
-    """Tells the spout what became of each message that it emitted with an id.
-
-    One thread, the spout's.
+    """Tells the spout the outcome of each message that it emitted with an id. Runs on the spout's
+    thread.
     """
 
     def __init__(
@@ -220,46 +213,30 @@ class Trees:
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
-        self._pending = Pending(message_timeout)
-        # By root: trees that the bound counts, and beyond it trees that wait for a limit.
-        self.working = self._pending.working
-        self.waiting = self._pending.waiting
-        # Outcomes of roots whose batch is still being sent: their append took effect, and
-        # its reply was lost.
+        # Trees in flight, without trees that are being sent. To be read only.
+        self.pending = Pending(message_timeout)
+        # Outcomes of roots whose batch is still being sent: its append took effect, and the reply
+        # was lost.
         self._early: list[Outcomes] = []
 
-    def __len__(self) -> int:
-        """Trees in flight, without the ones that are being sent."""
-        return len(self._pending)
-
-    def oldest_s(self, now: float) -> float:
-        """Seconds since the oldest was emitted; 0 if nothing is in flight."""
-        return self._pending.oldest_s(now)
-
-    @property
-    def next_timeout(self) -> float | None:
-        """Time at which the next one times out; None if none will."""
-        return self._pending.next_timeout
-
-    # -- on their way ------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
-        """These, (root, message id) each, are in flight since now."""
-        self._pending.add_all(emitted, now)
-        early = self._take_early()
-        for outcomes in early:
+        """Note tuples, as (root, message id), that are in flight from now on."""
+        self.pending.add_all(emitted, now)
+        for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
 
     def not_sent(self) -> None:
-        """They are not in flight, and will be emitted anew."""
+        """Forget the early outcomes of a batch that was refused: it is emitted anew."""
         self._take_early()
 
     def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
-        """The worker ends while these are being sent: end the ones that have their outcome;
-        returns their roots.
+        """Tell the early outcomes of tuples that are being sent while the worker ends; return the
+        roots that have one.
         """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
-        self._pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
+        self.pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
         for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
         return known
@@ -271,10 +248,9 @@ class Trees:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def take_outcomes(self, outcomes: Outcomes, now: float, sending: Sequence[int] = ()) -> int:
-        """Tell the spout; returns how many roots were not in flight any more.
+        """Tell the spout the outcomes; return the number of roots that were no longer in flight.
 
-        Outcomes of roots that are being sent wait for ``sent``. A loss of the ledger is the
-        caller's.
+        Outcomes of roots in ``sending`` wait for ``sent``. The caller handles a loss of the ledger.
         """
         if sending:
             outcomes = self._put_aside(outcomes, set(sending))
@@ -286,7 +262,7 @@ class Trees:
                 )
         late = self._ack(outcomes.acked, now) if outcomes.acked else 0
         for failure in outcomes.failed:
-            in_flight = self._pending.pop(failure.root)
+            in_flight = self.pending.pop(failure.root)
             if in_flight is None:
                 late += 1
             else:
@@ -294,16 +270,16 @@ class Trees:
         if outcomes.released:
             late += self._release(outcomes.released)
         for root in outcomes.reset:
-            self._pending.reset(root, now)
+            self.pending.reset(root, now)
         if outcomes.waiting:
             self._set_apart(outcomes.waiting, now)
         return late
 
     def expire(self, now: float, *, blame: bool) -> bool:
-        """Fail the tuples that have timed out; without ``blame``, as while no driver is there, it
-        is given back. False: nothing has.
+        """Fail the tuples that have timed out, or release them without ``blame``, as while there is
+        no driver. Return False if none has.
         """
-        expired = self._pending.expire(now)
+        expired = self.pending.expire(now)
         if not expired:
             return False
         for _, in_flight in expired:
@@ -319,8 +295,8 @@ class Trees:
         return True
 
     def give_back_all(self, why: str) -> None:
-        """Give back all that is in flight, without blame."""
-        roots = [root for root, _ in self._pending.items()]
+        """Release all messages in flight."""
+        roots = [root for root, _ in self.pending.items()]
         if roots:
             log.warning(
                 "%s: giving %s back",
@@ -332,14 +308,14 @@ class Trees:
         self._forget(roots)
 
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
-        """The trees of these messages were processed, or are not tracked."""
+        """Ack messages: their trees are complete, or not tracked."""
         if log.isEnabledFor(logging.DEBUG):
             for msg_id in msg_ids:
                 log.debug("8. the spout acks message %s", msg_id, extra={"event": "message_step"})
         self._teller.ack(msg_ids)
 
     def _put_aside(self, outcomes: Outcomes, mine: set[int]) -> Outcomes:
-        """Keep the outcomes for the batch that is being sent; returns the rest."""
+        """Keep outcomes of the batch that is being sent; return all others."""
         early = _part(outcomes, lambda root: root in mine)
         if not early:
             return outcomes
@@ -347,34 +323,35 @@ class Trees:
         return _part(outcomes, lambda root: root not in mine)
 
     def _ack(self, roots: Sequence[int], now: float) -> int:
-        """Tell the spout; returns how many were not in flight any more."""
-        msg_ids, emitted_at, waited = self._pending.pop_all(roots)
-        # Tuples that were sent together have one latency here.
+        """Ack complete trees; return the number of roots that were no longer in flight."""
+        msg_ids, emitted_at, waited = self.pending.pop_all(roots)
+        told = [*msg_ids, *(each.msg_id for each in waited)]
+        if told:
+            self.tell_acked(told)
+        # Tuples that were sent together have the same latency.
         completions = Counter(emitted_at)
         total_s = sum([(now - then) * count for then, count in completions.items()])
         self._admission.completed(len(msg_ids), total_s, now)
         if waited:
-            msg_ids += [each.msg_id for each in waited]
             completions.update([each.emitted_at for each in waited])
             total_s += sum([now - each.emitted_at for each in waited])
-        if msg_ids:
-            counts = Counter(acked=len(msg_ids), complete_us=round(total_s * 1e6))
+        if told:
+            counts = Counter(acked=len(told), complete_us=round(total_s * 1e6))
             for then, count in completions.items():
                 counts[bucket_of((now - then) * 1000)] += count
             self._tally.add_all(counts)
-            self.tell_acked(msg_ids)
-        return len(roots) - len(msg_ids)
+        return len(roots) - len(told)
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
-        """These trees wait for a limit: they hold no room of the others, and the bolts before it
-        are done with them.
+        """Set trees apart that wait for a limit: they no longer count towards the bound, and the
+        bolts before the limited one are done with them.
         """
-        found = [self._pending.wait(root, now) for root in roots]
+        found = [self.pending.wait(root, now) for root in roots]
         took_s = [now - emitted_at for emitted_at in found if emitted_at is not None]
         self._admission.completed(len(took_s), sum(took_s), now)
 
     def _fail(self, in_flight: InFlight, failure: Failure, now: float) -> None:
-        """Fail the message in the way that the bolt asked for."""
+        """Fail, reject or postpone a message, as the bolt asked."""
         reason = _said(failure)
         if failure.blame:
             self._count_failure(in_flight, reason)
@@ -401,11 +378,8 @@ class Trees:
             )
 
     def _release(self, roots: Sequence[int]) -> int:
-        """Give these back to the source without blame.
-
-        Returns how many were not in flight any more.
-        """
-        found = [each for root in roots if (each := self._pending.pop(root)) is not None]
+        """Release messages; return the number of roots that were no longer in flight."""
+        found = [each for root in roots if (each := self.pending.pop(root)) is not None]
         for in_flight in found:
             self._give_back(in_flight)
         return len(roots) - len(found)

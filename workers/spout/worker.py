@@ -1,7 +1,7 @@
-"""Run by ``tiercel spout`` when it is not told which task: one that no other worker has.
+"""The worker that ``tiercel spout`` runs: without a task of its own it takes one that is free.
 
-So any number of equal workers may be started, stopped and started again: who finds all tasks taken
-waits in reserve.
+So any number of equal workers may be started, stopped and started again: a worker that finds all
+tasks taken waits in reserve.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tiercel.workers.spout.process import SpoutProcess, spout_spec
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-# For what a worker does after its own grace time: give messages back, close connections.
+# Time for a worker to give messages back and close connections after its own grace time.
 _EXTRA_GRACE = timedelta(seconds=5)
 
 
 class SpoutWorker:
-    """One spout's; takes a task, and another one if it loses that."""
+    """A worker of one spout: takes a free task, and another one when it loses its task."""
 
     def __init__(self, topology: Topology, component: str, settings: Settings) -> None:
         """Raises UsageError if the topology has no such spout."""
@@ -44,8 +44,7 @@ class SpoutWorker:
         self._topology = topology
         self._component = component
         self._settings = settings
-        # Of this process and no other, not even of the one that it replaces: that one may be
-        # stopped, and go on later.
+        # Unique to this process: the process that it replaces may be stopped, and go on later.
         self._name = secrets.token_hex(12)
         self._seats = SpoutSeats(
             RedisPresences(settings.redis_urls[0], topology.name), of_this_process()
@@ -56,7 +55,7 @@ class SpoutWorker:
         self._process: SpoutProcess | None = None
 
     def stop(self) -> None:
-        """Thread-safe and safe in a signal handler: begin to end."""
+        """Begin to end. Thread-safe, and safe in a signal handler."""
         self._stopped.set()
         process = self._process
         if process is not None:
@@ -65,7 +64,7 @@ class SpoutWorker:
     def run(self) -> None:
         """Work until ``stop``, or until the topology is killed.
 
-        Raises what a person must act on.
+        Raises errors that an operator must act on.
         """
         task_ids = self._topology.task_ids(self._component)
         while (task_id := self._wait_for(task_ids)) is not None:
@@ -78,7 +77,7 @@ class SpoutWorker:
                 management_url=self._settings.management,
                 attend=partial(self._attend, task_id),
             )
-            if self._stopped.is_set():  # it came before there was a process to stop
+            if self._stopped.is_set():  # ``stop`` came before there was a process
                 process.task.stop()
             try:
                 process.run()
@@ -89,11 +88,14 @@ class SpoutWorker:
                 return
 
     def _wait_for(self, task_ids: range) -> int | None:
-        """A task that is this worker's now; None after ``stop``, or when the topology is killed."""
+        """Wait for a free task and take it; return None after ``stop``, or when the topology is
+        killed.
+        """
         said = False
         while not self._stopped.is_set():
             self._heartbeat.beat()
-            # Before it takes the task of one that obeyed: those in reserve are not counted.
+            # Asked first, or it would take the task of a worker that has obeyed a kill: the command
+            # does not wait for workers in reserve.
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
@@ -122,9 +124,9 @@ class SpoutWorker:
 def run_spouts(
     name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None
 ) -> None:
-    """The command: a task of this spout, or of each; one that is free, or this one.
+    """Run the command until a signal comes: a worker of this spout, or of each spout.
 
-    Until a signal comes.
+    It works on ``task_index``; without it, on a task that is free.
     """
     if component is None and len(topology.spouts) > 1:
         stopped = threading.Event()
@@ -148,7 +150,7 @@ def run_spouts(
 
 
 def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
-    """Run this very task, which no other worker is to have, until a signal comes."""
+    """Run this task until a signal comes; take it from any worker that has it."""
     spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
     seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name), of_this_process())
@@ -179,9 +181,9 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
 def run_each(
     name: str, spouts: Sequence[str], settings: Settings, grace: timedelta, stopped: threading.Event
 ) -> bool:
-    """A worker of each spout, as child processes, until ``stopped`` or until all have ended.
+    """Run a worker of each spout as child processes until ``stopped``, or until all have ended.
 
-    False if one refused to work.
+    Return False if one of them refused to work.
     """
     heartbeat = Heartbeat(settings.heartbeat)
     with Supervisor(grace + _EXTRA_GRACE) as supervisor:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
-from tiercel.acker.inbox.contract import NO_CALLS, Entry, Inbox, Inboxes, InboxFigures, Sender
+from tiercel.acker.inbox.contract import Entry, Inbox, Inboxes, InboxFigures, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
@@ -369,11 +369,7 @@ class CopyingInboxes:
         return self._inboxes.open(run, task, attempt, line)
 
     def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float] = NO_CALLS,
-        place: str = "",
+        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
         return self._inboxes.beat(run, attempts, doing_s, place)
 

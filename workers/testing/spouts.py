@@ -13,14 +13,14 @@ from typing import Any
 from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.spout.admission import LARGEST_BOUND, Admission
-from tiercel.workers.spout.collector import Outbox, TaskCollector
+from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, Pace, SpoutParts, SpoutSettings, SpoutTask
+from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 from tiercel.workers.testing.engine import CAPTURE, Engine, SimulatedClock, absent
@@ -159,11 +159,10 @@ def _parts(shared: Surroundings, component: str, task_id: int, teller: OutcomeTe
     topology = shared.topology
     engine = shared.engine
     tally = Tally(engine.metrics, component, task_id, shared.clock)
-    emitter = _WatchedEmitter(topology, component, task_id)
     roots = _Ascending(shared.roots) if topology.config_of(component).ackers else None
     return SpoutParts(
         teller=teller,
-        collector=TaskCollector(emitter, tally, roots, drawn_at_once=1),
+        collector=_WatchedCollector(topology, component, task_id, tally, roots, drawn_at_once=1),
         ledger=engine.ledger,
         outbox=Outbox(
             ledger=engine.ledger,
@@ -206,22 +205,22 @@ class _Witness(OutcomeTeller):
         super().retry_later(msg_id, seconds, reason, blame=blame)
 
 
-class _WatchedEmitter(SpoutEmitter):
+class _WatchedCollector(TaskCollector):
     """Does not tell the spout of the capturing bolt."""
 
-    def __init__(self, topology: Topology, component: str, task_id: int) -> None:
-        super().__init__(topology, component, task_id)
-        [self._capture] = topology.task_ids(CAPTURE)
+    def __init__(self, topology: Topology, component: str, *args: Any, **settings: Any) -> None:
+        super().__init__(topology, component, *args, **settings)
+        self._capture = topology.task_ids(CAPTURE)
 
     def emit(
         self,
         values: Sequence[Any],
-        root: int | None,
-        stream: str,
+        msg_id: MsgId | None = None,
+        stream: str = "default",
         identity: Identified | None = None,
     ) -> list[int]:
-        tasks = super().emit(values, root, stream, identity)
-        return [task for task in tasks if task != self._capture]
+        tasks = super().emit(values, msg_id, stream, identity)
+        return [task for task in tasks if task not in self._capture]
 
 
 class _Ascending:

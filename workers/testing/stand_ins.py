@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, identity_reader
 from tiercel.queues.message.properties import PropertyColumns

@@ -15,7 +15,6 @@ from tiercel.spark_jobs.bolts.collecting import AsyncCollector, BasicCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.emitting.collectors import Recorder
-from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.errors import OutputLimitError, TupleError
 
@@ -55,7 +54,7 @@ class Call:
 def calls_of(chunk: Chunk, rows: Sequence[int], position: str) -> list[Call]:
     """Return a call for each of these rows of a chunk."""
     lineage = chunk.lineage
-    tuples = tuples_of(chunk, 0, row_seeds(lineage).tolist())
+    tuples = tuples_of(chunk, 0, lineage.seeds.tolist())
     return [Call(tup=tuples[row], lineage=lineage, position=position) for row in rows]
 
 

@@ -306,7 +306,7 @@ def test_another_run_is_refused_everywhere(inboxes):
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 1}) == [ONE, TWO]
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 1}, {}, "") == [ONE, TWO]
     assert inboxes.drain("next") == [(ONE, taken)]
 
 
@@ -320,7 +320,7 @@ def test_an_inbox_that_no_run_has_is_closed_to_all(inboxes):
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {GONE: 1}) == [GONE]
+    assert inboxes.beat(RUN, {GONE: 1}, {}, "") == [GONE]
     found = inboxes.figures([GONE, ONE])
     assert (found[GONE].adopted, found[ONE].adopted) == (False, True)
     assert (found[GONE].tuples, found[GONE].attempts, found[GONE].seen_s) == (0, 0, None)
@@ -348,7 +348,7 @@ def test_an_attempt_that_only_drew_its_number_stops_nobody(inboxes):
     put(inboxes, 1, parcel(b"a"))
     inboxes.draw(RUN, ONE)
     assert commit(older, 1, take(older))
-    assert inboxes.beat(RUN, {ONE: 1}) == []
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == []
 
 
 def test_a_sender_that_was_fenced_off_appends_nothing_more(inboxes):
@@ -639,7 +639,7 @@ def test_progress_on_a_drained_entry_is_forgotten(inboxes):
 def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     assert inboxes.figures([ONE])[ONE].seen_s is None
     inbox = opened(inboxes)
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}) == []
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "") == []
     put(inboxes, 1, parcel(b"aa", b"b", tuples=[2, 3]))
     wait_until(lambda: inboxes.figures([ONE])[ONE].oldest_s > 0.01, 5, "the entry to grow old")
     found = inboxes.figures([ONE, TWO])
@@ -649,19 +649,19 @@ def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     commit(inbox, 1, take(inbox))
     assert inboxes.figures([ONE])[ONE].oldest_s == 0
     opened(inboxes)
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}) == [ONE]
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "") == [ONE]
 
 
 def test_a_beat_says_for_how_long_a_task_has_been_in_one_call_until_it_says_of_none(inboxes):
     opened(inboxes)
     assert inboxes.figures([ONE])[ONE].doing_s is None
-    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {ONE: 3600.5})
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {ONE: 3600.5}, "")
     found = inboxes.figures([ONE, TWO])
     assert 3600.5 <= found[ONE].doing_s < 3610
     assert found[TWO].doing_s is None
-    inboxes.beat(RUN, {ONE: 1})
+    inboxes.beat(RUN, {ONE: 1}, {}, "")
     assert inboxes.figures([ONE])[ONE].doing_s is None
-    inboxes.beat(RUN, {ONE: 1}, {ONE: 9})
+    inboxes.beat(RUN, {ONE: 1}, {ONE: 9}, "")
     inboxes.adopt("a later run", [ONE, TWO])
     assert inboxes.figures([ONE])[ONE].doing_s is None, "it was another run's"
 
@@ -669,7 +669,7 @@ def test_a_beat_says_for_how_long_a_task_has_been_in_one_call_until_it_says_of_n
 def test_a_beat_says_where_the_process_runs_until_another_run_begins(inboxes):
     opened(inboxes)
     assert inboxes.figures([ONE])[ONE].place == ""
-    inboxes.beat(RUN, {ONE: 1, TWO: 0}, place="node-3/17/1700000000")
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, place="node-3/17/1700000000")
     assert inboxes.figures([ONE])[ONE].place == "node-3/17/1700000000"
     inboxes.adopt("a later run", [ONE, TWO])
     assert inboxes.figures([ONE])[ONE].place == ""

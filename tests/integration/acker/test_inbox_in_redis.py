@@ -94,7 +94,7 @@ def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {ONE: 1}) == [ONE]
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == [ONE]
     assert not inboxes.figures([ONE])[ONE].adopted
     assert inboxes.drain(RUN) == [], "there is nothing to be refused"
     assert client.dbsize() == 0, "refused calls leave nothing behind"
@@ -118,7 +118,7 @@ def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, 
             refused.perform()
     a, b = take(inbox)
     assert commit(inbox, 1, [a], part={b.position: b"\x01"})
-    assert inboxes.beat(RUN, {ONE: 1}) == []
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == []
     inboxes.fence(RUN, FIRST, [ONE])
     assert opened(inboxes).opened.done == {b.position: b"\x01"}
     inboxes.adopt("next", [ONE, TWO])
@@ -326,6 +326,6 @@ def test_an_idle_inbox_takes_little_memory(inboxes_on, server, client):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"x" * 100_000))
     assert commit(inbox, 1, take(inbox))
-    inboxes.beat(RUN, {ONE: 1})
+    inboxes.beat(RUN, {ONE: 1}, {}, "")
     keys = client.keys("tiercel:*:inbox:0}:1:*")
     assert sum(client.memory_usage(key) for key in keys) < 3000

@@ -273,7 +273,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(attempts=st.dictionaries(A_TASK, st.integers(0, 6)), old=st.booleans())
     def beat(self, attempts, old):
-        self.both(lambda inboxes: inboxes.beat(self.runs[0 if old else -1], attempts))
+        self.both(lambda inboxes: inboxes.beat(self.runs[0 if old else -1], attempts, {}, ""))
 
     @invariant()
     def figures_agree(self):

@@ -33,7 +33,7 @@ from tiercel.acker.ledger import LedgerSpec, Token, Updates
 from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, connect_topology
-from tiercel.acker.redis.scripts import RedisServers
+from tiercel.acker.redis.scripts import RedisServer, RedisServers
 from tiercel.acker.redis_feed import FeedServer, Noted, ShardFeed
 from tiercel.acker.redis_ledger import RedisLedger
 from tiercel.examples.word_count import topology as demo_topology
@@ -91,8 +91,9 @@ def feed_calls(url: str) -> tuple[Any, Calls]:
     shard = ShardFeed(
         feed="feed", mark="mark", reader="reader", registered="registered", noted=Noted()
     )
-    server = FeedServer(client=connect(url), marks_ms=0, shards=[shard])
-    return server.client, {"open": server.open, "read": lambda: server.read(0.0)}
+    server = FeedServer(server=RedisServer(url), marks_ms=0, shards=[shard])
+    server.server._checked = True  # else every call would fail in the look at the version
+    return server.server, {"open": server.open, "read": lambda: server.read(0.0)}
 
 
 def metrics_calls(url: str) -> tuple[Any, Calls]:
@@ -184,7 +185,7 @@ def inbox_calls(url: str) -> tuple[Any, Calls]:
         "draw": lambda: inboxes.draw("run", 2),
         "fence": lambda: inboxes.fence("run", sender, [2]),
         "open": lambda: inboxes.open("run", 2, 1),
-        "beat": lambda: inboxes.beat("run", {2: 1}),
+        "beat": lambda: inboxes.beat("run", {2: 1}, {}, ""),
         "append": lambda: perform_all(inboxes.append("run", sender, 1, [parcel])),
     }
 

@@ -16,6 +16,7 @@ from tests.support.broker import (
     wait_ready,
 )
 from tests.support.data_frames import bodies_between, new_queue
+from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.frames import session
 from tiercel.frames.columns import available, rows_of, struct
@@ -87,7 +88,7 @@ def test_headers_count_in_the_bytes_of_a_batch_and_of_all_that_is_held(amqp_url,
         start, end = end, latest(reader, end)
         batches.append(len(bodies_between(reader, start, end)))
         [consumer] = reader._session._taker._consumers
-        assert consumer._intake.held <= 2 * 16 * 1024 * 1024
+        assert held_by(consumer).size <= 2 * 16 * 1024 * 1024
     # One turn may be as large as the mean of the one before allows.
     assert max(batches) <= 40
     assert sorted(batches)[len(batches) // 2] <= 20

@@ -16,6 +16,7 @@ from tests.support.broker import (
     version,
     wait_ready,
 )
+from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.consuming.channel import RELEASES
@@ -208,7 +209,7 @@ def test_what_is_expected_is_what_is_held(amqp_url):
         wait_ready(amqp_url, queue.name, 390)
         handed = desk.take(3)
         desk.consumer.expect(100)
-        wait_until(lambda: 200 <= desk.consumer._intake.count <= 210)
+        wait_until(lambda: 200 <= held_by(desk.consumer).messages <= 210)
         desk.consumer.expect(0)
         wait_ready(amqp_url, queue.name, 397)
         for delivery in handed:
@@ -290,7 +291,7 @@ def test_a_broker_consumer_that_its_bytes_hold_up_asks_for_more_when_back_offs_h
     with Desk(amqp_url, queue.name, retry=retry, prefetch=1000, bytes_held=200_000) as desk:
         wait_until(
             lambda: (
-                desk.consumer._intake.held > 200_000
+                held_by(desk.consumer).size > 200_000
                 and desk.consumer._epoch.broker_consumer.prefetch == 1
             )
         )
@@ -312,7 +313,7 @@ def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
         while len(seen) < 100:
             delivery = desk.next()
             seen.add(delivery.body[:3])
-            most = max(most, desk.consumer._intake.held)
+            most = max(most, held_by(desk.consumer).size)
             desk.ack(delivery)
         desk.wait_for("acked_to_broker", 100)
     assert most <= 12_000
@@ -330,10 +331,10 @@ def test_headers_count_in_the_bytes_that_are_held(amqp_url):
             delivery = desk.next()
             seen += 1
             assert delivery.size > 100_000
-            most = max(most, desk.consumer._intake.held)
+            most = max(most, held_by(desk.consumer).size)
             desk.ack(delivery)
         desk.wait_for("acked_to_broker", 100)
-        wait_until(lambda: desk.consumer._intake.held == 0, 10, "everything to be let go")
+        wait_until(lambda: held_by(desk.consumer).size == 0, 10, "everything to be let go")
     assert 300_000 < most <= 1_200_000
 
 

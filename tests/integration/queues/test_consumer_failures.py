@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.broker import Desk, delete, put, ready, restart_in_order, unique, wait_ready
+from tests.support.fake_broker import held_by
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
@@ -288,9 +289,9 @@ def test_after_any_order_of_events_it_takes_messages_again_and_its_counts_are_ri
             for delivery in consumer.get(100):
                 consumer.ack(delivery.epoch, delivery.tag)
                 acked.add(delivery.body)
-            return len(acked) == 200 and consumer._intake.count == 0
+            return len(acked) == 200 and held_by(consumer).messages == 0
 
         wait_until(all_acked, 60)
-        assert consumer._intake.held == 0
+        assert held_by(consumer).size == 0
         wait_until(lambda: consumer._epoch and consumer._epoch.broker_consumer.prefetch)
     assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0

@@ -8,6 +8,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
@@ -44,7 +45,7 @@ def test_a_message_comes_back_after_its_time_with_all_that_it_was(amqp_url):
         want_later(desk, delivery, 3)
         desk.wait_for("delayed")
         wait_until(lambda: _there(amqp_url, delay_queue(queue.name, 3000)), 2.5)
-        assert desk.consumer._intake.count == 0, "it holds neither prefetch nor memory"
+        assert held_by(desk.consumer).messages == 0, "it holds neither prefetch nor memory"
         again = desk.next()
         took = time.monotonic() - began
         assert 3 <= took < 15

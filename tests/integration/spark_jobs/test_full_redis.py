@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.emitter import SpoutEmitter
 from tests.support.pump import RUN, Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, StatefulBolt, TopologyBuilder
@@ -19,7 +20,6 @@ from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.process.host import BoltTask
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting

@@ -183,7 +183,7 @@ class Stack:
         inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task), line)
         steps = deque(range(1, 1_000_000))
         while not self.ended.is_set():
-            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05), claims=Claims(1)):
+            for entry in inbox.take(1_000, 2**20, timedelta(seconds=0.05), None, Claims(1)):
                 chunk = decode(entry.payload)
                 mine = slice(entry.first, entry.first + entry.tuples)
                 bodies = chunk.values.column(0).to_pylist()[mine]

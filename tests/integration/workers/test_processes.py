@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -53,9 +54,12 @@ def test_a_child_that_fails_again_and_again_is_started_again_and_again(
     wait_until(lambda: child.restarts >= 5)
 
 
-def test_a_child_that_has_finished_is_not_started_again(supervisor: Supervisor) -> None:
+def test_a_child_that_has_finished_is_not_started_again_and_the_log_says_so(
+    supervisor: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     child = supervisor.start(Child("a", ["true"], backoff=QUICK))
-    assert wait_until(lambda: child.exit_code is not None)
+    assert wait_until(lambda: "a ended with exit code 0 and is not started again" in caplog.text)
     assert (child.exit_code, child.restarts, child.pid, supervisor.refused) == (0, 0, None, ())
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import generate_latest
@@ -30,7 +31,7 @@ from tiercel.workers.cli.app import app
 from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry, known_topologies
-from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.screen import view_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
@@ -79,7 +80,7 @@ def test_it_shows_what_waits_for_each_bolt_and_who_began_again(name, redis_url):
         inboxes.adopt("run", [2])
         attempts = [inboxes.draw("run", 2) for _ in range(3)]
         inboxes.open("run", 2, attempts[-1])
-        assert inboxes.beat("run", {2: attempts[-1]}) == []
+        assert inboxes.beat("run", {2: attempts[-1]}, {}, "") == []
         put(inboxes, 1, parcel(b"chunk", target=2, tuples=[70]))
         result = CliRunner().invoke(
             app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"}
@@ -192,7 +193,8 @@ def test_a_full_redis_is_named_with_what_to_do(redis):
     builder.set_spout("lines", QueueSpout("q"))
     with closing(Registry(server.url)) as registry:
         registry.announce(builder.build())
-    said = "Redis is full: raise its maxmemory or free memory"
+    place = urlsplit(server.url).netloc.rpartition("@")[2]
+    said = f"Redis is full ({place}): raise its maxmemory or free memory"
     top = ["top", "full", "--redis", server.url]
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 1)
@@ -213,5 +215,5 @@ def test_what_a_bolt_remembers_is_counted_in_top_and_metrics(name, redis_url, am
     lines = [line.split() for line in result.output.splitlines()]
     assert ["[split]", "0", "0", "0", "0", "1,234"] in lines
     with closing(Watcher(Addresses(redis_urls=(redis_url,)))) as watcher:
-        metrics = generate_latest(registry_of(watcher)).decode()
+        metrics = generate_latest(TiercelCollector(watcher)).decode()
     assert f'tiercel_once_marks{{component="[split]",topology="{name}"}} 1234.0' in metrics

@@ -22,7 +22,7 @@ from tiercel.workers.control.presence import NEW, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, topology_named
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
@@ -92,7 +92,7 @@ def own_client(watched):
 def exposition(addresses: Addresses) -> str:
     watcher = Watcher(addresses)
     with closing(watcher):
-        return generate_latest(registry_of(watcher)).decode()
+        return generate_latest(TiercelCollector(watcher)).decode()
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_counters_that_cannot_be_read_hide_no_other_topology(watched, own_client
         assert 'topology="word-count"' in text
         assert "strange" not in text
     assert len(lines()) == 4
-    assert all("cannot read what strange keeps in Redis" in line for line in lines())
+    assert all("cannot read the data of strange in Redis" in line for line in lines())
 
 
 def test_tracebacks_that_cannot_be_read_hide_nothing_else_of_their_topology(watched, own_client):

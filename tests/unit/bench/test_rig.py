@@ -38,7 +38,8 @@ class Parts:
         self.lease.take(Holder(driver="driver", run="run"))
 
     def beat(self, *tasks):
-        self.inboxes.beat("run", dict.fromkeys(tasks, self.inboxes.draw("run", tasks[0])))
+        attempts = dict.fromkeys(tasks, self.inboxes.draw("run", tasks[0]))
+        self.inboxes.beat("run", attempts, {}, "")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from tiercel.frames.columns import MessageColumns, Slice, Source, available, cut, rows_of, struct
 from tiercel.frames.errors import OptionError
 from tiercel.frames.options import SourceOptions
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 
 SOURCE = Source("0123456789abcdef", 0, "orders")
 

@@ -73,6 +73,8 @@ def test_every_test_that_is_collected_is_one_of_the_two():
 def test_make_test_takes_the_quick_ones_and_make_test_all_the_rest_too():
     assert set(re.findall(r"-m (\w+)", recipe("test"))) == {QUICK}
     assert set(re.findall(r"-m (\w+)", recipe("test-rest"))) == {REST}
+    assert set(re.findall(r"-m (\w+)", recipe("test-faults"))) == {REST}
+    assert "test-faults test-newest" in recipe("test-rest")
     assert re.search(r"^test-all: test test-rest$", MAKEFILE, re.MULTILINE)
 
 

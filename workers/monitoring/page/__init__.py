@@ -1,6 +1,6 @@
 """The page of ``tiercel monitor``: one topology at a time, live.
 
-server       serves the page and ``/metrics``, under the host names that it may be called by
+server       serves the page and ``/metrics``, under allowed host names only
 limits       bounds on connections, pages, log lines, and guesses at the token
 view         the page
 drawing      the data of the charts and of the graph

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 from nicegui import run, ui
@@ -79,7 +80,7 @@ class Actions:
                 ui.notify(f"{_put_back(moved)} into {queue}", type="positive")
                 if chosen is not None and moved < len(chosen):
                     ui.notify(
-                        f"{len(chosen) - moved} of the chosen ones were not there any more",
+                        f"{len(chosen) - moved} of the chosen letters were no longer there",
                         type="warning",
                     )
             await done()
@@ -95,16 +96,9 @@ class Actions:
 
         Changes nothing, but needs the token because bodies may be confidential.
         """
-
-        def letters() -> Sequence[DeadLetter]:
-            return self._cache.look(queue)
-
-        async def action() -> None:
-            done(await _tried("look at", f"the dead letters of {queue}", letters, _shown) or ())
-
-        await self._prompt.let(
-            "show", f"Show the bodies of the dead letters of {queue}. Nothing is changed.", action
-        )
+        says = f"Show the bodies of the dead letters of {queue}. Nothing is changed."
+        letters = partial(self._cache.look, queue)
+        await self._read(says, f"the dead letters of {queue}", letters, done)
 
     async def tracebacks(self, topology: str, done: Callable[[Sequence[KnownError]], None]) -> None:
         """Read the tracebacks of errors that bolts raised."""
@@ -113,14 +107,20 @@ class Actions:
             with closing(RedisMetrics(self._addresses.redis_urls[0], topology)) as metrics:
                 return metrics.traces()
 
-        async def action() -> None:
-            done(await _tried("look at", f"the tracebacks of {topology}", known, _shown) or ())
+        says = f"Show the code that errors of {topology} went through. Nothing is changed."
+        await self._read(says, f"the tracebacks of {topology}", known, done)
 
-        await self._prompt.let(
-            "show",
-            f"Show the code that errors of {topology} went through. Nothing is changed.",
-            action,
-        )
+    async def _read(
+        self,
+        says: str,
+        target: str,
+        read: Callable[[], Sequence[Result]],
+        done: Callable[[Sequence[Result]], None],
+    ) -> None:
+        async def action() -> None:
+            done(await _tried("look at", target, read, _shown) or ())
+
+        await self._prompt.let("show", says, action)
 
 
 def _number(chosen: Sequence[str] | None) -> str:
@@ -149,7 +149,7 @@ async def _tried(
         log_action(action, target, f"failed: {error}", origin)
         ui.notify(printable(redact(str(error)), kept="\n"), type="negative", multi_line=True)
         return None
-    # None: the monitor is ending, while its threads go on for a moment.
+    # None: the monitor is stopping, and did not wait for the thread.
     log_action(action, target, "not waited for" if result is None else outcome(result), origin)
     return result
 
@@ -174,9 +174,9 @@ class TokenPrompt:
                 )
 
     async def let(self, does: str, says: str, action: Callable[[], Awaitable[None]]) -> None:
-        """Run the action if the token is given, now or before.
+        """Run the action if the token is given now, or was given before.
 
-        ``does`` names the action in a word or two, ``says`` describes its effect.
+        ``does`` is a short name of the action, ``says`` describes its effect.
         """
         if self._given or await self._ask(does, says):
             await action()
@@ -195,7 +195,7 @@ class TokenPrompt:
             self._input.error = None
 
     def _try(self) -> None:
-        """Check the token that was typed. A wrong one stays in the field, to be corrected."""
+        """Check the typed token. A wrong one stays in the field, to be corrected."""
         if not self._asking:
             return
         refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import printable
-from tiercel.workers.monitoring.health import BUSY, ENGAGED, NOT_RUNNING
 from tiercel.workers.monitoring.overview import EdgeRow, Overview, SpoutRow
 from tiercel.workers.monitoring.rows import BoltRow
-from tiercel.workers.monitoring.sampler import Figures, Sample
+from tiercel.workers.monitoring.sampler import Figures, Sample, highest
 from tiercel.workers.monitoring.tables import count, duration, per_second
 
 # Each page is sent all of its charts every two seconds.
@@ -44,18 +43,19 @@ CHARTS = (
 
 
 def chart_of(kind: ChartKind, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return times and lines; a value is None where a server did not answer.
+    """Return times and lines; a value is None if a server did not answer.
 
     If there are too many samples, several become one point with their maximum; if there are too
     many lines, the highest are shown.
     """
     every = -(-len(samples) // POINTS) or 1
     parts = [samples[at : at + every] for at in range(0, len(samples), every)]
-    names = dict.fromkeys(name for sample in samples for name in kind.figures(sample))
-    lines = {name: [_highest(kind, part, name) for part in parts] for name in names}
-    if len(lines) > LINES:
-        tallest = sorted(lines, key=lambda name: -max(_known(lines[name]), default=0.0))[:LINES]
-        lines = {name: lines[name] for name in names if name in tallest}
+    points = [highest(map(kind.figures, part)) for part in parts]
+    peaks = highest(points)
+    tallest = sorted(peaks, key=lambda name: -(peaks[name] or 0.0))[:LINES]
+    lines = {
+        name: [_rounded(point.get(name)) for point in points] for name in peaks if name in tallest
+    }
     return {
         "times": [round(part[-1].at.timestamp() * 1000) for part in parts],
         "lines": [
@@ -65,13 +65,8 @@ def chart_of(kind: ChartKind, samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _highest(kind: ChartKind, part: Sequence[Sample], name: str) -> float | None:
-    known = _known([kind.figures(sample).get(name) for sample in part])
-    return round(max(known), 2) if known else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
 
 
 def _line_tone(at: int, name: str) -> int:
@@ -87,7 +82,7 @@ GAP_Y = 20
 _MARGIN = 6
 _NAME_LENGTH = 22
 _STREAM_LENGTH = 14
-# How far an edge bends below the line between its ends, to pass other layers, or a parallel edge.
+# How far an edge bends down, to pass other layers, or a parallel edge.
 _DETOUR = 74
 _BESIDE = 30
 
@@ -101,7 +96,7 @@ def layers(overview: Overview) -> Columns:
     """Return the columns: spouts first, then each bolt to the right of all its sources, at their
     height.
 
-    On a cycle the edges that close it go backwards.
+    Edges that close a cycle go backwards.
     """
     depth = _depths(overview)
     columns: Columns = [[] for _ in range(1 + max(depth.values(), default=0))]
@@ -177,7 +172,7 @@ def graph_of(overview: Overview) -> dict[str, Any]:
 def _detours(overview: Overview, layer_of: dict[str, int]) -> list[float]:
     """Return how far each edge bends below its ends.
 
-    It bends around the columns that it passes, back on a cycle, and away from parallel edges.
+    An edge bends to pass columns in between, to close a cycle, and to avoid parallel edges.
     """
     seen: dict[tuple[str, str], int] = {}
     found = []
@@ -210,7 +205,7 @@ def _edge(row: EdgeRow, corners: dict[str, _Point], detour: float) -> dict[str, 
 
 
 def _edge_label(stream: str, a_second: float) -> str:
-    """Return the label; no rate without traffic, which would clutter a large topology."""
+    """Return the label. Rates of zero are left out: they would clutter a large topology."""
     name = "" if stream == "default" else _cut(stream, _STREAM_LENGTH)
     rate = f"{per_second(a_second)}/s" if a_second else ""
     return ": ".join(part for part in (name, rate) if part)
@@ -226,54 +221,44 @@ def _at(corner: _Point) -> dict[str, Any]:
 
 
 def _spout(row: SpoutRow, overview: Overview) -> dict[str, Any]:
-    speed = overview.flow.of(row.name)
-    latency = row.complete_ms if speed.latency_ms is None else speed.latency_ms
-    tone = "gone" if row.running < row.tasks else ""
-    if overview.state == NOT_RUNNING:
-        tone = "off"
-    return {
-        "name": row.name,
-        "label": _cut(row.name, _NAME_LENGTH),
+    return _node(row, overview, row.complete_ms, f"{count(row.pending)} in flight") | {
         "title": printable(f"spout {row.name}"),
         "kind": "spout",
-        "tone": tone,
+        "tone": _tone(overview, "", gone=row.missing > 0),
         "failing": False,
-        "failed": f"{count(row.failed)} failed" if row.failed else "",
         "share": None,
-        "lines": [_moves(speed.a_second, latency), f"{count(row.pending)} in flight"],
     }
 
 
 def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
-    speed = overview.flow.of(row.name)
-    latency = row.execute_ms if speed.latency_ms is None else speed.latency_ms
     waiting = f", {count(row.waiting)} wait" if row.waiting else ""
-    return {
-        "name": row.name,
-        "label": _cut(row.name, _NAME_LENGTH),
+    return _node(row, overview, row.execute_ms, f"busy {row.busy:.0%}{waiting}") | {
         "title": printable(f"bolt {row.name}, {counted(row.tasks, 'task')}"),
         "kind": "bolt",
-        "tone": _bolt_tone(row, overview),
-        "failing": speed.failed_a_second > 0,
-        "failed": f"{count(row.failed)} failed" if row.failed else "",
+        "tone": _tone(overview, row.load.value, gone=bool(row.unattended)),
+        "failing": overview.flow.of(row.name).failed_a_second > 0,
         "share": round(row.busy, 3),
-        "lines": [_moves(speed.a_second, latency), f"busy {row.busy:.0%}{waiting}"],
     }
 
 
-def _bolt_tone(row: BoltRow, overview: Overview) -> str:
-    if overview.state == NOT_RUNNING:
+def _node(
+    row: SpoutRow | BoltRow, overview: Overview, mean_ms: float | None, line: str
+) -> dict[str, Any]:
+    speed = overview.flow.of(row.name)
+    rate = f"{per_second(speed.a_second)}/s"
+    latency_ms = mean_ms if speed.latency_ms is None else speed.latency_ms
+    return {
+        "name": row.name,
+        "label": _cut(row.name, _NAME_LENGTH),
+        "failed": f"{count(row.failed)} failed" if row.failed else "",
+        "lines": [rate if latency_ms is None else f"{rate} · {duration(latency_ms)}", line],
+    }
+
+
+def _tone(overview: Overview, load: str, *, gone: bool) -> str:
+    if not overview.running:
         return "off"
-    if row.unattended:
-        return "gone"
-    if row.busy >= BUSY:
-        return "hot"
-    return "engaged" if row.busy >= ENGAGED else "calm"
-
-
-def _moves(a_second: float, latency_ms: float | None) -> str:
-    rate = f"{per_second(a_second)}/s"
-    return rate if latency_ms is None else f"{rate} · {duration(latency_ms)}"
+    return "gone" if gone else load
 
 
 def _cut(name: str, length: int) -> str:

@@ -2,7 +2,7 @@
 log, and guesses at the token.
 
 uvicorn can refuse connections above a number, but then idle connections block ``/health`` and
-``/metrics``. Here the newest connection is accepted, and the one that was idle longest is closed.
+``/metrics``. Here the newest connection is accepted, and the longest idle one is closed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Lock:
     def refusal(self, given: str, peer: str) -> str | None:
         """Return None for the right token, else a message for the page; log wrong tokens.
 
-        After too many wrong ones the right one is refused too, or guessing could go on.
+        After too many wrong tokens the right one is refused too, or guessing could go on.
         """
         wait_s = self._allowance.wait_s
         if wait_s > 0:
@@ -119,10 +119,7 @@ class Rooms:
         self._opened: set[str] = set()
 
     def take(self, client: Client) -> bool:
-        """Make room for a page that was just requested.
-
-        False if browsers are connected to all other pages.
-        """
+        """Make room for a page that was just requested; False if all other pages are in use."""
         while len(Client.instances) > MOST_PAGES:
             idle = [
                 each
@@ -141,7 +138,7 @@ class Rooms:
 
 def peer_of(client: Client) -> str:
     """Return the address that a page's browser, or its proxy, is connected from."""
-    # The address of its socket, while it has one, because the socket sends the actions.
+    # The address of its socket if it has one, because actions arrive on the socket.
     scope = (client.environ or {}).get("asgi.scope", {})
     address = scope.get("client")
     return str(address[0]) if address else client.ip or "unknown"
@@ -181,13 +178,13 @@ def limit_reports() -> None:
     core.sio.on("log", report)
 
 
-# Connections that belong to no open page. A browser has six, Prometheus one.
+# Connections that belong to no open page. A browser opens six, Prometheus one.
 MOST_CONNECTIONS = 150
 # Websockets per address, which may belong to a proxy.
 MOST_SOCKETS_PER_PEER = 60
 # Websockets per address whose pages are not connected yet.
 _MOST_WAITING_PER_PEER = 20
-# One, and a second while the browser reconnects.
+# The second one is for a browser that reconnects.
 _MOST_SOCKETS_PER_PAGE = 2
 # Time for a whole request, or from a websocket's request until its page is connected.
 _REQUEST_S = 10.0
@@ -198,12 +195,12 @@ _HEADER_BYTES = 64 * 1024
 _LITTLE = 16 * 1024
 # A page sends a few hundred bytes at a time, or fifty selected rows with their cells.
 _MESSAGE_BYTES = 512 * 1024
-# Chromium cuts messages at 128 KiB. An empty frame takes memory too.
+# Chromium sends frames of 128 KiB. Even an empty frame takes memory.
 _MOST_FRAMES_PER_MESSAGE = 16
 # Burst of frames; one is refilled each hundredth of a second. Keys and clicks need fewer.
 _MOST_FRAMES = 1000
 _FRAME_EVERY = timedelta(milliseconds=10)
-# Bytes that are read before the bounds are checked again: hundreds of empty frames.
+# Bytes between two checks of the bounds: hundreds of empty frames.
 _SLICE = 4096
 # The packets that a page sends: close, pong, connect, disconnect, event, ack. Never
 # attachments, which socket.io keeps in memory until all have arrived.
@@ -249,7 +246,7 @@ class Connections:
     def has_room_for(self, peer: str) -> bool:
         """Return True if this address may have one more websocket.
 
-        The newest is refused and the oldest kept, because the handshake takes the time.
+        The newest is refused, and the oldest kept, because the handshake takes most of the time.
         """
         pages = sum(each.peer == peer for each in self._pages)
         waiting = sum(isinstance(each, PageSocket) and each.peer == peer for each in self._waiting)
@@ -324,14 +321,14 @@ class HttpConnection(H11Protocol):
 
     @property
     def _bounds(self) -> Connections:
-        return _bounds_of(self.config)
+        return cast(BoundedConfig, self.config).bounds
 
     def _judge(self) -> None:
         """Decide whether the monitor waits for the peer, or serves it."""
         if self.flow.write_paused or self.transport.get_write_buffer_size() > _LITTLE:
             self._bounds.wait(self, _STALL_S)
         elif self.transport.is_closing() or self.cycle.response_complete:
-            # A body that is still being sent counts as waiting: its peer does not read.
+            # A peer that does not read the rest of its answer is waited for too.
             self._bounds.wait(self, _REQUEST_S)
         else:
             self._bounds.serve(self)
@@ -340,7 +337,7 @@ class HttpConnection(H11Protocol):
 class PageSocket(WebSocketsSansIOProtocol):
     """A websocket, bounded. It counts as waiting until its page is connected."""
 
-    # Id of the page, as its request says.
+    # Id of the page, from the request.
     _page = ""
     _attended = False
     _connects = 0
@@ -433,7 +430,7 @@ class PageSocket(WebSocketsSansIOProtocol):
 
     @property
     def _bounds(self) -> Connections:
-        return _bounds_of(self.config)
+        return cast(BoundedConfig, self.config).bounds
 
     def _admit(self) -> bool:
         """Count a frame; close the socket if there are too many."""
@@ -441,10 +438,6 @@ class PageSocket(WebSocketsSansIOProtocol):
         if not admitted:
             self._bounds.close(self)
         return admitted
-
-
-def _bounds_of(config: uvicorn.Config) -> Connections:
-    return cast(BoundedConfig, config).bounds
 
 
 _Bounded = HttpConnection | PageSocket

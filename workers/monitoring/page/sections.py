@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from nicegui import run, ui
@@ -22,14 +23,8 @@ from tiercel.workers.monitoring.overview import Overview, SpoutRow, known_for
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.rows import BoltRow, TaskRow
 from tiercel.workers.monitoring.tables import (
-    ACKER,
-    BOLTS,
     FAULTS,
-    ONCE,
-    PROCESSES,
-    QUEUES,
     SPOUT_TASKS,
-    SPOUTS,
     TASKS,
     Kind,
     TableKind,
@@ -84,28 +79,32 @@ def rows_of(kind: TableKind[R], rows: Iterable[R]) -> list[Cells]:
 
 def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
     """Return the rows of all tables but the dead letters."""
-    return {
-        SPOUTS: rows_of(SPOUTS, overview.spouts),
-        BOLTS: rows_of(BOLTS, overview.bolts),
-        TASKS: rows_of(TASKS, _tasks_shown(overview.tasks)),
-        ACKER: rows_of(ACKER, [overview.acker]),
-        ONCE: rows_of(ONCE, overview.once),
-        QUEUES: rows_of(QUEUES, overview.queue_rows),
-        OWN: rows_of(OWN, [overview.own]),
-        FAULTS: rows_of(FAULTS, overview.faults),
-        SPOUT_TASKS: rows_of(SPOUT_TASKS, overview.spout_tasks),
-        PROCESSES: rows_of(PROCESSES, overview.processes),
-    }
+    found = {kind: rows_of(kind, rows(overview)) for kind, rows in DETAILS.items()}
+    return {**found, FAULTS: rows_of(FAULTS, overview.faults)}
 
 
-def _tasks_shown(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return all tasks; if too many, the ones without a process or furthest behind."""
-    if len(rows) <= _TASKS_SHOWN:
-        return rows
-    return sorted(rows, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
+def _tasks_shown(seen: Overview) -> Sequence[TaskRow]:
+    """Return all tasks; if there are too many, first tasks without a process, then by age."""
+    if len(seen.tasks) <= _TASKS_SHOWN:
+        return seen.tasks
+    return sorted(seen.tasks, key=lambda row: (row.attended, -row.oldest_s))[:_TASKS_SHOWN]
 
 
-# Vue shows any value as text.
+# The tables at the end of the page, in order, with their rows.
+DETAILS: dict[TableKind[Any], Callable[[Overview], Iterable[Any]]] = {
+    tables.SPOUTS: attrgetter("spouts"),
+    tables.BOLTS: attrgetter("bolts"),
+    TASKS: _tasks_shown,
+    SPOUT_TASKS: attrgetter("spout_tasks"),
+    tables.PROCESSES: attrgetter("processes"),
+    tables.QUEUES: attrgetter("queue_rows"),
+    tables.ACKER: lambda seen: [seen.acker],
+    tables.ONCE: attrgetter("once"),
+    OWN: lambda seen: [seen.own],
+}
+
+
+# Vue shows values as text, never as markup.
 _BODY_CELL = """
 <q-td :props="props">
   <div>{{ props.value }}</div>
@@ -124,10 +123,27 @@ def table_of(kind: TableKind[Any], selection: Literal["multiple"] | None = None)
     return table.props(f'data-testid="{kind.title}"')
 
 
-class LetterList:
-    """The section about the dead letters of one queue at a time.
+class _TextDialog:
+    """A dialog with a text of any length, which must be printable."""
 
-    Reasons are public; bodies are shown once the token was given, as they were at that time.
+    def __init__(self, test_id: str) -> None:
+        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
+            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
+            self._text = ui.label().classes("tiercel-body w-full")
+            self._text.props(f'data-testid="{test_id}"')
+            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+
+    def show(self, heading: str, text: str) -> None:
+        self._heading.set_text(printable(heading))
+        self._text.set_text(text)
+        self._dialog.open()
+
+
+class LetterList:
+    """The section of dead letters; shows one queue at a time.
+
+    Reasons are public. Bodies need the token, and are shown for the letters that were there when it
+    was given.
     """
 
     def __init__(self, actions: Actions, cache: DeadLetterCache) -> None:
@@ -139,17 +155,16 @@ class LetterList:
             self._queue = ui.select([], label="queue", on_change=self.clear)
             self._queue.props('dense outlined data-testid="dead queue"').classes("min-w-40")
             self._look_button = self._button("look", "show bodies", self._look)
-            self._chosen_button = self._button("requeue chosen", "", self._requeue_chosen)
-            self._all_button = self._button("requeue all", "", self._requeue_all)
+            self._chosen_button = self._button(
+                "requeue chosen", "", lambda: self._requeue(self._chosen())
+            )
+            self._all_button = self._button("requeue all", "", partial(self._requeue, None))
         self._note = ui.label().classes("tiercel-faint")
         self._table = table_of(DEAD, selection="multiple")
         self._table.add_slot("body-cell-body", _BODY_CELL)
         self._table.on("read", lambda event: self._read(str(event.args)))
         self._table.on_select(self._offer_buttons)
-        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
-            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
-            self._body = ui.label().classes("tiercel-body w-full").props('data-testid="whole body"')
-            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+        self._dialog = _TextDialog("whole body")
         self.clear()
 
     async def refresh(self, queues: Sequence[QueueDepth]) -> None:
@@ -164,10 +179,10 @@ class LetterList:
         if chosen is None:
             return
         listing = await run.io_bound(self._cache.listed, chosen, depth)
-        # None: the server is ending. The operator may have chosen another queue meanwhile.
+        # None: the server is stopping. The operator may have chosen another queue meanwhile.
         if listing is not None and chosen == self._queue.value:
             self._show(listing.letters)
-            more = f"{count(depth)}, of which the oldest {SHOWN} are shown" if depth else ""
+            more = f"the oldest {SHOWN} of {count(depth)}" if depth else ""
             many = more if (depth or 0) > SHOWN else ""
             none = "" if listing.letters else "there are none"
             self._note.set_text(printable(listing.problem or many or none))
@@ -183,7 +198,7 @@ class LetterList:
         return button.classes("px-2").props(f'data-testid="{key}"')
 
     def _show(self, letters: Sequence[DeadLetter]) -> None:
-        """Show letters, keeping the selection; equal letters are told apart by their number."""
+        """Show letters, keeping the selection; a number tells letters with the same id apart."""
         seen: Counter[str] = Counter()
         keyed: dict[str, DeadLetter] = {}
         rows: list[Cells] = []
@@ -201,7 +216,7 @@ class LetterList:
         self._offer_buttons()
 
     def _offer_buttons(self) -> None:
-        """Show the buttons that would have an effect, labelled with it."""
+        """Show the buttons that would have an effect, and the effect as their label."""
         chosen = len(self._chosen())
         hidden = any(letter.id not in self._opened for letter in self._letters.values())
         self._look_button.set_visibility(hidden)
@@ -230,22 +245,13 @@ class LetterList:
         if letter is None or letter.id not in self._opened:
             return
         kind, text = body_text(letter.body, letter.size)
-        self._heading.set_text(
-            printable(f"{kind}, {size(letter.size)}, from {letter.queue}: {reason_of(letter)}")
+        self._dialog.show(
+            f"{kind}, {size(letter.size)}, from {letter.queue}: {reason_of(letter)}", text
         )
-        self._body.set_text(text)
-        self._dialog.open()
-
-    async def _requeue_chosen(self) -> None:
-        chosen = self._chosen()
-        if chosen:
-            await self._requeue(chosen)
-
-    async def _requeue_all(self) -> None:
-        await self._requeue(None)
 
     async def _requeue(self, chosen: Sequence[str] | None) -> None:
-        if self._queue.value:
+        """Put the chosen letters back; all of them if None."""
+        if self._queue.value and chosen != []:
             await self._actions.requeue(self._queue.value, chosen, self._look)
 
 
@@ -255,8 +261,9 @@ _FAULTS = TableKind("Its errors", FAULTS.without("component").columns)
 
 
 class ComponentSide:
-    """The panel beside the page, or over it on a phone, as live as the page: what a component does
-    now, its tasks, its errors.
+    """The panel of one component: its current work, tasks and errors, as live as the page.
+
+    It opens beside the page, or over it on a phone.
     """
 
     def __init__(self, tracebacks: TracebackDialog) -> None:
@@ -308,7 +315,7 @@ class ComponentSide:
             self._spout_tasks.rows = rows_of(_SPOUT_TASKS, places[:_TASKS_SHOWN])
         self._ways.set_text(printable(_ways(self._name, seen)))
         faults = [fault for fault in seen.faults if fault.component == self._name]
-        # The dialog of tracebacks asks the row for its component.
+        # TracebackDialog reads the component from the row.
         rows = rows_of(_FAULTS, faults)
         self._faults.rows = [row | {"component": self._name} for row in rows]
 
@@ -317,7 +324,7 @@ class ComponentSide:
 
 
 def _bolt_doing(row: BoltRow, seen: Overview) -> str:
-    """Describe in lines what a bolt is doing now."""
+    """Describe the current work of a bolt, in lines."""
     speed = seen.flow.of(row.name)
     lines = [
         f"executes {per_second(speed.a_second)} tuples per second"
@@ -332,15 +339,13 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
     if row.unattended:
         lines.append(f"no process runs task {tasks_named(row.unattended)}")
     lines += [
-        f"task {task.task} has been in one call for {seconds(task.doing_s)}"
-        for task in seen.tasks
-        if task.component == row.name and task.doing_s is not None
-    ][:5]
+        f"task {task} has been in one call for {seconds(call_s)}" for task, call_s in row.calls[:5]
+    ]
     return "\n".join(lines)
 
 
 def _spout_doing(row: SpoutRow, seen: Overview) -> str:
-    """Describe in lines what a spout is doing now."""
+    """Describe the current work of a spout, in lines."""
     speed = seen.flow.of(row.name)
     lines = [
         f"{per_second(speed.a_second)} messages complete per second"
@@ -353,13 +358,13 @@ def _spout_doing(row: SpoutRow, seen: Overview) -> str:
     ]
     if row.in_back_off:
         lines.append(f"{counted(row.in_back_off, 'failed message')} held for their back-off")
-    if row.running < row.tasks:
-        lines.append(f"{count(row.tasks - row.running)} of {count(row.tasks)} tasks have no worker")
+    if row.missing:
+        lines.append(f"{count(row.missing)} of {count(row.tasks)} tasks have no worker")
     return "\n".join(lines)
 
 
 def _ways(name: str, seen: Overview) -> str:
-    """Name the components that its tuples come from and go to."""
+    """Name the sources and targets of a component."""
     sources = [
         f"{row.edge.source} ({row.edge.stream}, {row.edge.grouping})"
         for row in seen.edges
@@ -377,10 +382,7 @@ class TracebackDialog:
         """``topology`` returns the name of the topology that the page shows."""
         self._actions = actions
         self._topology = topology
-        with ui.dialog() as self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
-            self._heading = ui.label().classes("text-sm").style("overflow-wrap: anywhere")
-            self._text = ui.label().classes("tiercel-body w-full").props('data-testid="traceback"')
-            ui.button("close", on_click=self._dialog.close).props("dense no-caps")
+        self._dialog = _TextDialog("traceback")
 
     def open_from(self, errors: ui.table) -> None:
         """Open the dialog when a row of this table is clicked."""
@@ -402,6 +404,5 @@ class TracebackDialog:
         if found is None:
             ui.notify("no traceback is kept of this error", type="warning")
             return
-        self._heading.set_text(printable(redact(heading_of(found))))
-        self._text.set_text(printable(redact(found.first.text), kept="\n\t"))
-        self._dialog.open()
+        text = printable(redact(found.first.text), kept="\n\t")
+        self._dialog.show(redact(heading_of(found)), text)

@@ -6,21 +6,21 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI, Response
 from nicegui import __version__, core, ui
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.monitoring.exposition import Scrape, registry_of
+from tiercel.workers.monitoring.exposition import Scrape, TiercelCollector
 from tiercel.workers.monitoring.page.limits import BoundedConfig, Lock, Rooms, limit_reports
 from tiercel.workers.monitoring.page.view import Page
 from tiercel.workers.monitoring.sampler import Sampler
@@ -45,8 +45,8 @@ _ALWAYS = {
 }
 _NOTHING = "default-src 'none'; frame-ancestors 'none'"
 # Vue compiles the templates of tables in the browser, which is eval; Quasar and ECharts set
-# styles. Neither turns text into a script: a script in the page has the nonce of its answer, or is
-# a file of ours.
+# styles. Neither turns text into a script: each script in the page has the nonce of its answer, or
+# is one of our files.
 _PAGE = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' "
     "'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
@@ -66,7 +66,8 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
     """Serve under the names in ``hosts`` until SIGINT or SIGTERM; then close ``listener``."""
     sampler = Sampler(Watcher(addresses))
     config = BoundedConfig(
-        _guarded(_app(addresses, sampler, lock), hosts),
+        # Answers are compressed last, because SafeHeaders reads pages.
+        GZipMiddleware(SafeHeaders(Gate(_app(addresses, sampler, lock), hosts))),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -76,8 +77,8 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
         server_header=False,
     )
     server = uvicorn.Server(config)
-    # While it serves, uvicorn handles signals itself, and raises them again at its end. This is for
-    # a signal that comes earlier.
+    # While it serves, uvicorn handles signals itself, and raises them again when it stops. This
+    # handler is for a signal that arrives earlier.
     on_signals(lambda: setattr(server, "should_exit", True))
     sampler.start()
     host, port = listener.getsockname()[:2]
@@ -91,7 +92,7 @@ def serve(addresses: Addresses, lock: Lock, hosts: AllowedHosts, listener: socke
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address. Raises UsageError if it is taken or not of this machine."""
+    """Listen on an address. Raises UsageError if it is taken, or not an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,8 +110,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A watcher of its own, so that scrapes and the page do not wait for each other.
-    scrape = Scrape(registry_of(Watcher(addresses)))
+    # A separate watcher, so that scrapes and pages do not wait for each other.
+    scrape = Scrape(TiercelCollector(Watcher(addresses)))
     rooms = Rooms()
     cache = DeadLetterCache(addresses.amqp_url or "")
 
@@ -118,7 +119,7 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     async def metrics() -> Response:
         return Response(await scrape.text(), media_type=CONTENT_TYPE_LATEST)
 
-    # In the event loop: threads may all be busy.
+    # In the event loop, because all threads may be busy.
     @app.get("/health")
     async def health() -> Response:
         return Response("serving", media_type="text/plain")
@@ -132,7 +133,7 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
         Page(sampler, addresses, cache, lock, topology)
         return None
 
-    # A browser that was cut off for longer loads the page again, and its selections are lost.
+    # A browser that is cut off for longer reloads the page, and loses its selections.
     ui.run_with(
         app,
         dark=None,
@@ -141,21 +142,16 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
         message_history_length=_KEPT_MESSAGES,
         gzip_middleware_factory=None,
     )
-    # Websockets only: a plain request of a browser may come from another page.
+    # Websockets only: another site's page may make the browser send plain requests.
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
 
 
-def _guarded(app: ASGIApp, hosts: AllowedHosts) -> ASGIApp:
-    """Put the gate in front. Answers are compressed last, because SafeHeaders reads pages."""
-    return GZipMiddleware(SafeHeaders(Gate(app, hosts)))
-
-
 class Gate:
     """Checks every request and websocket, on any address that the monitor listens on.
 
-    ``/health`` is open to all and reveals nothing: health checks come with any host, or none.
+    ``/health`` is open to all and reveals nothing: health checks may name any host, or none.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -184,29 +180,24 @@ class Gate:
             return PlainTextResponse("there is nothing here", 404)
         # Another site's page must not show ours in a frame, nor request it as a picture a thousand
         # times.
-        if path == PAGE and any(said != "document" for said in _headers(scope, b"sec-fetch-dest")):
+        if path == PAGE and set(Headers(scope=scope).getlist("sec-fetch-dest")) - {"document"}:
             return PlainTextResponse("open this page by itself, not in a frame", 403)
         return None
 
     def _stranger(self, scope: Scope) -> PlainTextResponse | None:
-        """Return the refusal for a request that names another host, or comes from another page."""
-        hosts = list(_headers(scope, b"host"))
+        """Return the refusal of a request that names another host, or comes from another page."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
         local = (scope.get("server") or ("",))[0]
         if len(hosts) != 1 or not self._hosts.admit(hosts[0], local):
             return PlainTextResponse(
-                "the monitor is not known by this name; tiercel monitor --allowed-host NAME", 400
+                "the monitor refuses this name; allow it: tiercel monitor --allowed-host NAME", 400
             )
         if not all(
-            self._hosts.admit_origin(origin, hosts[0]) for origin in _headers(scope, b"origin")
+            self._hosts.admit_origin(origin, hosts[0]) for origin in headers.getlist("origin")
         ):
-            return PlainTextResponse("this came from another page", 403)
+            return PlainTextResponse("this request came from another page", 403)
         return None
-
-
-def _headers(scope: Scope, name: bytes) -> Iterator[str]:
-    for key, value in scope["headers"]:
-        if key == name:
-            yield value.decode("latin-1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,8 +222,8 @@ class AllowedHosts:
 
         The address itself is allowed: it needs no name service, so a stranger cannot claim it.
         """
-        name = _name_in(_HOST.fullmatch(host))
-        return name is not None and name in LOOPBACK | self.given | {
+        found = _HOST.fullmatch(host)
+        return found is not None and _bare(found[1]) in LOOPBACK | self.given | {
             local_address.lower().removeprefix("::ffff:")
         }
 
@@ -244,10 +235,7 @@ class AllowedHosts:
         found = _ORIGIN.fullmatch(origin)
         if found is None:
             return False
-        return (
-            found[1].lower() == host.lower()
-            or found[2].strip("[]").lower() in self.given - LOOPBACK
-        )
+        return found[1].lower() == host.lower() or _bare(found[2]) in self.given - LOOPBACK
 
 
 def _checked(name: str) -> str:
@@ -256,11 +244,11 @@ def _checked(name: str) -> str:
         raise UsageError(
             f"--allowed-host {name}: write a host name or address, without scheme and port"
         )
-    return found[1].strip("[]").lower()
+    return _bare(found[1])
 
 
-def _name_in(found: re.Match[str] | None) -> str | None:
-    return found[1].strip("[]").lower() if found else None
+def _bare(name: str) -> str:
+    return name.strip("[]").lower()
 
 
 class SafeHeaders:
@@ -298,7 +286,7 @@ class _Answer:
 
     async def _send_page(self, start: Message) -> None:
         nonce = secrets.token_urlsafe(16)
-        # Content is JSON in which every < is escaped, so each tag is one of the page's own scripts.
+        # The content is JSON with every < escaped, so each tag is one of the page's own scripts.
         page = self._page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
         headers = MutableHeaders(scope=start)
         headers["Content-Security-Policy"] = _PAGE.format(nonce=nonce)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,7 +26,7 @@ from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of,
 from tiercel.workers.monitoring.page.limits import Lock
 from tiercel.workers.monitoring.page.sections import (
     DEAD,
-    OWN,
+    DETAILS,
     ComponentSide,
     LetterList,
     TracebackDialog,
@@ -34,14 +35,8 @@ from tiercel.workers.monitoring.page.sections import (
 )
 from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
 from tiercel.workers.monitoring.tables import (
-    ACKER,
     BOLTS,
     FAULTS,
-    ONCE,
-    PROCESSES,
-    QUEUES,
-    SPOUT_TASKS,
-    SPOUTS,
     TASKS,
     TableKind,
     count,
@@ -62,7 +57,7 @@ _ORDERS = {
 }
 _LOOK = Path(__file__).with_name("look")
 STYLE = _LOOK / "page.css"
-# In the head of the page, before the scripts that it reloads.
+# In the head of the page, before the scripts whose failure it detects.
 LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
 _WINDOWS = {
     Window.TEN_MINUTES: "10 min",
@@ -128,12 +123,12 @@ class Page:
             self._letters = LetterList(self._actions, cache)
 
     def _details(self) -> None:
-        for kind in (SPOUTS, BOLTS, TASKS, SPOUT_TASKS, PROCESSES, QUEUES, ACKER, ONCE, OWN):
+        for kind in DETAILS:
             with _section(kind.title):
                 self._tables[kind] = table_of(kind)
         for long in (BOLTS, TASKS, FAULTS):
             self._tables[long].classes("tiercel-long")
-        # The other tables show too few rows to need it.
+        # The other tables have too few rows to need it.
         self._tables[TASKS].props("virtual-scroll")
 
     def _header(self) -> None:
@@ -164,7 +159,7 @@ class Page:
 
     def _draw_graph(self) -> None:
         with _section("Topology"):
-            with ui.element("div").classes("tiercel-legend tiercel-graph-legend"):
+            with ui.element("div").classes("tiercel-legend"):
                 for tone, says in _LEGEND:
                     with ui.element("span").classes(f"tone-{tone}"):
                         ui.element("i")
@@ -179,7 +174,7 @@ class Page:
     def _choose(self, topology: str | None) -> None:
         self._topology = topology
         if topology is not None:
-            # So that the page can be linked to, and shows the same topology after a reload.
+            # The page can be linked to, and shows the same topology after a reload.
             ui.navigate.history.replace(f"?{urlencode({'topology': topology})}")
         self._letters.clear()
 
@@ -190,8 +185,8 @@ class Page:
     async def _refresh(self) -> None:
         asked = self._topology, self._window
         look = await run.io_bound(self._sampler.look, *asked)
-        # None: the server is ending. A slow reading may arrive after another topology or window was
-        # chosen.
+        # None: the server is stopping. A slow reading may arrive after the operator has chosen
+        # another topology or window.
         if look is not None and asked == (self._topology, self._window):
             self._show(look)
             if look.overview is not None:
@@ -215,9 +210,6 @@ class Page:
         self._side.show(seen)
         for kind, rows in tables_of(seen).items():
             self._tables[kind].rows = rows
-        self._draw(seen)
-
-    def _draw(self, seen: Overview) -> None:
         samples = self._sampler.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
         for chart in self._charts:
             chart.show(samples)
@@ -242,10 +234,7 @@ class TopologyGraph(ui.element, component="look/topology_graph.js"):
 
     def __init__(self, on_pick: Callable[[str], Awaitable[None] | None]) -> None:
         super().__init__()
-        self._props["nodes"] = []
-        self._props["edges"] = []
-        self._props["width"] = 1
-        self._props["height"] = 1
+        self._props.update(nodes=[], edges=[], width=1, height=1)
         self.props('data-testid="graph"')
         self.on("pick", lambda event: on_pick(str(event.args)))
 
@@ -261,10 +250,7 @@ class LineChart(ui.element, component="look/line_chart.js"):
     def __init__(self, kind: ChartKind) -> None:
         super().__init__()
         self._kind = kind
-        self._props["caption"] = kind.caption
-        self._props["unit"] = kind.unit
-        self._props["times"] = []
-        self._props["lines"] = []
+        self._props.update(caption=kind.caption, unit=kind.unit, times=[], lines=[])
         self.props(f'data-testid="{kind.key}"')
 
     def show(self, samples: Sequence[Sample]) -> None:
@@ -276,34 +262,29 @@ class LineChart(ui.element, component="look/line_chart.js"):
 @dataclass(frozen=True)
 class _Tile:
     name: str
-    text: Callable[[Overview], str]
-    # True if the figure is bad news.
-    is_bad: Callable[[Overview], bool] = lambda _seen: False
+    figure: Callable[[Overview], Any]
+    shown: Callable[[Any], str] = count
+    # Any figure above 0 is bad news.
+    alarms: bool = False
 
 
 def _latency(number_ms: float | None) -> str:
     return "-" if number_ms is None else duration(number_ms)
 
 
-def _failed(seen: Overview) -> int:
-    return sum(spout.failed for spout in seen.spouts)
-
-
-def _dead(seen: Overview) -> int:
-    return sum(queue.dead_lettered or 0 for queue in seen.queues)
-
-
 _TILES = (
-    _Tile("acked/s now", lambda seen: per_second(seen.flow.acked_a_second)),
-    _Tile("p50 now", lambda seen: _latency(seen.flow.p50_ms)),
-    _Tile("p99 now", lambda seen: _latency(seen.flow.p99_ms)),
-    _Tile("pending trees", lambda seen: count(seen.own.pending)),
-    _Tile("oldest pending", lambda seen: seconds(seen.own.oldest_pending_s)),
-    _Tile("failed", lambda seen: count(_failed(seen)), lambda seen: _failed(seen) > 0),
+    _Tile("acked/s now", attrgetter("flow.acked_a_second"), per_second),
+    _Tile("p50 now", attrgetter("flow.p50_ms"), _latency),
+    _Tile("p99 now", attrgetter("flow.p99_ms"), _latency),
+    _Tile("pending trees", attrgetter("own.pending")),
+    _Tile("oldest pending", attrgetter("own.oldest_pending_s"), seconds),
+    _Tile("failed", lambda seen: sum(spout.failed for spout in seen.spouts), alarms=True),
+    _Tile("timeouts", attrgetter("acker.timeouts"), alarms=True),
     _Tile(
-        "timeouts", lambda seen: count(seen.acker.timeouts), lambda seen: seen.acker.timeouts > 0
+        "dead letters",
+        lambda seen: sum(queue.dead_lettered or 0 for queue in seen.queues),
+        alarms=True,
     ),
-    _Tile("dead letters", lambda seen: count(_dead(seen)), lambda seen: _dead(seen) > 0),
 )
 
 
@@ -323,11 +304,9 @@ class Tiles:
         """Show the figures of a topology."""
         for tile in _TILES:
             box, label = self._labels[tile.name]
-            label.set_text(tile.text(seen))
-            if tile.is_bad(seen):
-                box.classes(add="bad")
-            else:
-                box.classes(remove="bad")
+            figure = tile.figure(seen)
+            label.set_text(tile.shown(figure))
+            box.classes(remove="bad", add="bad" if tile.alarms and figure > 0 else "")
 
 
 class Verdict:
@@ -360,7 +339,7 @@ class Verdict:
         self._driver.set_text("")
 
     def show(self, seen: Overview, at: datetime) -> None:
-        """Show the health of a topology that was read ``at`` this time."""
+        """Show the health of a topology, which was read ``at`` this time."""
         self._state.set_text(f"{seen.name} is {seen.state}")
         self._driver.set_text(_about(seen, at))
         for state, button in self._buttons.items():

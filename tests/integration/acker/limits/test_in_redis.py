@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tiercel import RedisUnavailableError
-from tiercel.acker.limits import Grant, LimitSpec, Rate, RedisLimits, open_limits
+from tiercel.acker.limits import Grant, LimitSpec, Rate, RedisLimits
 from tiercel.acker.redis.pool import Pool
 
 PER_MINUTE = Rate(permits=1, seconds=60)
@@ -110,7 +110,7 @@ def test_a_call_that_is_repeated_changes_nothing(in_redis, returned, wanted):
 def test_a_server_that_is_away_is_an_error_of_ours(redis):
     server = redis()
     spec = LimitSpec(topology="t", component="c", urls=(server.url,), shards=1, rate=PER_MINUTE)
-    limits = open_limits(spec)
+    limits = RedisLimits(spec)
     server.stop()
     with pytest.raises(RedisUnavailableError, match="cannot take permits"):
         limits.take(1, {b"": 1})

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 from redis.connection import AbstractConnection
 
+from tests.support.emitter import SpoutEmitter
 from tests.support.proxy import Proxy
 from tests.support.pump import RUN, Source
 from tiercel import BasicBolt, Config, StatefulBolt, TopologyBuilder
@@ -22,7 +23,6 @@ from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt

@@ -27,10 +27,10 @@ def test_a_broker_consumer_that_asks_for_one_for_its_bytes_asks_for_more_when_it
         bench.consumer.fail(delivery.epoch, delivery.tag, "the database is away")
     bench.run_until_idle()
     assert max(bench.channel.prefetches) > 1
-    assert (bench.intake.held, bench.intake.count) == (0, 0)
+    assert (bench.held.size, bench.held.messages) == (0, 0)
     assert bench.consumer.waiting == len(deliveries)
     bench.link.run_timers()
-    assert bench.intake.held == 0
+    assert bench.held.size == 0
 
 
 @pytest.mark.parametrize("bound", [1, 2, 16])
@@ -47,7 +47,7 @@ def test_messages_that_wait_for_their_back_off_keep_no_other_waiting(bound):
         for delivery in handed:
             bench.consumer.fail(delivery.epoch, delivery.tag)
     assert bench.consumer.waiting == 51
-    assert bench.intake.count <= 2 * bound
+    assert bench.held.messages <= 2 * bound
 
 
 def test_where_more_messages_fail_than_a_few_the_queue_waits_with_them():
@@ -124,7 +124,7 @@ def test_a_back_off_that_ends_while_the_channel_closes_leaves_no_bytes_behind():
         bench.channel.close()
         bench.link.run_timers()
         bench.lose()
-        assert (bench.intake.held, bench.intake.count) == (0, 0)
+        assert (bench.held.size, bench.held.messages) == (0, 0)
         bench.queue.clear()
         bench.open()
         assert bench.channel.prefetches
@@ -146,7 +146,7 @@ def test_nothing_is_said_on_a_channel_that_is_closing(verb):
         assert bench.report()["stale"] == 1
     bench.lose()
     assert len(bench.queue) == 3
-    assert (bench.intake.held, bench.intake.count) == (0, 0)
+    assert (bench.held.size, bench.held.messages) == (0, 0)
 
 
 def test_what_is_released_is_handed_out_again_before_the_others_and_stays_at_the_broker_as_it_is():
@@ -161,7 +161,7 @@ def test_what_is_released_is_handed_out_again_before_the_others_and_stays_at_the
     assert [message.count for message in bench.channel.unacked.values()] == [0] * 6
     bench.consumer.ack(again[0].epoch, *[delivery.tag for delivery in again])
     assert not bench.channel.unacked
-    assert bench.intake.count == 0
+    assert bench.held.messages == 0
 
 
 @pytest.mark.parametrize("stop", ["pause", "expect"])
@@ -187,27 +187,27 @@ def test_the_prefetch_follows_what_is_expected_and_what_is_in_hand_is_emitted_in
     bench.consumer.expect(20)
     bench.put(*[b"x"] * 10_000)
     bench.run_until_idle()
-    assert 40 <= bench.intake.count <= 40 + 16, (
+    assert 40 <= bench.held.messages <= 40 + 16, (
         "the first 16 were asked for before their size was known"
     )
     bench.consumer.expect(1_000)
     bench.run_until_idle()
-    assert 2_000 <= bench.intake.count <= 4_000
+    assert 2_000 <= bench.held.messages <= 4_000
     handed = bench.consumer.get(100)
     bench.consumer.expect(5)
     bench.run_until_idle()
-    held = bench.intake.count
+    held = bench.held.messages
     assert held <= 4_000 + 1, "one more than before"
     assert bench.channel.prefetches == [1], "one is asked for, and not cancelled"
-    while bench.intake.count > 10:
+    while bench.held.messages > 10:
         bench.consumer.ack(handed[0].epoch, *[delivery.tag for delivery in handed])
         bench.run_until_idle()
         handed = bench.consumer.get(20)
-    assert bench.intake.count <= 10 + 10, "from now on as many as are expected"
+    assert bench.held.messages <= 10 + 10, "from now on as many as are expected"
     assert bench.report().get("given_back", 0) == 0
     bench.consumer.expect(100_000)
     bench.run_until_idle()
-    assert bench.intake.count <= 30_000 + 10, "the largest prefetch is the bound, as it was"
+    assert bench.held.messages <= 30_000 + 10, "the largest prefetch is the bound, as it was"
 
 
 @pytest.mark.parametrize("ready", [10_000, 3], ids=["a busy queue", "a queue that runs dry"])
@@ -307,7 +307,7 @@ def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
     bench.report()
     assert bench.channel.prefetches == [1]
     bench.run_until_idle()
-    assert bench.intake.count <= 2 + 4 + 1
+    assert bench.held.messages <= 2 + 4 + 1
     assert bench.report()["given_back"] == 100
 
 
@@ -503,7 +503,7 @@ def test_a_message_wanted_later_is_acked_when_the_delay_queue_has_it_and_not_bef
     bench.delay_writer.answer(taken=True)
     assert bench.delay_writer.delayed == [(b"a", 5.0, 1)]
     assert not bench.channel.unacked
-    assert bench.intake.count == 0, "it holds neither prefetch nor memory"
+    assert bench.held.messages == 0, "it holds neither prefetch nor memory"
     assert bench.report()["delayed"] == 1
 
 
@@ -690,21 +690,21 @@ class Life:
     def must_hold_what_the_broker_waits_for(self):
         unacked = self.bench.channel.unacked
         if not self.bench.channel.is_open and not self.is_lost:
-            assert self.bench.intake.count <= len(unacked), (
+            assert self.bench.held.messages <= len(unacked), (
                 "the last of them may have come too late to be noticed"
             )
             return
         epoch = self.bench.consumer._epoch
         withheld = set() if epoch is None else set(epoch._book._finished)
-        waiting = {} if epoch is None else epoch.messages._waiting
+        waiting = {} if epoch is None else epoch.messages.waiting
         held = [
             len(waiting[tag].body if tag in waiting else message.body)
             for tag, message in unacked.items()
             if tag not in withheld
         ]
         assert self.bench.consumer.waiting == len(waiting)
-        assert self.bench.intake.count + len(waiting) == len(held)
-        assert self.bench.intake.held == sum(held)
+        assert self.bench.held.messages + len(waiting) == len(held)
+        assert self.bench.held.size == sum(held)
 
     def must_go_on_working(self):
         self.channel_opens(0)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from pika import BasicProperties
 
-from tiercel.queues.consuming.intake import Delivery, HandOut
+from tiercel.queues.consuming.channel import HandOut
+from tiercel.queues.consuming.messages import Delivery
 
 
 def delivery(tag: int, priority: int | None = None, *, count: int | None = 0) -> Delivery:

@@ -14,7 +14,7 @@ from pika import BasicProperties
 from tests.support.raw import ODD, properties
 from tiercel import QueueSpout
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.message.identity import Identity, as_identity, identity_reader
 
 

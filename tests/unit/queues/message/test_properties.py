@@ -10,7 +10,7 @@ import pytest
 from pika import BasicProperties
 
 from tiercel.queues.broker.frames import Headers, Properties, read_properties
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.message.properties import PROPERTIES, PropertyColumns, header_texts
 from tiercel.queues.values.schema import Schema

@@ -7,7 +7,7 @@ from pika import BasicProperties
 from tests.support.raw import ODD, properties
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import read_properties
-from tiercel.queues.consuming.intake import Delivery
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.message.properties import header_texts, published_headers, published_with
 from tiercel.queues.publishing.copies import DelayWriter, delay_properties
 from tiercel.queues.retry import failed_before

@@ -14,7 +14,6 @@ from tiercel.spark_jobs.emitting.fold import (
     join_lineages,
     merge_roots,
     roots_of,
-    row_seeds,
     select,
 )
 from tiercel.spark_jobs.emitting.outputs import Anchors
@@ -94,7 +93,7 @@ def folded_children(lineage: Lineage, emissions) -> dict[int, Lineage]:
             entry.append((row, emitted.get(row, 0)))
             emitted[row] = emitted.get(row, 0) + 1
         recorded.setdefault(target, []).append(entry)
-    seeds = row_seeds(lineage)
+    seeds = lineage.seeds
     return {
         target: child_lineage(
             lineage,
@@ -161,7 +160,7 @@ def test_a_tuple_s_identity_does_not_depend_on_the_order_of_its_roots(tuples) ->
     forward, backward = (
         merge_roots(lineage_of([pairs[::step] for pairs in tuples])) for step in (1, -1)
     )
-    assert row_seeds(forward).tolist() == row_seeds(backward).tolist()
+    assert forward.seeds.tolist() == backward.seeds.tolist()
 
 
 def test_what_is_anchored_to_a_join_stays_in_its_tree() -> None:
@@ -170,9 +169,9 @@ def test_what_is_anchored_to_a_join_stays_in_its_tree() -> None:
     """
     branches = lineage_of([[(7, 11)], [(7, 12)]])
     both = Anchors(counts=np.array([2]), rows=np.array([0, 1]), positions=np.zeros(2, np.uint64))
-    join = child_lineage(branches, row_seeds(branches), both, 5, "joined")
+    join = child_lineage(branches, branches.seeds, both, 5, "joined")
     one = Anchors(counts=np.array([1]), rows=np.array([0]), positions=np.zeros(1, np.uint64))
-    below = child_lineage(join, row_seeds(join), one, 6, "below")
+    below = child_lineage(join, join.seeds, one, 6, "below")
     updates = fold(join, np.array([], np.int64), [below])
     assert updates.roots.tolist() == [7]
     assert updates.xors.tolist() == below.edges.tolist() != [0]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
-from tiercel.spark_jobs.emitting import emission
+from tiercel.workers.spout import collector
 
 # (component, task, values) to the keys that were seen there.
 Seen = list[tuple[str, int, Any, bytes | None]]
@@ -117,7 +117,7 @@ def test_no_two_tuples_of_the_trees_have_one_key() -> None:
 
 def test_tuples_that_are_emitted_together_have_the_keys_of_those_emitted_alone() -> None:
     alone = seen(Pump(topology(2)), LINES * 10, [f"m{n}" for n in range(50)])
-    assert len(alone) > emission._FEW
+    assert len(alone) > collector._FEW
     Look.seen.clear()
     pump = Pump(topology(2))
     roots = pump._roots.draw(50)

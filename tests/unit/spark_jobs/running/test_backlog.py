@@ -12,7 +12,6 @@ from tiercel.acker.errors import BadChunkError
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.inbox.contract import Entry
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.emitting.fold import row_seeds
 from tiercel.spark_jobs.running.backlog import Backlog, Share, part_of, rows_in, rows_left
 
 ROUTE = Route(component="spout", stream="default", source_task=1, target_task=2)
@@ -122,7 +121,7 @@ def test_what_was_passed_over_alone_makes_a_step_necessary() -> None:
 
 def test_one_of_many_is_found_by_its_identity_and_taken_alone() -> None:
     one = backlog(entry(1, 10, 11, 12))
-    [wanted] = row_seeds(chunk_of(11).lineage).tolist()
+    [wanted] = chunk_of(11).lineage.seeds.tolist()
     share = one.one_of({wanted})
     assert share is not None
     assert numbers_in([share]) == [11]

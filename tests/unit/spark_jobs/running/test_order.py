@@ -33,7 +33,8 @@ from tiercel import (
     Topology,
     TopologyBuilder,
 )
-from tiercel.queues.consuming.intake import Delivery, HandOut
+from tiercel.queues.consuming.channel import HandOut
+from tiercel.queues.consuming.messages import Delivery
 from tiercel.spark_jobs.kinds.ordered import CallsInOrder
 from tiercel.workers.testing.engine import SimulatedClock
 

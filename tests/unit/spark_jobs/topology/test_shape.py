@@ -6,16 +6,16 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.emitter import SpoutEmitter
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended, Parcel
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.emitting.emission import SpoutEmitter
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
-from tiercel.workers.spout.collector import Attendance, BatchFate, Outbox
+from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 

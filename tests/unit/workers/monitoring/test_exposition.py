@@ -14,7 +14,7 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.registry import Component, Edge, Graph
-from tiercel.workers.monitoring.exposition import registry_of
+from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
 
@@ -61,7 +61,7 @@ def exposed(**changed: Any) -> dict[str, float]:
         "errors": [],
     }
     seen = overview_of("t", Readings(**{**given, **changed}))
-    whole = generate_latest(registry_of(Seen(replace(seen, queues=(DEPTH,))))).decode()
+    whole = generate_latest(TiercelCollector(Seen(replace(seen, queues=(DEPTH,))))).decode()
     lines = [line.rsplit(" ", 1) for line in whole.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
 

@@ -67,7 +67,7 @@ def test_a_bottleneck_that_waits_for_others_is_named_although_it_is_idle():
     [hurt] = health.hurts
     assert hurt.component == "split"
     assert hurt.says == (
-        "is the bottleneck: a tuple is in it for 567 ms, and works for 0.4 ms of that; "
+        "is the bottleneck: a tuple spends 567 ms in it, but only 0.4 ms working; "
         "4,809 messages wait in the broker"
     )
 

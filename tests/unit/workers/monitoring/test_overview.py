@@ -259,7 +259,7 @@ def test_the_acker_and_the_edges_show_what_is_counted_and_what_is_now():
         12,
     )
     assert (acker.completed, acker.failed, acker.late, acker.update_ms) == (40, 3, 2, 0.5)
-    assert (edge.edge, edge.tuples, edge.a_second) == (EDGE, 10, 2)
+    assert (edge.edge, edge.a_second) == (EDGE, 2)
     assert (seen.own.pending, seen.own.feed_entries, seen.own.feed_lag_s) == (9, 1, 0.5)
 
 

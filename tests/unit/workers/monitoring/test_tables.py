@@ -120,7 +120,7 @@ def test_an_id_is_in_one_piece_whatever_the_width():
         body=b"",
         headers={},
     )
-    shown = rendered(screen.letter_table([letter]), width=80)
+    shown = rendered(screen.table_of(tables.DEAD, [letter]), width=80)
     assert letter.id in shown
     assert letter.died.strftime("%Y-%m-%d") in shown
     assert [column.name for column in DEAD.columns] == ["died", "reason", "bytes", "body"]
@@ -132,7 +132,6 @@ BUSY = Overview(
     state="active",
     driver=True,
     seconds=600,
-    acked_a_second=1234.5,
     spouts=(
         SpoutRow(
             name="orders-in",

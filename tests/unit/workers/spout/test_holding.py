@@ -1,7 +1,7 @@
 from datetime import timedelta
 
-from tiercel.workers.spout.collector import Attendance
 from tiercel.workers.spout.loop import Holding, Patience
+from tiercel.workers.spout.outbox import Attendance
 
 DRIVER = Attendance.DRIVER
 NO_DRIVER = Attendance.NO_DRIVER

@@ -23,7 +23,7 @@ from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
 from tiercel.workers.driver.process import enter
-from tiercel.workers.spout import collector as outbox_module
+from tiercel.workers.spout import outbox as outbox_module
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import SpoutSettings
 

@@ -148,7 +148,7 @@ class World:
         self.trees.expire(self.now, blame=attended)
         if self.now >= self.look_at:
             self.look_at = self.now + 1
-            self.admission.look(self.now, len(self.trees.working))
+            self.admission.look(self.now, len(self.trees.pending.working))
         if attended and "broker" not in self.away:
             self.fill()
         self.bounds.append(self.admission.bound)
@@ -193,7 +193,7 @@ class World:
         return done
 
     def fill(self):
-        room = self.admission.bound - len(self.trees.working)
+        room = self.admission.bound - len(self.trees.pending.working)
         sent = []
         while self.ready and len(sent) < room:
             message = self.ready.popleft()
@@ -311,7 +311,7 @@ def without_outage():
 def assert_as_fast_as_ever(world, took_s):
     """Just after the outage, and once more when the messages of the outage are done."""
     assert leaves_in(world) <= WITHIN_S + FACTOR * took_s, f"the bound is {world.bounds[-1]}"
-    world.until(lambda: len(world.ready) + len(world.back_off) + len(world.trees) < 5)
+    world.until(lambda: len(world.ready) + len(world.back_off) + len(world.trees.pending) < 5)
     world.run(WITHIN_S)
     assert leaves_in(world) <= FACTOR * took_s + 0.5, f"the bound is {world.bounds[-1]}"
 

@@ -5,15 +5,15 @@ from tiercel.workers.spout.trees import InFlight, Pending
 
 def test_nothing_expires_before_the_whole_timeout():
     pending = Pending(timedelta(seconds=30))
-    pending.add(1, "a", now=100.0)
+    pending.add_all([(1, "a")], now=100.0)
     assert pending.expire(129.9) == []
 
 
 def test_what_is_due_expires_once_oldest_first():
     pending = Pending(timedelta(seconds=30))
-    pending.add(1, "a", now=100.0)
-    pending.add(2, "b", now=101.0)
-    pending.add(3, "c", now=110.0)
+    pending.add_all([(1, "a")], now=100.0)
+    pending.add_all([(2, "b")], now=101.0)
+    pending.add_all([(3, "c")], now=110.0)
     assert [in_flight.msg_id for _, in_flight in pending.expire(131.0)] == ["a", "b"]
     assert pending.expire(131.0) == []
     assert 3 in pending
@@ -21,8 +21,8 @@ def test_what_is_due_expires_once_oldest_first():
 
 def test_a_reset_starts_the_timeout_again_but_not_the_latency():
     pending = Pending(timedelta(seconds=30))
-    pending.add(1, "a", now=100.0)
-    pending.add(2, "b", now=101.0)
+    pending.add_all([(1, "a")], now=100.0)
+    pending.add_all([(2, "b")], now=101.0)
     assert pending.reset(1, now=120.0)
     assert [root for root, _ in pending.expire(131.0)] == [2]
     in_flight = pending.pop(1)
@@ -32,7 +32,7 @@ def test_a_reset_starts_the_timeout_again_but_not_the_latency():
 
 def test_an_outcome_for_what_is_not_in_flight_is_told_apart():
     pending = Pending(timedelta(seconds=30))
-    pending.add(1, "a", now=0.0)
+    pending.add_all([(1, "a")], now=0.0)
     assert pending.pop(1) is not None
     assert pending.pop(1) is None
     assert not pending.reset(1, now=1.0)
@@ -50,7 +50,7 @@ def test_many_go_in_and_out_together():
 
 def test_without_a_timeout_nothing_ever_expires():
     pending = Pending(None)
-    pending.add(1, "a", now=0.0)
+    pending.add_all([(1, "a")], now=0.0)
     assert pending.expire(1e12) == []
     assert [root for root, _ in pending.items()] == [1]
 
@@ -58,8 +58,8 @@ def test_without_a_timeout_nothing_ever_expires():
 def test_the_oldest_is_the_one_that_was_emitted_first_whatever_its_timeout():
     pending = Pending(timedelta(seconds=30))
     assert pending.oldest_s(now=100.0) == 0
-    pending.add(1, "a", now=100.0)
-    pending.add(2, "b", now=104.0)
+    pending.add_all([(1, "a")], now=100.0)
+    pending.add_all([(2, "b")], now=104.0)
     assert pending.oldest_s(now=110.0) == 10
     pending.reset(1, now=111.0)
     assert pending.oldest_s(now=112.0) == 12
@@ -68,14 +68,14 @@ def test_the_oldest_is_the_one_that_was_emitted_first_whatever_its_timeout():
     pending.reset(2, now=113.0)
     pending.expire(143.0)
     assert pending.oldest_s(now=144.0) == 0
-    pending.add(3, "c", now=150.0)
+    pending.add_all([(3, "c")], now=150.0)
     assert pending.oldest_s(now=151.0) == 1
 
 
 def test_what_waits_for_a_limit_is_in_flight_and_apart():
     pending = Pending(timedelta(seconds=30))
     for root in range(1, 4):
-        pending.add(root, f"m{root}", now=100.0 + root)
+        pending.add_all([(root, f"m{root}")], now=100.0 + root)
     assert pending.wait(1, now=110.0) == 101.0
     assert pending.wait(1, now=115.0) is None, "it waited before"
     assert pending.wait(9, now=115.0) is None, "not in flight"
@@ -103,7 +103,7 @@ def test_what_waits_times_out_when_nothing_more_is_told_of_it():
 
 def test_what_waits_may_fail_or_be_given_back():
     pending = Pending(timedelta(seconds=30))
-    pending.add(1, "m1", now=100.0)
+    pending.add_all([(1, "m1")], now=100.0)
     pending.wait(1, now=110.0)
     found = pending.pop(1)
     assert found is not None

@@ -22,8 +22,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import MemoryControl, State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.collector import Attendance
 from tiercel.workers.spout.loop import Patience, SpoutSettings
+from tiercel.workers.spout.outbox import Attendance
 
 SINK = 2
 
@@ -459,7 +459,7 @@ def test_outcomes_that_come_while_their_batch_is_still_being_sent_are_not_lost(t
         told(bench, "fail", "message 2", "sink[2]: no")
         told(bench, "release", "message 3")
     assert bench.metrics.totals()["numbers"][1].get("late_outcomes", 0) == 0
-    assert len(bench.task._trees) == 0
+    assert len(bench.task._trees.pending) == 0
 
 
 def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_sent():

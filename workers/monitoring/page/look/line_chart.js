@@ -1,4 +1,4 @@
-// Lines over time. Names are shown by Vue as text: nothing here makes markup of them.
+// Lines over time. Vue shows names as text, never as markup.
 const HEIGHT = 124;
 const LEFT = 46;
 const RIGHT = 10;
@@ -28,7 +28,7 @@ export default {
         <path v-for="line in lines" :key="line.name" :class="'line tone-' + line.tone"
               :d="path(line.values)" />
         <line v-if="at !== null" class="cursor" :x1="x(at)" :x2="x(at)" :y1="0" :y2="bottom" />
-        <text v-if="!times.length" class="nothing" :x="width / 2" :y="height / 2"
+        <text v-if="!times.length" :x="width / 2" :y="height / 2"
               text-anchor="middle">nothing measured yet</text>
       </svg>
       <ul>
@@ -36,7 +36,7 @@ export default {
           <i :class="'tone-' + line.tone"></i>{{ line.name }}
           <b>{{ said(line.values[shown]) }}</b>
         </li>
-        <li v-if="at !== null" class="moment">{{ clock(times[at]) }}</li>
+        <li v-if="at !== null">{{ clock(times[at]) }}</li>
       </ul>
     </figure>`,
   computed: {
@@ -53,11 +53,10 @@ export default {
     moments() {
       const last = this.times.length - 1;
       if (last < 1) return [];
-      const ends = [
+      return [
         { x: this.left, anchor: "start", text: this.clock(this.times[0]) },
         { x: this.right, anchor: "end", text: this.clock(this.times[last]) },
       ];
-      return ends;
     },
     shown() { return this.at === null ? this.times.length - 1 : this.at; },
   },
@@ -81,7 +80,7 @@ export default {
         const known = value !== null && value !== undefined;
         const command = before ? "L" : "M";
         const place = known ? `${this.x(at).toFixed(1)},${this.y(value).toFixed(1)}` : "";
-        // A single one among unknown ones is a dot.
+        // A known value between unknown ones becomes a dot.
         const part = known ? command + place + (before ? "" : "h0") : "";
         before = known;
         return part;

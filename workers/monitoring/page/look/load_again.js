@@ -1,6 +1,6 @@
-// Chromium breaks off whatever it is loading while a network comes or goes on its machine, that of a
-// container for instance, and does not take it up again: without one of its scripts the page would
-// stay empty. So it is loaded again, in a moment, some times.
+// Chromium aborts its downloads when a network interface of its machine appears or disappears, for
+// instance a container's, and does not retry. Without one of its scripts the page would stay empty.
+// So the page is reloaded after a pause, a limited number of times.
 (() => {
   const KEY = "tiercel loaded again";
   const MOST = 10;
@@ -14,7 +14,7 @@
     sessionStorage.setItem(KEY, before + 1);
     setTimeout(() => location.reload(), PAUSE_MS);
   };
-  // Such an error does not bubble: it is caught on its way down.
+  // Such an error does not bubble, so the listener captures it.
   addEventListener("error", look, true);
   addEventListener("load", () => {
     if (!broken) sessionStorage.removeItem(KEY);

@@ -1,5 +1,5 @@
-// The graph of a topology, from left to right. Python has laid it out (page/drawing.py).
-// Names are shown by Vue as text: nothing here makes markup of them.
+// The graph of a topology, from left to right. The layout comes from page/drawing.py.
+// Vue shows names as text, never as markup.
 export default {
   props: { width: Number, height: Number, nodes: Array, edges: Array },
   emits: ["pick"],

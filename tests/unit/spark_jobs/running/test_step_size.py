@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.slow.uneven import KINDS, Kind, arrivals, ideal_s
-from tiercel.spark_jobs.running.slices import Slices
+from tiercel.spark_jobs.running.step import Slices
 
 
 class Clock:

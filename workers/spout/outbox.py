@@ -1,0 +1,238 @@
+"""The outbox of a spout task: it holds a batch until it is in the ledger and the inboxes."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Sequence
+
+from tiercel.acker.effects import perform_all
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
+from tiercel.acker.inbox.contract import Inboxes, Sender
+from tiercel.acker.ledger import Ledger
+from tiercel.spark_jobs.topology.graph import Topology, shape_of
+from tiercel.workers.control.presence import Holder, Lease
+from tiercel.workers.spout.collector import Emission
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+_ROOM_SECONDS = 0.02
+_LOOK_SECONDS = 0.5
+# A server that is nearly full refuses and takes by turns, several times per second.
+_SAY_AGAIN_SECONDS = 60.0
+
+
+class Attendance(enum.Enum):
+    """Readiness of the other side to take what a spout worker sends."""
+
+    DRIVER = "driver"
+    # There is none, or only one of another version of the topology.
+    NO_DRIVER = "no driver"
+    REDIS_AWAY = "Redis away"
+
+
+class BatchFate(enum.Enum):
+    """Result of sending the batch."""
+
+    # Redis does not answer, or an inbox is full: the batch stays held, try again. Or none is held.
+    LATER = "later"
+    DONE = "done"
+    # One of its root ids was taken, or its run is over: all of its tuples must be emitted anew.
+    REFUSED = "refused"
+
+
+class Outbox:
+    """Holds at most one batch until Redis took it. One thread only, the spout's.
+
+    Registering comes first: an outcome must never find its root unknown.
+    """
+
+    def __init__(
+        self, *, ledger: Ledger, inboxes: Inboxes, lease: Lease, owner: int, topology: Topology
+    ) -> None:
+        """``owner`` is the id of the spout task."""
+        self._ledger = ledger
+        self._inboxes = inboxes
+        self._lease = lease
+        self._owner = owner
+        # Drawn for each worker: the numbers of its batches begin anew, and must not be taken for
+        # those of an earlier worker of this task. None: one is drawn before the next append.
+        self._sender: Sender | None = None
+        self._arrangement = Arrangement(topology)
+        # The topology for the next batch: ``look`` changes it, with the run.
+        self.topology = topology
+        # The batch until Redis took it; None: another one may be ``put``.
+        self.held: Emission | None = None
+        # Parcels of the batch that no inbox has taken yet.
+        self._parcels: Sequence[Parcel] = ()
+        # The run to send to.
+        self._run = ""
+        self._number = 0
+        self._registered = False
+        self._retry_at = 0.0
+        self._away = False
+        # An outage is logged once, and the next one not before this time.
+        self._told_away = False
+        self._tell_at = 0.0
+        self._attendance: Attendance | None = None
+        self._told_driver: bool | None = None
+        self._stranger = ""
+        self._look_at = 0.0
+
+    def look(self, now: float) -> Attendance:
+        """Return whether a driver can take the batch; ask Redis at most twice per second."""
+        if self._attendance is None or now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            found = Attendance.REDIS_AWAY if self._away else self._asked()
+            if found is not Attendance.REDIS_AWAY:
+                self._tell_driver(there=found is Attendance.DRIVER)
+            self._attendance = found
+        return self._attendance
+
+    def put(self, batch: Emission) -> None:
+        """Hold a batch; only when none is held."""
+        self.held = batch
+        self._parcels = batch.parcels
+        self._number += 1
+
+    def register_again(self) -> None:
+        """Register the held batch again: the ledger lost its memory."""
+        self._registered = False
+
+    def send(self, now: float) -> BatchFate:
+        """Register and append the held batch, if there is one and it is due; the next call repeats
+        a part that failed.
+        """
+        batch = self.held
+        if batch is None or now < self._retry_at:
+            return BatchFate.LATER
+        collided: list[int] = []
+        try:
+            # Only once: after an append whose reply was lost, the tree may be complete by now, and
+            # its root would be pending forever.
+            if batch.roots and not self._registered:
+                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
+                self._registered = not collided
+            fate = BatchFate.REFUSED if collided else self._append(now)
+        except RedisUnavailableError as error:
+            if not self._away and now >= self._tell_at:
+                log.warning(
+                    "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
+                )
+                self._told_away = True
+                self._tell_at = now + _SAY_AGAIN_SECONDS
+            self._away = True
+            self._retry_at = now + _RETRY_SECONDS
+            return BatchFate.LATER
+        if self._told_away:
+            log.info("Redis works again", extra={"event": "redis_back"})
+        self._away = self._told_away = False
+        if fate is BatchFate.REFUSED:
+            self._forget([root for root in batch.roots if root not in collided])
+        if fate is not BatchFate.LATER:
+            self.held = None
+            self._registered = False
+        return fate
+
+    def _append(self, now: float) -> BatchFate:
+        """Append the parcels that no inbox has taken yet.
+
+        If an inbox is full, its parcel is appended later, and all parcels after it wait.
+        """
+        if self._sender is None:
+            self._sender = self._inboxes.draw_sender()
+        while self._parcels:
+            sent = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
+            verdicts = perform_all(
+                self._inboxes.append(self._run, self._sender, self._number, sent)
+            )
+            if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
+                log.info(
+                    "the run has changed: sent tuples are emitted again",
+                    extra={"event": "run_changed"},
+                )
+                self._look_at = now
+                # An inbox may have forgotten this sender.
+                self._sender = None
+                return BatchFate.REFUSED
+            if len(sent) == len(self._parcels) and Appended.FULL not in verdicts:
+                self._parcels = ()
+                break
+            self._parcels = parcels_left(self._parcels, sent, verdicts)
+            if Appended.FULL in verdicts:
+                self._retry_at = now + _ROOM_SECONDS
+                return BatchFate.LATER
+        return BatchFate.DONE
+
+    def _tell_driver(self, *, there: bool) -> None:
+        if there is not self._told_driver:
+            said = "a driver is there" if there else "waiting for a driver"
+            log.info("%s", said, extra={"event": "driver_seen" if there else "driver_missing"})
+        self._told_driver = there
+
+    def _asked(self) -> Attendance:
+        try:
+            holder = self._lease.holder()
+        except RedisUnavailableError:
+            return Attendance.REDIS_AWAY
+        if holder is None or not holder.run or not self._understood(holder):
+            return Attendance.NO_DRIVER
+        # Both at once: tuples for other numbers of tasks must never reach this run.
+        if self.held is None:
+            self._run = holder.run
+            self.topology = self._arrangement.follow(holder)
+        return Attendance.DRIVER
+
+    def _understood(self, holder: Holder) -> bool:
+        """Return True if the driver's topology is the one that this worker sends for."""
+        if self._arrangement.understands(holder):
+            return True
+        if holder.driver != self._stranger:
+            self._stranger = holder.driver
+            log.warning(
+                "the driver runs another version of the topology: start it and the spout "
+                "workers with the same one; nothing is sent until then",
+                extra={"event": "other_version"},
+            )
+        return False
+
+    def _forget(self, roots: list[int]) -> None:
+        try:
+            self._ledger.forget(roots)
+        except RedisUnavailableError as error:
+            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+
+
+class Arrangement:
+    """The topology that a spout worker emits for. One thread only.
+
+    The lease has the number of tasks of each bolt in the driver's run. With these numbers the
+    worker's own topology must have the driver's shape; else the two are of different versions.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._own = topology
+        self._topology = topology
+        self._shape = shape_of(topology)
+
+    def understands(self, holder: Holder) -> bool:
+        """Return True if the driver's run can read tuples of this worker."""
+        return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
+
+    def follow(self, holder: Holder) -> Topology:
+        """Take over the numbers of tasks of a driver that this worker understands.
+
+        Return the topology to emit for: the same object while the numbers are the same.
+        """
+        if not self._is_same(holder):
+            self._topology = self._numbered(holder)
+            self._shape = holder.shape
+        return self._topology
+
+    def _is_same(self, holder: Holder) -> bool:
+        return holder.shape in ("", self._shape)
+
+    def _numbered(self, holder: Holder) -> Topology:
+        return self._own.with_parallelism(holder.parallelism)
