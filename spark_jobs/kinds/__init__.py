@@ -9,5 +9,5 @@ lines       the tuples that come to calls: an open line, or one before a rate li
 calls       these calls
 ordered     bolts with an order (``ordered_by``), of any of these kinds
 task_order  the order of one bolt task: what may begin, what a step did, what is kept
-awaited     tuples that failed and come before their successors: a line per key
+awaited     tuples that failed and come before their successors, one per key
 """

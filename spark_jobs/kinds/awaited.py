@@ -1,9 +1,9 @@
 """Memory of a bolt task with an order: the tuples that failed, per key. Pure.
 
-``Tries`` has the tuples that the task itself tries again. ``Awaited`` has the few whose messages
-must come again from the broker: until then nothing else of their key may begin. A tuple that does
-not come again in time is awaited no longer: its message was dead-lettered, or its values are others
-now, or it was a copy of a message that was acked.
+Most of them stay in the backlog, and the task tries them again. A few are awaited, for their
+messages must come again from the broker. Until then nothing else of their key may begin. A tuple
+that does not come again in time is awaited no longer: its message was dead-lettered, or its values
+are others now, or it was a copy of a message that was acked.
 
 ``TupleKeys`` finds the key of a tuple, by which it is ordered, and its identity, by which it is
 known again: a message that is delivered again has another root, but the same values.
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -115,238 +114,184 @@ def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[st
     return spec.spout.changing_fields
 
 
-# Key, identity, time of its failure, True where it is doubtful.
-_PLACE = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sd?")
-# Key, identity, number of failures.
-_TRIED = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sI")
+# Key, identity, number of failures, time of the last one, True where it is awaited, and doubtful.
+_RECORD = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sId??")
 # A new process looks into its inbox before it gives anything up: the one before may have died of
 # the awaited tuple, or late.
 _LOOK_S = 2.0
 
 
-@dataclass(slots=True)
-class AwaitedPlace:
-    """One tuple whose message comes again."""
+@dataclass(kw_only=True, slots=True)
+class FailedTuple:
+    """A tuple that failed, the first of its key."""
 
     identity: bytes
-    # When it failed, or was seen to be here.
-    since: float
-    # The same by the clock that outlives the process.
-    since_wall: float
-    # True if it may never come again: its step was repeated and did other work, and its message may
-    # have been acked before.
-    doubtful: bool
+    failures: int = 0
+    # When it failed, by the clock that outlives the process.
+    since_wall: float = 0.0
+    # True if it had to come from the broker again.
+    awaited: bool = False
+    # True if it may never come: its step was repeated and did other work, and its message may have
+    # been acked before.
+    doubtful: bool = False
+    # Its place in the backlog; None: it is not here, or an earlier process tried it.
+    entry: OpenEntry | None = None
+    row: int = -1
+    # End of its back-off, or of the patience with it; None: it may begin.
+    until: float | None = None
+    # Its step failed as a whole, and it is executed in a step of its own: another tuple may be to
+    # blame, which would take it along among the dead letters.
+    alone: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing else of its key may begin."""
+        return self.awaited or self.entry is not None
+
+    def is_over(self, now: float) -> bool:
+        """Return True if its back-off has ended, or the patience with it."""
+        return self.until is not None and now >= self.until
+
+    def may_begin_at(self, position: str | None, row: int) -> bool:
+        """Return True if this is its place, and its back-off is over."""
+        is_here = self.entry is not None and self.entry.position == position and self.row == row
+        return is_here and self.until is None
 
 
-class Awaited:
-    """Of one bolt task: a line of tuples per key, the next one first."""
+class FailedTuples:
+    """Of one bolt task: one per key at most."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        patience_s: float,
-        doubtful_s: float | None = None,
+        retry: tuple[RetryPolicy, int],
+        patience_s: tuple[float, float],
     ) -> None:
         """``clock`` never goes back; ``wall`` is the same in each process.
 
-        A tuple is awaited for ``patience_s``, after which its successors go on. A doubtful one
-        comes soon or never, and is awaited for ``doubtful_s``; None: like the others.
+        ``retry``: after which waits a tuple is tried again, and how often. ``patience_s``: for how
+        long one that must come again is awaited, and a doubtful one, which comes soon or never.
         """
         self._clock = clock
         self._wall = wall
-        self._patience_s = patience_s
-        self._doubtful_s = patience_s if doubtful_s is None else min(patience_s, doubtful_s)
-        self._lines: dict[bytes, deque[AwaitedPlace]] = {}
+        self._policy, self._limit = retry
+        self._patience_s, self._doubtful_s = patience_s
+        self._first: dict[bytes, FailedTuple] = {}
 
     def __len__(self) -> int:
-        """Number of keys with awaited tuples."""
-        return len(self._lines)
+        return len(self._first)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._lines
-
-    def first(self, key: bytes) -> bytes | None:
-        """Return the identity of the key's next tuple; None: any tuple may be next."""
-        line = self._lines.get(key)
-        return None if line is None else line[0].identity
-
-    def failed(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
-        """A tuple failed with its message: it keeps its place, or has one before all others.
-
-        ``doubtful``: its message may not come again.
-        """
-        line = self._lines.setdefault(key, deque())
-        now, wall = self._clock(), self._wall()
-        for place in line:
-            if place.identity == identity:
-                place.since, place.since_wall, place.doubtful = now, wall, doubtful
-                return
-        line.appendleft(AwaitedPlace(identity, now, wall, doubtful))
-
-    def done(self, key: bytes, identity: bytes) -> None:
-        """A tuple was executed and will not be delivered again."""
-        line = self._lines.get(key)
-        place = next((one for one in line or () if one.identity == identity), None)
-        if line is not None and place is not None:
-            line.remove(place)
-            if not line:
-                del self._lines[key]
-
-    def late(self) -> list[bytes]:
-        """Return the keys whose first tuple has not come in time, or has not succeeded."""
-        now = self._clock()
-        return [key for key, line in self._lines.items() if now >= self._until(line[0])]
-
-    def is_here(self, key: bytes) -> None:
-        """The first one has come, and is under way or waits for its turn."""
-        self._lines[key][0].since = self._clock()
-
-    def lapse(self) -> list[bytes]:
-        """Stop waiting for the first tuples that have not come in time; return their keys."""
-        late = self.late()
-        for key in late:
-            line = self._lines[key]
-            line.popleft()
-            if not line:
-                del self._lines[key]
-        return late
-
-    @property
-    def next_at(self) -> float | None:
-        """Time at which the next one lapses."""
-        return min((self._until(line[0]) for line in self._lines.values()), default=None)
-
-    def dump(self) -> bytes:
-        """Return the lines as bytes; empty if there are none."""
-        return b"".join(
-            _PLACE.pack(key, one.identity, one.since_wall, one.doubtful)
-            for key, line in self._lines.items()
-            for one in line
-        )
-
-    def load(self, dumped: bytes) -> None:
-        """Take over the lines of an earlier process. Raises ValueError for an invalid dump."""
-        now, wall = self._clock(), self._wall()
-        for key, identity, since_wall, doubtful in _records(_PLACE, dumped):
-            place = AwaitedPlace(identity, now - max(0.0, wall - since_wall), since_wall, doubtful)
-            place.since += max(0.0, now + _LOOK_S - self._until(place))
-            self._lines.setdefault(key, deque()).append(place)
-
-    def _until(self, place: AwaitedPlace) -> float:
-        return place.since + (self._doubtful_s if place.doubtful else self._patience_s)
-
-
-@dataclass(slots=True)
-class TriedTuple:
-    """A tuple that failed and is tried again, the first of its key."""
-
-    identity: bytes
-    failures: int
-    # Its place in the backlog; None: an earlier process tried it, and this one not yet.
-    entry: OpenEntry | None = None
-    row: int = -1
-    # End of the back-off; None: it may begin.
-    next_at: float | None = None
-    # Its step failed as a whole, and it is executed in a step of its own: another tuple may be to
-    # blame, which would take it along among the dead letters.
-    alone: bool = False
-
-    def is_at(self, position: str | None, row: int) -> bool:
-        """Return True if this is the place of the tuple."""
-        return self.entry is not None and self.entry.position == position and self.row == row
-
-
-class Tries:
-    """Of one bolt task: the tuples that failed and wait in its backlog, one per key at most."""
-
-    def __init__(self, clock: Callable[[], float], policy: RetryPolicy, limit: int) -> None:
-        """A tuple is tried again ``limit`` times at most."""
-        self._clock = clock
-        self._policy = policy
-        self._limit = limit
-        self._tried: dict[bytes, TriedTuple] = {}
-        # Keys of the ones whose back-off goes on.
-        self._resting: set[bytes] = set()
-
-    def __len__(self) -> int:
-        return len(self._tried)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._tried
-
-    @property
-    def resting(self) -> AbstractSet[bytes]:
-        """The keys of tuples whose back-off goes on."""
-        return self._resting
+    def first(self, key: bytes) -> FailedTuple | None:
+        """Return the tuple of the key that failed, and comes before all others if it ``holds``."""
+        return self._first.get(key)
 
     def failures(self, key: bytes, identity: bytes) -> int:
         """Return how often the tuple has failed."""
-        tried = self._tried.get(key)
-        return tried.failures if tried is not None and tried.identity == identity else 0
+        one = self._first.get(key)
+        return one.failures if one is not None and one.identity == identity else 0
 
     def is_last(self, failures: int) -> bool:
         """Return True if a tuple that failed so often is not tried again."""
         return failures > self._limit
 
-    def first(self, key: bytes) -> TriedTuple | None:
-        """Return the tuple of the key that comes before all others, if it was tried here."""
-        tried = self._tried.get(key)
-        return tried if tried is not None and tried.entry is not None else None
-
-    @property
-    def alone(self) -> TriedTuple | None:
-        """Return a tuple that may begin, in a step of its own."""
-        tried = self._tried.values()
-        return next((one for one in tried if one.alone and one.next_at is None), None)
-
-    def failed(
+    def tries_again(
         self, key: bytes, identity: bytes, entry: OpenEntry, row: int, *, alone: bool
     ) -> None:
         """A tuple failed, and is tried again where it is, after the back-off."""
-        failures = self.failures(key, identity) + 1
-        action = next_action(failures - 1, self._policy, self._limit)
-        wait_s = action.after_s if isinstance(action, RequeueAfter) else 0.0
-        next_at = self._clock() + wait_s
-        self._tried[key] = TriedTuple(identity, failures, entry, row, next_at, alone)
-        self._resting.add(key)
+        failures = self.failures(key, identity)
+        action = next_action(failures, self._policy, self._limit)
+        before = self._first.get(key)
+        self._first[key] = FailedTuple(
+            identity=identity,
+            failures=failures + 1,
+            since_wall=self._wall(),
+            # Another process may find it behind its successors.
+            awaited=before is not None and before.awaited and before.identity == identity,
+            entry=entry,
+            row=row,
+            until=self._clock() + (action.after_s if isinstance(action, RequeueAfter) else 0.0),
+            alone=alone,
+        )
 
-    def over(self, key: bytes) -> None:
-        """The first tuple of the key was executed, and is not tried again."""
-        self._tried.pop(key, None)
-        self._resting.discard(key)
+    def comes_again(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
+        """A tuple failed with its message, which comes again: ``doubtful``, if it was not acked."""
+        before = self._first.get(key)
+        if before is not None and before.awaited and before.identity != identity:
+            return
+        one = FailedTuple(
+            identity=identity, since_wall=self._wall(), awaited=True, doubtful=doubtful
+        )
+        one.until = self._clock() + self._patience(one)
+        self._first[key] = one
 
-    def due(self) -> list[TriedTuple]:
-        """Return the tuples whose back-off has ended since the last call: they may begin."""
+    def done(self, key: bytes, identity: bytes) -> None:
+        """A tuple was executed, and neither is tried again nor comes again."""
+        one = self._first.get(key)
+        if one is not None and (one.identity == identity or not one.awaited):
+            del self._first[key]
+
+    def due(self) -> bool:
+        """Return True if back-offs have ended since the last call: their tuples may begin."""
         now = self._clock()
-        due = []
-        for key in list(self._resting):
-            tried = self._tried[key]
-            if tried.next_at is not None and now >= tried.next_at:
-                tried.next_at = None
-                self._resting.discard(key)
-                due.append(tried)
-        return due
+        due = [one for one in self._first.values() if one.entry is not None and one.is_over(now)]
+        for one in due:
+            one.until = None
+        return bool(due)
+
+    @property
+    def alone(self) -> FailedTuple | None:
+        """Return a tuple that may begin, in a step of its own."""
+        failed = self._first.values()
+        return next((one for one in failed if one.alone and one.until is None), None)
+
+    def late(self) -> list[bytes]:
+        """Return the keys whose awaited tuple has not come in time."""
+        now = self._clock()
+        return [key for key, one in self._first.items() if one.entry is None and one.is_over(now)]
+
+    def is_here(self, key: bytes) -> None:
+        """The awaited one has come, and is under way or waits for its turn."""
+        one = self._first[key]
+        one.until = self._clock() + self._patience(one)
+
+    def lapse(self) -> list[bytes]:
+        """Stop waiting for the tuples that have not come in time; return their keys."""
+        late = self.late()
+        for key in late:
+            del self._first[key]
+        return late
 
     @property
     def next_at(self) -> float | None:
-        """Time at which the next back-off ends."""
-        moments = [self._tried[key].next_at for key in self._resting]
+        """Time at which the next back-off ends, or patience."""
+        moments = (one.until for one in self._first.values())
         return min((at for at in moments if at is not None), default=None)
 
     def dump(self) -> bytes:
-        """Return the numbers of failures as bytes; empty if there are none."""
+        """Return all as bytes; empty if there are none."""
         return b"".join(
-            _TRIED.pack(key, one.identity, one.failures) for key, one in self._tried.items()
+            _RECORD.pack(key, one.identity, one.failures, one.since_wall, one.awaited, one.doubtful)
+            for key, one in self._first.items()
         )
 
     def load(self, dumped: bytes) -> None:
-        """Go on counting where an earlier process ended. Raises ValueError for an invalid dump."""
-        for key, identity, failures in _records(_TRIED, dumped):
-            self._tried[key] = TriedTuple(identity, failures)
+        """Take over from an earlier process. Raises ValueError for an invalid dump."""
+        if len(dumped) % _RECORD.size:
+            raise ValueError("not an order: it ends too early")
+        now, wall = self._clock(), self._wall()
+        for key, *facts in _RECORD.iter_unpack(dumped):
+            identity, failures, since_wall, awaited, doubtful = facts
+            one = self._first[key] = FailedTuple(
+                identity=identity,
+                failures=failures,
+                since_wall=since_wall,
+                awaited=awaited,
+                doubtful=doubtful,
+            )
+            if awaited:
+                left_s = self._patience(one) - max(0.0, wall - since_wall)
+                one.until = now + max(_LOOK_S, left_s)
 
-
-def _records(layout: struct.Struct, dumped: bytes) -> Iterator[tuple[Any, ...]]:
-    if len(dumped) % layout.size:
-        raise ValueError("not an order: it ends too early")
-    return layout.iter_unpack(dumped)
+    def _patience(self, one: FailedTuple) -> float:
+        return self._doubtful_s if one.doubtful else self._patience_s

@@ -77,8 +77,6 @@ class Calls:
         self._renewals = Renewals(around, attempt.task)
         # Entries whose tuples the flight does not have yet.
         self._new: list[OpenEntry] = []
-        # Tuples that are called once more, which it does not have either.
-        self._again: list[tuple[OpenEntry, int]] = []
         self._tick: Call | None = None
         self._look_at = 0.0
         self._hanging: HangingCall | None = None
@@ -125,13 +123,14 @@ class Calls:
         self.line.close()
         self._caller.close()
 
-    def call_again(self, entry: OpenEntry, row: int) -> None:
-        """Call the bolt again for a tuple that failed and stays in the backlog."""
-        comes = any(one is entry for one in self._new) or any(
-            one is entry and each == row for one, each in self._again
-        )
-        if not comes and not any(one.has(entry.position, row) for one in (self.line, self.flight)):
-            self._again.append((entry, row))
+    def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
+        """Let tuples wait once more that failed and stay in the backlog."""
+        for entry, row in places:
+            # Else the flight has not had it yet: its step made the call itself.
+            if not any(one is entry for one in self._new):
+                [call] = calls_of(entry.chunk, [row], entry.position)
+                self.flight.number(call)
+                self.line.add(call, first=True)
 
     # -- before the calls ------------------------------------------------------------------------
 
@@ -160,18 +159,15 @@ class Calls:
     @property
     def _crowd(self) -> int:
         """Number of tuples for which a place may be all that is missing."""
-        new = len(self._again) + sum(one.rows.size for one in self._new)
-        return self.flight.queued + self.line.crowd + new
+        return self.flight.queued + self.line.crowd + sum(one.rows.size for one in self._new)
 
     @property
     def _waits_for_more(self) -> bool:
         """True if nothing is to be done before more tuples come, or a permit."""
         flight = self.flight
-        if self._new or self._again or self.line.full or flight.full:
+        if self._new or self.line.full or flight.full:
             return False
-        resting = 0 if self._gate is None else self._gate.resting
-        rests = self._attempt.backlog.tuples <= resting and not self._attempt.backlog.must_leave
-        idle = flight.idle and (self.line.held > 0 or rests)
+        idle = flight.idle and (self.line.held > 0 or not self._attempt.backlog)
         return idle or flight.stands_still
 
     def _until(self, wait_s: float) -> float:
@@ -190,7 +186,7 @@ class Calls:
             return False
         backlog = self._attempt.backlog
         without_flight = self._retaken_waits() or backlog.must_leave
-        works = without_flight or self._new or self._again or self._attempt.due()
+        works = without_flight or self._new or self._attempt.due()
         # Once per turn: a step then has what came of it.
         return bool(works) and (isinstance(self.copy.begin(), BaseException) or without_flight)
 
@@ -252,15 +248,11 @@ class Calls:
 
     def _feed_tuples(self) -> None:
         gate = self._gate
-        coming = [(entry, entry.rows.tolist()) for entry in self._new]
-        # Unless a step that made its calls itself has taken it.
-        coming += [(entry, [row]) for entry, row in self._again if row in entry.rows]
-        for entry, rows in coming:
-            for call in calls_of(entry.chunk, rows, entry.position):
+        for entry in self._new:
+            for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=gate is not None and gate.comes_first(call))
         self._new.clear()
-        self._again.clear()
 
     def _refuse(self) -> None:
         """End what the line has no room for: it comes again."""

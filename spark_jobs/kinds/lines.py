@@ -70,10 +70,6 @@ class OpenLine:
         """Hand out the calls that end without having begun: their error says why."""
         return []
 
-    def has(self, position: str, row: int) -> bool:
-        """Return True if the tuple at this place waits."""
-        return any(call.position == position and call.tup.row == row for call in self._new)
-
     def close(self) -> None:
         """The attempt ends. What waits stays in the inbox."""
 
@@ -196,10 +192,6 @@ class LimitLine(OpenLine):
         over = self._over
         self._over = []
         return over
-
-    def has(self, position: str, row: int) -> bool:
-        waiting = (call for line in self._lines.values() for call in line)
-        return any(call.position == position and call.tup.row == row for call in waiting)
 
     def close(self) -> None:
         """Leave the lines at the limit. What waits stays in the inbox."""

@@ -40,7 +40,7 @@ class InOrder:
         attempt = self._attempt
         order = self._order
         waiting = cast("ReadyBacklog", attempt.backlog)
-        if order.due() or order.lapse(waiting):
+        if order.due(waiting):
             waiting.refresh()
         is_full = waiting.held_back >= MOST_HELD_BACK
         order.tell(waiting)
@@ -68,18 +68,13 @@ class CallsInOrder(InOrder):
         self._stepped = False
 
     def takes(self, wait_s: float) -> StepInput | None:
-        if self._stepped:
-            self._gate.left()
-            # Else it would wait for more tuples, with their successors at hand.
-            self._calls.flight.ask_again()
         order = self._order
         backlog = self._attempt.backlog
-        tried = order.due()
-        for one in tried:
-            if one.entry is not None:
-                self._calls.call_again(one.entry, one.row)
-        if order.lapse(backlog) or tried:
-            # Tuples that were held back may begin, though no call has ended.
+        if self._stepped:
+            self._gate.left()
+            self._calls.call_again(order.fresh)
+        if order.due(backlog) or self._stepped:
+            # Tuples that were held back may begin; else it would wait for more tuples to come.
             self._calls.flight.ask_again()
         order.tell(backlog, self._gate.busy)
         taken = self._calls.takes(wait_s)

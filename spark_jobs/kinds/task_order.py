@@ -7,7 +7,6 @@ it has left. So the outcome of that one is known, and kept. ``OrderGate`` does t
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -25,7 +24,7 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.awaited import Awaited, TriedTuple, Tries, TupleKeys
+from tiercel.spark_jobs.kinds.awaited import FailedTuples, TupleKeys
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
@@ -63,48 +62,36 @@ class TaskOrder:
         timeout_s = topology.config.message_timeout_secs
         self._apart = SetApart(around.ledger, clock, timeout_s)
         self._keys = TupleKeys(topology, self.component)
-        self._awaited = Awaited(clock, around.wall, *_times(topology, self.component))
-        self._tries = Tries(clock, *_policy(topology))
+        times = _times(topology, self.component)
+        self._failed = FailedTuples(clock, around.wall, _policy(topology), times)
         # As the newest step left it, and the part of the copy in the newest snapshot.
         self._kept = b""
         self._copy = b""
-        # Keys of tuples that are held back, by an awaited one or by a back-off.
-        self.held: set[bytes] = set()
-
-    def __bool__(self) -> bool:
-        """True if a tuple failed and is not done."""
-        return bool(self._awaited or self._tries)
+        # Places of the tuples of the last step that are tried again.
+        self.fresh: list[tuple[OpenEntry, int]] = []
 
     @property
     def next_at(self) -> float | None:
         """Time of the next change that needs no new tuple."""
-        moments = [at for at in (self._awaited.next_at, self._tries.next_at) if at is not None]
-        return min(moments, default=None)
-
-    @property
-    def resting(self) -> int:
-        """Number of tuples that wait for the end of their back-off."""
-        return len(self._tries.resting)
+        return self._failed.next_at
 
     def tell_at(self, moment: float | None) -> float | None:
         """Return that moment, or an earlier one at which to tell the spouts of tuples that wait."""
-        if not self.held and not self._tries.resting:
+        if not self._apart.waits:
             return moment
         return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
         """Report waiting tuples to the spouts, unless the key that they wait for is ``busy``."""
-        if self:
+        if self._failed or self._apart.waits:
             self._apart.look(lambda: self._waiting_in(backlog, busy))
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         kept, self._copy = parted(snapshot or b"")
-        awaited, tried = parted(kept)
         try:
-            self._awaited.load(awaited)
-            self._tries.load(tried)
+            self._failed.load(kept)
             self._kept = kept
-        except (ValueError, struct.error) as error:
+        except ValueError as error:
             log.warning(
                 "%s[%d]: %s; tuples that failed before are delivered out of order",
                 self.component, self._task, error, extra={"event": "order_unreadable"},
@@ -122,21 +109,29 @@ class TaskOrder:
 
     def awaits(self, key: bytes) -> bool:
         """Return True if a tuple of this key failed and comes before all others."""
-        return key in self._awaited or self._tries.first(key) is not None
+        failed = self._failed.first(key)
+        return failed is not None and failed.holds
 
     def comes_next(self, key: bytes, call: Call) -> bool:
         """Return True if the tuple is the one that comes before all others of its key, or none
         does.
         """
-        tried = self._tries.first(key)
-        if tried is not None:
-            return tried.next_at is None and tried.is_at(call.position, call.tup.row)
-        first = self._awaited.first(key)
-        return first is None or first == self._keys.identity(call.tup)
+        return self._is_next(
+            key, call.position, call.tup.row, lambda: self._keys.identity(call.tup)
+        )
+
+    def _is_next(
+        self, key: bytes, position: str | None, row: int, identity: Callable[[], bytes]
+    ) -> bool:
+        failed = self._failed.first(key)
+        if failed is None or not failed.holds:
+            return True
+        if failed.entry is not None:
+            return failed.may_begin_at(position, row)
+        return failed.identity == identity()
 
     def ready(self, backlog: Backlog) -> list[Share]:
         """Return what the next step may take: of each key what comes next, if it is there."""
-        self.held.clear()
         taken: set[bytes] = set()
         shares = []
         for entry in backlog:
@@ -147,7 +142,6 @@ class TaskOrder:
             ]
             if rows:
                 shares.append(Share(entry, np.array(rows)))
-        self.held -= taken
         return shares
 
     def _may_go(self, entry: OpenEntry, row: int, key: bytes | None, taken: set[bytes]) -> bool:
@@ -155,27 +149,27 @@ class TaskOrder:
             return True
         if key in taken:
             return False
-        tried = self._tries.first(key)
-        if tried is not None:
-            is_next = tried.next_at is None and tried.is_at(entry.position, row)
-        else:
-            first = self._awaited.first(key)
-            is_next = first is None or first == self._keys.identity_in(entry.chunk, row)
-        (taken if is_next else self.held).add(key)
+        is_next = self._is_next(
+            key, entry.position, row, lambda: self._keys.identity_in(entry.chunk, row)
+        )
+        if is_next:
+            taken.add(key)
         return is_next
 
     def alone(self) -> Share | None:
         """Return the tuple that is executed next, in a step of its own; None: any may be."""
-        tried = self._tries.alone if self._tries else None
-        if tried is None or tried.entry is None:
+        failed = self._failed.alone if self._failed else None
+        if failed is None or failed.entry is None:
             return None
-        return Share(tried.entry, np.array([tried.row]))
+        return Share(failed.entry, np.array([failed.row]))
 
     # -- while they wait -------------------------------------------------------------------------
 
-    def due(self) -> list[TriedTuple]:
-        """Return the tuples whose back-off has ended since the last call: they may begin."""
-        return self._tries.due() if self._tries.resting else []
+    def due(self, backlog: Backlog) -> bool:
+        """Return True if tuples may begin that were held back until now: back-offs have ended, or
+        the patience with a tuple that should be in the backlog by now.
+        """
+        return bool(self._failed) and (self._failed.due() | self._lapse(backlog))
 
     def _waiting_in(self, backlog: Backlog, busy: Container[bytes]) -> Iterator[int]:
         """The roots of what waits there, with a key whose first tuple failed, unless that tuple is
@@ -186,19 +180,18 @@ class TaskOrder:
                 if key is not None and key not in busy and self.awaits(key):
                     yield from roots_of(entry.chunk.lineage, row)
 
-    def lapse(self, backlog: Backlog) -> bool:
-        """Wait no longer for what should be in the backlog by now; True if there was any."""
-        if not self._awaited or not (late := set(self._awaited.late())):
+    def _lapse(self, backlog: Backlog) -> bool:
+        if not (late := set(self._failed.late())):
             return False
         # Under way for long, or without a place or a permit: it has come nevertheless.
         for entry in backlog:
             for row, key in self._rows_of(Share(entry, entry.rows)):
-                if key in late and self._awaited.first(key) == self._keys.identity_in(
-                    entry.chunk, row
-                ):
-                    self._awaited.is_here(key)
-        given_up = self._awaited.lapse()
-        self.held.difference_update(key for key in given_up if not self.awaits(key))
+                if key is not None and key in late:
+                    identity = self._keys.identity_in(entry.chunk, row)
+                    failed = self._failed.first(key)
+                    if failed is not None and failed.identity == identity:
+                        self._failed.is_here(key)
+        given_up = self._failed.lapse()
         for key in given_up:
             log.warning(
                 "%s[%d]: a failed tuple was not delivered again; the other tuples of its key (%s) "
@@ -223,8 +216,8 @@ class TaskOrder:
             key = self._keys_of(entry)[number]
             if key is None or row in record.replayed:
                 continue
-            failures = 1 + self._tries.failures(key, self._keys.identity_in(entry.chunk, number))
-            if self._tries.is_last(failures):
+            failures = 1 + self._failed.failures(key, self._keys.identity_in(entry.chunk, number))
+            if self._failed.is_last(failures):
                 self._give_up(key, failures, reason)
                 record.reasons[row] = f"failed {failures} times: {reason}"
                 record.verdicts[row] = Reject(record.reasons[row])
@@ -242,14 +235,15 @@ class TaskOrder:
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
         record = done.record
-        if self or record.reasons:
-            for tup in reversed(list(_held_and_failed(record))):
+        self.fresh.clear()
+        if self._failed or record.reasons:
+            for tup in _held_and_failed(record):
                 if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
-                    self._awaited.failed(key, self._keys.identity(tup))
+                    self._failed.comes_again(key, self._keys.identity(tup))
             again = set(done.again)
             for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
-                self._note(entry, number, done, record.held + at, again)
-        kept = self._dump()
+                self._note(entry, number, done, record.held + at, tried_again=at in again)
+        kept = self._failed.dump()
         if kept == self._kept and done.snapshot is None:
             return done
         self._kept = kept
@@ -261,34 +255,28 @@ class TaskOrder:
             key = self._keys_of(entry)[number]
             if key is not None and done.lineage.counts[done.record.held + at]:
                 identity = self._keys.identity_in(entry.chunk, number)
-                self._awaited.failed(key, identity, doubtful=True)
-        self._kept = self._dump()
+                self._failed.comes_again(key, identity, doubtful=True)
+        self._kept = self._failed.dump()
         return joined(self._kept, self._copy)
 
     def _note(
-        self, entry: OpenEntry, number: int, done: Done, row: int, again: Container[int]
+        self, entry: OpenEntry, number: int, done: Done, row: int, *, tried_again: bool
     ) -> None:
         """Note what became of the tuple with this ``number`` in its entry and ``row`` in its
         step.
         """
         key = self._keys_of(entry)[number]
         comes_again = _comes_again(done, row)
-        if key is None or not (
-            row in again or comes_again or key in self._awaited or key in self._tries
-        ):
+        if key is None or not (tried_again or comes_again or self._failed.first(key)):
             return
         identity = self._keys.identity_in(entry.chunk, number)
-        if row in again:
-            self._tries.failed(key, identity, entry, number, alone=done.record.aborted)
-            return
-        self._tries.over(key)
-        if comes_again:
-            self._awaited.failed(key, identity)
+        if tried_again:
+            self._failed.tries_again(key, identity, entry, number, alone=done.record.aborted)
+            self.fresh.append((entry, number))
+        elif comes_again:
+            self._failed.comes_again(key, identity)
         else:
-            self._awaited.done(key, identity)
-
-    def _dump(self) -> bytes:
-        return joined(self._awaited.dump(), self._tries.dump()) if self else b""
+            self._failed.done(key, identity)
 
     def _rows_of(self, share: Share) -> Iterator[tuple[int, bytes | None]]:
         keys = self._keys_of(share.entry)
@@ -373,8 +361,15 @@ class SetApart:
         self._tells_s = None if timeout_s is None else timeout_s / _TELLS_PER_TIMEOUT
         # Reported tuples that still wait.
         self._told: set[int] = set()
+        # True if there may be others.
+        self._unsure = False
         self._look_at = float("-inf")
         self._tell_all_at = float("-inf")
+
+    @property
+    def waits(self) -> bool:
+        """True if tuples wait, as far as is known."""
+        return self._unsure or bool(self._told)
 
     @property
     def next_at(self) -> float:
@@ -387,7 +382,10 @@ class SetApart:
         Call it in every turn in which something is awaited.
         """
         now = self._clock()
-        if self._ledger is None or now < self._look_at:
+        if self._ledger is None:
+            return
+        self._unsure = True
+        if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
         roots = set(waiting())
@@ -400,6 +398,7 @@ class SetApart:
             log.debug("told later that tuples wait: %s", error, extra={"event": "redis_away"})
             return
         self._told = roots
+        self._unsure = False
         if everything and self._tells_s is not None:
             self._tell_all_at = now + self._tells_s
 
@@ -439,7 +438,7 @@ def _policy(topology: Topology) -> tuple[RetryPolicy, int]:
     return RetryPolicy(first=first, longest=longest), limit
 
 
-def _times(topology: Topology, component: str) -> tuple[float, float | None]:
+def _times(topology: Topology, component: str) -> tuple[float, float]:
     """Return for how long a tuple is awaited, and for how long one that may never come.
 
     A queue has a message again after its back-off. Other spouts may never emit it again. An awaited
@@ -450,7 +449,7 @@ def _times(topology: Topology, component: str) -> tuple[float, float | None]:
     timeout_s = config.message_timeout_secs
     spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
     if not all(spout.takes_back for spout in spouts):
-        return _PATIENCE_PART * timeout_s, None
+        return _PATIENCE_PART * timeout_s, _PATIENCE_PART * timeout_s
     back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
     patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
     times = 1 + _ordered_before(topology, component)
@@ -485,13 +484,7 @@ class OrderGate:
     def next_at(self) -> float | None:
         return self._order.next_at
 
-    @property
-    def resting(self) -> int:
-        """Number of tuples that wait in the backlog for the end of their back-off."""
-        return self._order.resting
-
     def look(self, waiting: Sequence[Call]) -> None:  # noqa: ARG002 - each is asked about
-        self._order.held.clear()
         self._passed.clear()
 
     def may_begin(self, call: Call) -> bool:
@@ -504,17 +497,12 @@ class OrderGate:
     def began(self, call: Call) -> None:
         if (key := self._order.key(call.tup)) is not None:
             self.busy.add(key)
-            self._order.held.discard(key)
 
     def passed_over(self, call: Call) -> None:
         key = self._order.key(call.tup)
-        if key is None:
-            return
-        if not self._order.awaits(key):
+        # A tuple that failed may stand behind it, and comes first.
+        if key is not None and not self._order.awaits(key):
             self._passed.add(key)
-        elif key not in self.busy:
-            # The tuple that comes first may stand behind it.
-            self._order.held.add(key)
 
     def over(self, call: Call) -> None:
         """Its key stays busy until its step has left: what becomes of it is not known before."""

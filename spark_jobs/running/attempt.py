@@ -32,6 +32,7 @@ from tiercel.spark_jobs.running.backlog import (
     Backlog,
     Share,
     TickClock,
+    all_but,
     arrival,
     first_of,
     schemas_of,
@@ -279,7 +280,10 @@ class Attempt:
         if self._order is not None:
             done = self._order.noted(shares, done)
         ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
-        covered = sealed or self.backlog.take_out(done.finished(shares), number, ticks)
+        executed = first_of(shares, done.executed)
+        if done.again:
+            executed = all_but(executed, done.again)
+        covered = sealed or self.backlog.take_out(executed, number, ticks)
         # A sealed step may have had answers alone, which are gone with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
         if sealed or leaves or done.again:

@@ -39,7 +39,7 @@ from tiercel.spark_jobs.emitting.fold import (
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Item, Record
-from tiercel.spark_jobs.running.backlog import Share, all_but, chunks_of, first_of
+from tiercel.spark_jobs.running.backlog import Share, chunks_of
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
@@ -120,19 +120,13 @@ class Done:
     process_ns: int = 0
     # The input, with the tuples that were not executed.
     chunks: Sequence[Chunk] = ()
-    # Rows that failed and are tried again where they are: the step does not cover them.
+    # Numbers of the tuples that failed and are tried again where they are: the step does not cover
+    # them.
     again: Sequence[int] = ()
 
     def roots(self, row: int) -> list[int]:
         """The roots of one tuple of the input."""
         return roots_of(self.lineage, row)
-
-    def finished(self, shares: Sequence[Share]) -> list[Share]:
-        """The part of the input that was executed, and is not tried again."""
-        executed = first_of(shares, self.executed)
-        if not self.again:
-            return executed
-        return all_but(executed, [row - self.record.held for row in self.again])
 
 
 class StepSetup:
@@ -311,7 +305,7 @@ class Step:
             snapshot=snapshot,
             chunks=self._chunks,
             process_ns=process_ns,
-            again=again,
+            again=[row - record.held for row in again] if again else (),
         )
 
     def _failures(self) -> list[Failure]:

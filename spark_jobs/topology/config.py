@@ -68,8 +68,8 @@ class Config:
     * ``rate_limit``: tuples that all tasks of the bolt together may begin: ``"100/s"``,
       ``"5/min"``, ``"1/h"`` or a number per second.
     * ``rate_limit_by``: the field of whose values each has this limit.
-    * ``ordered_by``: the field whose tuples of one value are executed one after the other; it needs
-      a fields grouping by that field.
+    * ``ordered_by``: the field whose tuples of one value are executed one after the other, each
+      until it succeeds or has failed too often; it needs a fields grouping by that field.
     * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
       of a ``BatchBolt``: see there.
     """

@@ -147,10 +147,6 @@ class Flight:
         """The gate may let tuples begin that it held back, though no call has ended since."""
         self.held_back = 0
 
-    def has(self, position: str, row: int) -> bool:
-        """Return True if the tuple at this place waits."""
-        return any(call.position == position and call.tup.row == row for call in self._waiting)
-
     def _beginning(self, room: int) -> list[Call]:
         gate = self._gate
         if gate is not None:

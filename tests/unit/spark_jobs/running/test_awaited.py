@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiercel.queues.retry import DEFAULT_RETRY
-from tiercel.spark_jobs.kinds.awaited import Awaited, Tries
+from tiercel.spark_jobs.kinds.awaited import FailedTuples
 from tiercel.spark_jobs.running.backlog import OpenEntry, tick_for
 
 KEY = b"k" * 16
@@ -40,143 +40,156 @@ def wall() -> Wall:
     return Wall()
 
 
+def made(clock: Clock, wall: Wall, limit: int = 20) -> FailedTuples:
+    return FailedTuples(clock, wall, (DEFAULT_RETRY, limit), (30.0, 16.0))
+
+
 @pytest.fixture
-def awaited(clock: Clock, wall: Wall) -> Awaited:
-    return Awaited(clock, wall, 30.0, 16.0)
-
-
-def test_what_failed_comes_next_until_it_has_succeeded(awaited: Awaited) -> None:
-    assert awaited.first(KEY) is None
-    awaited.failed(KEY, identity(1))
-    assert (awaited.first(KEY), awaited.first(OTHER)) == (identity(1), None)
-    awaited.failed(KEY, identity(1))
-    awaited.done(KEY, identity(7))
-    assert awaited.first(KEY) == identity(1)
-    awaited.done(KEY, identity(1))
-    assert awaited.first(KEY) is None
-    assert not awaited
-
-
-def test_an_older_one_that_fails_later_comes_before_it(awaited: Awaited) -> None:
-    awaited.failed(KEY, identity(2))
-    awaited.failed(KEY, identity(1))
-    for number in (1, 2):
-        assert awaited.first(KEY) == identity(number)
-        awaited.done(KEY, identity(number))
-    assert not awaited
-
-
-def test_a_tuple_that_does_not_come_again_is_given_up(awaited: Awaited, clock: Clock) -> None:
-    awaited.failed(KEY, identity(1))
-    assert awaited.next_at == 130.0
-    clock.now += 29.9
-    assert awaited.lapse() == []
-    clock.now += 0.1
-    assert awaited.lapse() == [KEY]
-    assert not awaited
-    assert awaited.next_at is None
-
-
-def test_one_that_is_here_is_awaited_anew(awaited: Awaited, clock: Clock) -> None:
-    awaited.failed(KEY, identity(1))
-    clock.now += 30
-    assert awaited.late() == [KEY]
-    awaited.is_here(KEY)
-    assert awaited.lapse() == []
-    assert awaited.next_at == 160.0
-
-
-def test_one_that_may_have_been_acked_is_awaited_for_a_short_time(
-    awaited: Awaited, clock: Clock
-) -> None:
-    awaited.failed(KEY, identity(1))
-    awaited.failed(KEY, identity(1), doubtful=True)
-    clock.now += 15.9
-    assert awaited.lapse() == []
-    clock.now += 0.1
-    assert awaited.lapse() == [KEY]
-
-
-def test_another_process_goes_on_and_time_goes_on_meanwhile(
-    awaited: Awaited, clock: Clock, wall: Wall
-) -> None:
-    awaited.failed(KEY, identity(2))
-    awaited.failed(KEY, identity(1))
-    awaited.failed(OTHER, identity(9), doubtful=True)
-    # Another machine: its clock began elsewhere.
-    elsewhere = Clock()
-    elsewhere.now = 5.0
-    wall.now += 20
-    other = Awaited(elsewhere, wall, 30.0, 16.0)
-    other.load(awaited.dump())
-    assert (other.first(KEY), other.first(OTHER)) == (identity(1), identity(9))
-    # It looks into its inbox before it gives anything up.
-    assert other.lapse() == []
-    elsewhere.now += 2
-    assert other.lapse() == [OTHER]
-    elsewhere.now += 8
-    assert other.lapse() == [KEY]
-    assert other.first(KEY) == identity(2)
-
-
-@pytest.mark.parametrize("wrong", [b"x", b"k" * 16 + bytes(8)])
-def test_what_is_no_order_is_refused(awaited: Awaited, wrong: bytes) -> None:
-    for one in (awaited, Tries(Clock(), DEFAULT_RETRY, 20)):
-        with pytest.raises(ValueError, match="not an order"):
-            one.load(wrong)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["fail", "doubt", "done"]), st.integers(0, 6))))
-def test_a_dump_is_read_as_it_was(steps: list[tuple[str, int]]) -> None:
-    clock, wall = Clock(), Wall()
-    awaited = Awaited(clock, wall, 30.0, 16.0)
-    for what, number in steps:
-        key = KEY if number % 2 else OTHER
-        if what == "done":
-            awaited.done(key, identity(number))
-        else:
-            awaited.failed(key, identity(number), doubtful=what == "doubt")
-    other = Awaited(clock, wall, 30.0, 16.0)
-    other.load(awaited.dump())
-    assert other.dump() == awaited.dump()
-    while awaited:
-        for key in (KEY, OTHER):
-            first = awaited.first(key)
-            assert other.first(key) == first
-            if first is not None:
-                awaited.done(key, first)
-                other.done(key, first)
+def failed(clock: Clock, wall: Wall) -> FailedTuples:
+    return made(clock, wall)
 
 
 def entry() -> OpenEntry:
     return OpenEntry("1-0", tick_for(2, 1.0), 0, np.arange(3))
 
 
-def test_a_tuple_begins_again_when_its_back_off_has_ended(clock: Clock) -> None:
-    tries = Tries(clock, DEFAULT_RETRY, 20)
-    tries.failed(KEY, identity(1), entry(), 2, alone=False)
-    tries.failed(OTHER, identity(9), entry(), 0, alone=True)
-    tries.failed(OTHER, identity(9), entry(), 0, alone=True)
-    assert (tries.failures(KEY, identity(1)), tries.failures(OTHER, identity(9))) == (1, 2)
-    assert tries.resting == {KEY, OTHER}
-    assert tries.next_at == pytest.approx(100.2)
-    clock.now += 0.3
-    [due] = tries.due()
-    assert (due.row, due.is_at("1-0", 2), due.is_at("1-0", 1)) == (2, True, False)
-    assert tries.due() == []
-    assert (tries.alone, tries.resting) == (None, {OTHER})
-    clock.now += 0.3
-    assert tries.due() == [tries.alone]
-    tries.over(KEY)
-    tries.over(OTHER)
-    assert not tries
+def awaited(failed: FailedTuples, key: bytes) -> bytes | None:
+    """The identity of the tuple that comes before all others of a key."""
+    first = failed.first(key)
+    return first.identity if first is not None and first.holds else None
 
 
-def test_another_process_counts_on_and_knows_no_place(clock: Clock) -> None:
-    tries = Tries(clock, DEFAULT_RETRY, 2)
-    tries.failed(KEY, identity(1), entry(), 2, alone=False)
-    other = Tries(clock, DEFAULT_RETRY, 2)
-    other.load(tries.dump())
+def test_a_tuple_begins_again_when_its_back_off_has_ended(
+    failed: FailedTuples, clock: Clock
+) -> None:
+    failed.tries_again(KEY, identity(1), entry(), 2, alone=False)
+    failed.tries_again(OTHER, identity(9), entry(), 0, alone=True)
+    failed.tries_again(OTHER, identity(9), entry(), 0, alone=True)
+    assert (failed.failures(KEY, identity(1)), failed.failures(OTHER, identity(9))) == (1, 2)
+    one = failed.first(KEY)
+    assert one is not None
+    assert one.holds
+    assert not one.may_begin_at("1-0", 2)
+    assert failed.next_at == pytest.approx(100.2)
+    clock.now += 0.3
+    assert failed.due()
+    assert not failed.due()
+    assert (one.may_begin_at("1-0", 2), one.may_begin_at("1-0", 1)) == (True, False)
+    assert failed.alone is None
+    clock.now += 0.3
+    assert failed.due()
+    assert failed.alone is failed.first(OTHER)
+    # It is not given up.
+    clock.now += 1_000
+    assert failed.lapse() == []
+    failed.done(KEY, identity(1))
+    failed.done(OTHER, identity(9))
+    assert not failed
+
+
+def test_another_process_counts_on_and_knows_no_place(
+    failed: FailedTuples, clock: Clock, wall: Wall
+) -> None:
+    failed.tries_again(KEY, identity(1), entry(), 2, alone=False)
+    other = made(clock, wall, limit=2)
+    other.load(failed.dump())
     assert (other.failures(KEY, identity(1)), other.failures(KEY, identity(2))) == (1, 0)
-    assert other.first(KEY) is None
+    assert awaited(other, KEY) is None
+    assert other.next_at is None
     assert [other.is_last(failures) for failures in (1, 2, 3)] == [False, False, True]
+
+
+def test_a_tuple_that_must_come_again_comes_next(failed: FailedTuples) -> None:
+    failed.comes_again(KEY, identity(1))
+    assert (awaited(failed, KEY), awaited(failed, OTHER)) == (identity(1), None)
+    failed.comes_again(KEY, identity(1))
+    # A held one that failed too waits for nothing.
+    failed.comes_again(KEY, identity(2))
+    failed.done(KEY, identity(7))
+    assert awaited(failed, KEY) == identity(1)
+    failed.done(KEY, identity(1))
+    assert not failed
+
+
+def test_one_that_came_again_and_is_tried_again_is_known_to_the_next_process(
+    failed: FailedTuples, clock: Clock, wall: Wall
+) -> None:
+    failed.comes_again(KEY, identity(1))
+    failed.tries_again(KEY, identity(1), entry(), 2, alone=False)
+    other = made(clock, wall)
+    other.load(failed.dump())
+    assert (awaited(other, KEY), other.failures(KEY, identity(1))) == (identity(1), 1)
+
+
+def test_a_tuple_that_does_not_come_again_is_given_up(failed: FailedTuples, clock: Clock) -> None:
+    failed.comes_again(KEY, identity(1))
+    assert failed.next_at == 130.0
+    clock.now += 29.9
+    assert failed.lapse() == []
+    clock.now += 0.1
+    assert failed.lapse() == [KEY]
+    assert not failed
+    assert failed.next_at is None
+
+
+def test_one_that_is_here_is_awaited_anew(failed: FailedTuples, clock: Clock) -> None:
+    failed.comes_again(KEY, identity(1))
+    clock.now += 30
+    assert failed.late() == [KEY]
+    failed.is_here(KEY)
+    assert failed.lapse() == []
+    assert failed.next_at == 160.0
+
+
+def test_one_that_may_have_been_acked_is_awaited_for_a_short_time(
+    failed: FailedTuples, clock: Clock
+) -> None:
+    failed.comes_again(KEY, identity(1))
+    failed.comes_again(KEY, identity(1), doubtful=True)
+    clock.now += 15.9
+    assert failed.lapse() == []
+    clock.now += 0.1
+    assert failed.lapse() == [KEY]
+
+
+def test_another_process_goes_on_and_time_goes_on_meanwhile(
+    failed: FailedTuples, wall: Wall
+) -> None:
+    failed.comes_again(KEY, identity(1))
+    failed.comes_again(OTHER, identity(9), doubtful=True)
+    # Another machine: its clock began elsewhere.
+    elsewhere = Clock()
+    elsewhere.now = 5.0
+    wall.now += 20
+    other = made(elsewhere, wall)
+    other.load(failed.dump())
+    assert (awaited(other, KEY), awaited(other, OTHER)) == (identity(1), identity(9))
+    # It looks into its inbox before it gives anything up.
+    assert other.lapse() == []
+    elsewhere.now += 2
+    assert other.lapse() == [OTHER]
+    elsewhere.now += 8
+    assert other.lapse() == [KEY]
+
+
+@pytest.mark.parametrize("wrong", [b"x", b"k" * 16 + bytes(8)])
+def test_what_is_no_order_is_refused(failed: FailedTuples, wrong: bytes) -> None:
+    with pytest.raises(ValueError, match="not an order"):
+        failed.load(wrong)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["try", "fail", "doubt", "done"]), st.integers(0, 6))))
+def test_a_dump_is_read_as_it_was(steps: list[tuple[str, int]]) -> None:
+    clock, wall = Clock(), Wall()
+    failed = made(clock, wall)
+    for what, number in steps:
+        key = KEY if number % 2 else OTHER
+        if what == "done":
+            failed.done(key, identity(number))
+        elif what == "try":
+            failed.tries_again(key, identity(number), entry(), number, alone=False)
+        else:
+            failed.comes_again(key, identity(number), doubtful=what == "doubt")
+    other = made(clock, wall)
+    other.load(failed.dump())
+    assert other.dump() == failed.dump()
