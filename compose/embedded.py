@@ -54,7 +54,7 @@ class EmbeddedPostgres(EmbeddedServer):
     """A server whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
 
     It never runs as root: if this process does, the server runs as the user ``postgres`` of
-    Debian's package, or else as ``nobody``.
+    Debian's package, or else as a user that owns nothing.
     """
 
     name = "PostgreSQL"

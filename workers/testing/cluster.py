@@ -364,7 +364,7 @@ class LocalCluster:
         }
         there = ", ".join(feeders) or "none"
         if spout is None and len(feeders) != 1:
-            raise LocalClusterError(f"name one QueueSpout; there are {there}")
+            raise LocalClusterError(f"name the QueueSpout to use; there are {there}")
         found = next(iter(feeders)) if spout is None else spout
         if found not in feeders:
             raise LocalClusterError(f"there is no QueueSpout {spout!r}; there are {there}")
