@@ -2,7 +2,7 @@
 -- Advance the clock of the marks in one shard, and forget old marks in some buckets. Begins with
 -- clock.lua.
 --
--- KEYS   run: see redis_keys.py; buckets to look through
+-- KEYS   run: see redis_shard.py; buckets to look through
 -- ARGV   1 seconds that marks are kept for
 -- Reply  1
 

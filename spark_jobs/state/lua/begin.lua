@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Begin a turn in one shard, which ends all earlier ones. Begins with undo.lua and values.lua.
 --
--- KEYS   entries, run, turn, undo: see redis_keys.py
+-- KEYS   entries, run, turn, undo: see redis_shard.py
 -- ARGV   1 number of the run   2 step   3 attempt; 0 draws one, in the home shard, which is asked first
 --        4 number of shards   5 "run step" of the last commit, from the home shard, "?" in that
 --        6 most changes to take back in one call   7 index of the task   then the fields to read

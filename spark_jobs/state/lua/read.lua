@@ -1,6 +1,6 @@
 -- Read values in one shard, with what takes them back. Begins with values.lua.
 --
--- KEYS   entries, run, turn, undo: see redis_keys.py
+-- KEYS   entries, run, turn, undo: see redis_shard.py
 -- ARGV   1 "1": through the undo log, "": as they are   then the fields
 -- Reply  1: the values   2: for each what takes it back, or nothing
 --

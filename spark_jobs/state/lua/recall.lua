@@ -1,6 +1,6 @@
 -- Read marks in one shard as they were before this step.
 --
--- KEYS   undo of this task; turn and undo of each other one (redis_keys.py); bucket of each mark
+-- KEYS   undo of this task; turn and undo of each other one (redis_shard.py); bucket of each mark
 -- ARGV   1 number of other tasks   2 "1": without what the last commit of this task has made
 --        3 the keys of the marks, one after the other
 -- Reply  for each mark that there is: its number, and its record; or {number among the other

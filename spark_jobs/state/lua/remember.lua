@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Make marks in one shard, as a part of a commit. Begins with clock.lua.
 --
--- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark
+-- KEYS   run, turn, undo: see redis_shard.py; the bucket of each mark
 -- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
 --        4 "run step" if this is the last one, else ""   5 digest of the commit
 --        6 the keys of the marks, one after the other

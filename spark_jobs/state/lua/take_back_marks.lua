@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Take the marks of one call back in one shard, which belongs to a commit that broke off.
 --
--- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark
+-- KEYS   run, turn, undo: see redis_shard.py; the bucket of each mark
 -- ARGV   1 turn: "run step attempt"   2 field of the call in the undo log   3 its record there
 -- Reply  0 a later turn has begun   1 done
 --

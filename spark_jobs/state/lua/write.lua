@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
 --
--- KEYS   entries, run, turn, undo: see redis_keys.py
+-- KEYS   entries, run, turn, undo: see redis_shard.py
 -- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
 --        4 "run step" if this is the last one, else ""  5 digest of the commit   6 number of puts
 --        7 number of deletions
