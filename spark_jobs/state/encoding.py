@@ -1,9 +1,9 @@
-"""Keys and values of a state as bytes, and entries for people. Pure.
+"""Keys and values of a state as bytes, and entries for display. Pure.
 
 Both are JSON, so that people and other programs can read them: ``"falcon"``, ``7``,
-``["first page","ann"]``. An int is its decimal text, which Redis can count with. Bytes are
-``{"$bytes": "base64"}``; a dict that could be taken for such a tag is wrapped,
-``{"$dict": {...}}``. A key has one form only: equal keys are equal bytes.
+``["first page","ann"]``. An int is its decimal text, which Redis can increment. Bytes are
+``{"$bytes": "base64"}``; a dict that looks like such a tag is wrapped, ``{"$dict": {...}}``. Equal
+keys have equal bytes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def decode_key(field: bytes) -> Key:
 
 
 def encode_value(value: Any) -> bytes:
-    """Raises BadStateError for what would not come back as it is, or is larger than one call of
-    Redis should be.
+    """Encode a value. Raises BadStateError for one that would change when decoded, or is too large
+    for one call of Redis.
     """
     try:
         raw = _dumps(_plain(value)).encode()
@@ -74,7 +74,7 @@ def decode_value(raw: bytes) -> Any:
 def _shown(thing: object) -> str:
     try:
         return f"{thing!r:.60}"
-    except RAISED:  # a __repr__ of the user's, or a number of thousands of digits
+    except RAISED:  # from a user's __repr__, or for an int with thousands of digits
         return with_article(type(thing).__name__)
 
 
@@ -124,31 +124,30 @@ def _is_tag(plain: dict[str, Any]) -> bool:
 
 
 UNREADABLE = "unreadable"
-# Errors raised for bytes that another program has written there.
+# Errors for bytes that another program has written.
 _STRANGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateEntry:
-    """An entry as it lies in Redis."""
+    """An entry as it is stored in Redis."""
 
     key: str
-    # Name of the value's type in Python; ``UNREADABLE`` for what no bolt has put there.
+    # Name of the value's type in Python; ``UNREADABLE`` if no bolt can have written it.
     type: str
     value: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it with a key and a value that keep their types; as text if it is unreadable."""
+        """Return the entry with a typed key and value, or as text if it is unreadable."""
         if self.type == UNREADABLE:
             return {"key": self.key, "type": self.type, "value": self.value}
         return {"key": json.loads(self.key), "type": self.type, "value": json.loads(self.value)}
 
 
 def fields_meant(word: str) -> list[bytes]:
-    """Return the fields of the keys that a word may mean, each as the store has it.
+    """Return the encoded keys that a user's word may mean.
 
-    A key in the state's notation means itself, and a number the text of it too; any other
-    word is a text.
+    A key in the state's notation means itself, a number also its text; any other word is a text.
 
     >>> fields_meant("falcon"), fields_meant('"7"'), fields_meant("7")
     ([b'"falcon"'], [b'"7"'], [b'7', b'"7"'])

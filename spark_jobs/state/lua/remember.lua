@@ -6,10 +6,10 @@
 --        4 "run step" if this is the last one, else ""   5 digest of the commit
 --        6 the keys of the marks, one after the other
 --        then the record of each
--- Reply  0 a later turn has begun   1 done, now or before   3 one of the marks is there
+-- Reply  0 a later turn has begun   1 done, now or before   3 one of the marks exists
 --
--- All of it is done or nothing: a mark that is there was made by another task, or stands for an
--- effect that took place, so that this step must begin again and look.
+-- All or nothing: an existing mark was made by another task, or its effect took place, so this step
+-- must begin again and read it.
 
 local run, turn, undo = unpack(KEYS, 1, 3)
 local number, keys = tonumber(ARGV[3]), ARGV[6]

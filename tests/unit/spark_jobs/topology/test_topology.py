@@ -96,7 +96,7 @@ def grouped_by_a_map() -> TopologyBuilder:
 
 
 WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
-    ("a name with braces", lambda: TopologyBuilder("a{b}"), "is not a valid topology name: use letters"),
+    ("a name with braces", lambda: TopologyBuilder("a{b}"), "is not a valid topology name"),
     (
         "a name with an escape sequence",
         lambda: TopologyBuilder("a\x1b[31m"),
