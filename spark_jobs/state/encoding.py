@@ -1,7 +1,7 @@
-"""Keys and values of a state as bytes, and entries as text for people. Pure.
+"""Keys and values of a state as bytes, and entries for display. Pure.
 
 Both are JSON, so that people and other programs can read them: ``"falcon"``, ``7``,
-``["first page","ann"]``. An int is decimal text, which Redis can increment. Bytes are
+``["first page","ann"]``. An int is its decimal text, which Redis can increment. Bytes are
 ``{"$bytes": "base64"}``; a dict that looks like such a tag is wrapped, ``{"$dict": {...}}``. Equal
 keys have equal bytes.
 """
@@ -48,8 +48,8 @@ def decode_key(field: bytes) -> Key:
 
 
 def encode_value(value: Any) -> bytes:
-    """Encode a value. Raises BadStateError if it could not be restored unchanged, or is larger than
-    one call to Redis should be.
+    """Encode a value. Raises BadStateError for one that would change when decoded, or is too large
+    for one call of Redis.
     """
     try:
         raw = _dumps(_plain(value)).encode()
@@ -74,7 +74,7 @@ def decode_value(raw: bytes) -> Any:
 def _shown(thing: object) -> str:
     try:
         return f"{thing!r:.60}"
-    except RAISED:  # a __repr__ of the user's, or a number of thousands of digits
+    except RAISED:  # from a user's __repr__, or for an int with thousands of digits
         return with_article(type(thing).__name__)
 
 
@@ -124,30 +124,30 @@ def _is_tag(plain: dict[str, Any]) -> bool:
 
 
 UNREADABLE = "unreadable"
-# Errors raised by bytes that another program has written.
+# Errors for bytes that another program has written.
 _STRANGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateEntry:
-    """An entry as Redis has it."""
+    """An entry as it is stored in Redis."""
 
     key: str
-    # Name of the value's Python type; ``UNREADABLE`` for an entry that no bolt has written.
+    # Name of the value's type in Python; ``UNREADABLE`` if no bolt can have written it.
     type: str
     value: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return key and value with their JSON types; as text if the entry is unreadable."""
+        """Return the entry with a typed key and value, or as text if it is unreadable."""
         if self.type == UNREADABLE:
             return {"key": self.key, "type": self.type, "value": self.value}
         return {"key": json.loads(self.key), "type": self.type, "value": json.loads(self.value)}
 
 
 def fields_meant(word: str) -> list[bytes]:
-    """Return the fields that a word on the command line may mean.
+    """Return the encoded keys that a user's word may mean.
 
-    A key in JSON means itself; a number may also mean its text; any other word is a text.
+    A key in the state's notation means itself, a number also its text; any other word is a text.
 
     >>> fields_meant("falcon"), fields_meant('"7"'), fields_meant("7")
     ([b'"falcon"'], [b'"7"'], [b'7', b'"7"'])

@@ -28,7 +28,8 @@ class _Delete(Enum):
 
 
 _DELETE = _Delete.DELETE
-# A value to put, a deletion, or an increment (amount, sum). Plain types, for there are many.
+# A value that is put, a deletion, or an increment: the amount and the sum. Plain types, because
+# there are many writes.
 _Write = bytes | _Delete | tuple[int, int]
 
 
@@ -36,17 +37,18 @@ class KeyValueState:
     """A map from keys to values, one per component, shared by its tasks and kept from run to run.
 
     Keys are str, int, bytes, or tuples of these; values are None, bool, int, float, str, bytes, and
-    lists and dicts (with string keys) of these. ``put`` stores a copy. A task sees its own writes
-    at once; other tasks see them when the step is committed, which is before its tuples are acked.
-    If ``execute`` raises, the writes of its tuple are dropped.
+    lists and dicts (with string keys) of these. A value is encoded when it is put: changing the
+    object afterwards changes nothing. A task sees its own writes at once; other tasks see them when
+    the step is committed, before its tuples are acked. If ``execute`` raises, its tuple's writes
+    are dropped.
 
-    Use it in ``execute`` and ``flush`` only, as ``self.state``. Every method raises BadStateError
-    elsewhere, and for an invalid key or value, and AckerError if Redis does not answer; the step is
-    then repeated.
+    Use it in ``execute`` and ``flush``, taken from ``self`` each time. Every method raises
+    BadStateError outside these calls, and for an invalid key or value. If Redis does not answer it
+    raises AckerError; the step is then repeated.
     """
 
     def __init__(self, task_index: int = 0, parallelism: int = 1) -> None:
-        """Without a turn, which ``open`` gives, every use is an error."""
+        """Every use raises until ``open`` gives it a turn."""
         self._turn: StateTurn | None = None
         self._task_index = task_index
         self._parallelism = parallelism
@@ -62,7 +64,7 @@ class KeyValueState:
     # -- for bolts ---------------------------------------------------------------------------------
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """Return the value, a new object each time; ``default`` if there is none."""
+        """Return the value, a new object each time; ``default`` if the key has none."""
         raw = self._current(self._field(key))
         return default if raw is None else decode_value(raw)
 
@@ -77,10 +79,10 @@ class KeyValueState:
         self._write(field, self._writes.get(field), _DELETE)
 
     def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a whole number, 0 if there is none yet; returns the sum.
+        """Add to an int, 0 if there is none yet; returns the sum.
 
-        Tasks that increment one key in one step do not see each other's increments, but none is
-        lost. Raises BadStateError for a value that is no int, and for a sum of more than 64 bits.
+        Tasks that increment the same key at once do not see each other's increments, but none is
+        lost. Raises BadStateError for a value that is not an int, and for a sum beyond 64 bits.
         """
         field = self._field(key)
         if type(by) is not int:
@@ -106,15 +108,16 @@ class KeyValueState:
         return total
 
     def iterate(self) -> Iterator[tuple[Key, Any]]:
-        """Yield the entries of this task, in no order. Reads all entries of the component, which is
-        slow if there are many.
+        """Yield the entries of this task, in no order. Reads all entries of the component, which
+        takes a while if there are many.
 
-        Each entry belongs to one task: the one to which a fields grouping on the key sends it.
-        Entries may be changed meanwhile; new ones may or may not be included.
+        Each entry comes at one task only: the one to which a fields grouping on the key sends it.
+        Entries may be put, deleted and incremented meanwhile; an entry added during the iteration
+        may or may not come.
         """
         seen = set()
         for field, stored in self._scan():
-            # While its table is resized, Redis may return an entry twice.
+            # Redis may return an entry twice while it resizes its table.
             if field not in seen:
                 seen.add(field)
                 raw = self._written(self._writes[field]) if field in self._writes else stored
@@ -130,7 +133,7 @@ class KeyValueState:
     # -- for the runner ----------------------------------------------------------------------------
 
     def fields(self, keys: Iterable[Key]) -> list[bytes]:
-        """Return the names of these keys in the store, each once, without invalid keys."""
+        """Return the encoded keys, each once, without invalid ones."""
         fields: dict[bytes, None] = {}
         for key in keys:
             try:
@@ -145,7 +148,7 @@ class KeyValueState:
         self._base.update(turn.found)
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
-        """Call ``execute``; if it raises, undo its writes."""
+        """Wrap ``execute``, so that its writes are undone if it raises."""
         journal = self._journal
 
         @wraps(execute)
@@ -160,7 +163,7 @@ class KeyValueState:
         return guarded
 
     def _take_back(self) -> None:
-        """Undo the writes in the journal."""
+        """Undo all writes in the journal."""
         for field, earlier in reversed(self._journal):
             if earlier is None:
                 self._writes.pop(field, None)
@@ -185,9 +188,9 @@ class KeyValueState:
         return self._opened().committed_digest
 
     def writing(self, digest: str) -> Sequence[Effect[bool]]:
-        """Prepare the commit of all writes and close the turn; see ``StateTurn.writing``.
+        """Prepare to write everything, see ``StateTurn.writing``, and end the use of the turn.
 
-        Raises the error of an earlier read that failed, since the bolt worked without its value.
+        If a read failed, the bolt's work is void: raises the error of that read.
         """
         if self._error is not None:
             raise self._error
@@ -226,7 +229,7 @@ class KeyValueState:
         self._writes[field] = write
 
     def _current(self, field: bytes) -> bytes | None:
-        """As this task sees it."""
+        """Return the value as this task sees it."""
         write = self._writes.get(field)
         return self._stored(field) if write is None else self._written(write)
 
@@ -239,7 +242,7 @@ class KeyValueState:
     def _number(self, field: bytes, key: Key) -> int:
         raw = self._current(field)
         if raw is not None and raw.isdigit():
-            return int(raw)  # as decode_value, in a tenth of the time
+            return int(raw)  # like decode_value, in a tenth of the time
         value = 0 if raw is None else decode_value(raw)
         if type(value) is not int:
             raise BadStateError(
@@ -259,7 +262,7 @@ class KeyValueState:
         return self._base[field]
 
     def _scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """The task's share of the stored entries."""
+        """Yield the task's share of the stored entries."""
         turn = self._opened()
         self._check_reachable()
         try:
@@ -271,7 +274,7 @@ class KeyValueState:
             raise
 
     def _check_reachable(self) -> None:
-        """One wait for a server that does not answer is enough."""
+        """Raise the last error again: one wait for an unreachable server is enough."""
         if self._error is not None:
             raise self._error
 

@@ -1,4 +1,4 @@
-"""The state in memory: for the test kit, and the oracle of the tests of the one in Redis."""
+"""The state in memory, for the test kit and as the oracle for the tests of the one in Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, TurnAgainEr
 from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes, value_before
 
 _LIMIT = 1 << 63
-# From one commit to the next the marks grow older by so much at most.
+# Most seconds that marks age from one call to the next.
 _LONGEST_S = 10.0
 
 
@@ -20,22 +20,22 @@ _LONGEST_S = 10.0
 class _Task:
     """State of one bolt task."""
 
-    # Run, step, attempt of the turn that may write.
+    # Run, step and attempt of the turn that may write.
     turn: tuple[int, int, int] = (0, -1, 0)
     # Digest of this step's commit.
     committed_digest: str | None = None
-    # Record that takes this step's commit back.
+    # Undo records of this step's commit.
     undo: dict[bytes, bytes] = field(default_factory=dict)
-    # Keys of the marks that this step's commit has made.
+    # Keys of the marks of this step's commit.
     marked: frozenset[bytes] = frozenset()
 
 
 @dataclass(kw_only=True)
 class _MemoryComponent:
     entries: dict[bytes, bytes] = field(default_factory=dict)
-    # Key to when it was made, by ``ran``, and the record; the oldest first.
+    # Key to the time of the mark, by ``ran``, and its record; the oldest first.
     marks: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
-    # Seconds that this memory has run, and the clock then.
+    # Seconds that the clock of the marks has run, and the system clock then.
     ran: float = 0.0
     ran_at: float | None = None
     run_number: int = 0
@@ -56,15 +56,15 @@ class MemoryStateStore:
         beneath: MemoryStateStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``beneath`` is the store of another run of the same topology: the two have
-        the same entries. ``clock`` returns seconds; it may jump.
+        """``beneath`` is the store of another run of the same topology, which shares the entries.
+        ``clock`` returns seconds; it may jump.
         """
         self._run_number = run_number
         self._clock = clock
         self._components: dict[str, _MemoryComponent] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
     def begin_run(self, component: str) -> None:
-        # A commit is done at once here; later attempts of earlier runs are refused all the same.
+        # Commits are atomic here, so nothing is undone; turns of earlier runs are refused.
         for task in list(self._components.setdefault(component, _MemoryComponent()).tasks):
             self.begin(component, task, 0).perform()
 
@@ -126,7 +126,7 @@ class MemoryStateStore:
 
 
 class MemoryStateTurn:
-    """``StateTurn`` in this process; commits are atomic, so none is ever left half done."""
+    """``StateTurn`` in this process; commits are atomic."""
 
     def __init__(
         self, component: _MemoryComponent, task: _Task, clock: Callable[[], float]
@@ -136,7 +136,7 @@ class MemoryStateTurn:
         self._task = task
         self._turn = task.turn
         self.committed_digest = task.committed_digest
-        # A copy: a later attempt's commit is not what this one reads through.
+        # A copy, because this turn must not read through a later attempt's commit.
         self._undo = dict(task.undo)
         self._marked = task.marked
         self.found: dict[bytes, bytes | None] = {}
@@ -167,7 +167,7 @@ class MemoryStateTurn:
                 "a later attempt or run has taken the bolt task over: nothing was written"
             )
         if self._task.committed_digest is not None:
-            return True  # a repeat of this very call
+            return True  # a repeat of this call
         if not self._component.marks.keys().isdisjoint(writes.marks):
             raise TurnAgainError("another task has applied one of the tuples meanwhile")
         entries = self._component.entries

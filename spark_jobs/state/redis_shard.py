@@ -1,11 +1,10 @@
-"""The state of one bolt task in one shard: its entries, and its marks, which say which tuples its
-component has applied.
+"""The state of one bolt task in one shard: its entries, and the marks of the tuples that its
+component has applied. Each Lua script has one typed function that returns an effect.
 
-Its Lua scripts, each as one typed function that returns an effect.
-
-A mark lies in one of 8,192 buckets per component and shard: hashes that stay listpacks up to 512
-marks each (hash-max-listpack-entries, 4 million marks per shard), of some 28 bytes and what the
-tuple emitted. Of a key's 16 bytes the last five choose shard and bucket, the others are its field.
+A mark is in one of 8,192 buckets per component and shard. A bucket is a hash that stays a listpack
+up to 512 marks (hash-max-listpack-entries; 4 million marks per shard). A mark takes some 28 bytes
+plus the tuple's emissions. The last five of a key's 16 bytes choose shard and bucket, the others
+are the field.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ from tiercel.spark_jobs.state.store import AGED_EVERY_S, ENTRIES_AT_ONCE, Writes
 class StateKeys:
     """The key names of one component in one shard.
 
-    Beside the ledger, with its hash tag and its shards; each component has, in each shard:
+    They share the ledger's hash tags and shards. Each component has, in each shard:
 
     state:COMPONENT             hash    the entries
     state-run:COMPONENT         hash    run_number: of the newest run; shards: their number when the
                                         entries were written; tasks: the highest index of a task
-                                        that ever began a turn, and one; ran: seconds that the
-                                        memory of marks has run, ran_at: the server's clock then;
-                                        marks: how many there are
-    state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to when it was made (3 bytes, by
+                                        that ever began a turn, plus one; ran: seconds that the
+                                        clock of the marks has run, ran_at: the server's clock then;
+                                        marks: the number of marks
+    state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
-                                        record: 16 bytes of a digest of the body, and what was
-                                        emitted. Of a version before: units of 16 s without that
+                                        record: 16 bytes of a digest of the body, and the tuple's
+                                        emissions. Older versions: units of 16 s without that
                                         bit, and 4 bytes of a digest
-    state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of who may write; calls: how
-                                        many writes it has done; logged: "run step" that the
-                                        undo log belongs to; in the task's home shard also
+    state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of the turn that may write; calls:
+                                        the number of its writes so far; logged: "run step" that
+                                        the undo log belongs to; in the task's home shard also
                                         attempts: drawn so far; committed, digest: "run step"
                                         and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to
                                         record, see ``value_before``; and "!" with the number of
-                                        a call that made marks to when, and their keys
+                                        a call that made marks to its time and their keys
 
-    TASK is the index within the component. The home shard of a task holds the one fact that makes a
-    commit over several shards final.
+    TASK is the index within the component. A commit over several shards is final once the task's
+    home shard has its digest.
     """
 
     def __init__(self, topology: str, shard: int, component: str) -> None:
@@ -78,18 +77,18 @@ class StateKeys:
         return _numbered(self._once, count)
 
     def of(self, task: int) -> list[str]:
-        """Return what the scripts are given."""
+        """Return the keys that the scripts take for a task."""
         return [self.entries, self.run, f"{self._turn}:{task}", self.undo(task)]
 
 
 @lru_cache(maxsize=64)
 def _numbered(prefix: str, count: int) -> list[str]:
-    """Names that a step needs by the thousand; made once per process."""
+    """Return numbered names, made once per process, because a step needs thousands."""
     return [f"{prefix}:{number:x}" for number in range(count)]
 
 
 def shard_of(field: bytes, shards: int) -> int:
-    """The shard of an entry: the same in every process, run and parallelism."""
+    """Return the shard of an entry: the same in every process, run and parallelism."""
     return mix(zlib.crc32(field)) % shards if shards > 1 else 0
 
 
@@ -99,32 +98,32 @@ _RECALLED_AT_ONCE = 2_000
 _BUCKETS = 1 << 13
 _FIELD = 11
 _KEY_BYTES = 16
-# Of the record of a call in an undo log: its kind, and when it was.
+# Bytes before the keys in a call's undo record: its kind and its time.
 _BEFORE_KEYS = 4
-# All buckets are looked through for old marks in a tenth of the time that marks are kept, within
-# these bounds in seconds.
+# One pass over all buckets, to delete old marks, takes a tenth of their retention, within these
+# bounds in seconds.
 _SHORTEST_PASS_S = 60
 _LONGEST_PASS_S = 3_600
 
-# The record of a mark; or, of one that may be taken back, the number of the task that made it and
+# The record of a mark; or, if the mark may still be undone, the number of the task that made it and
 # its "run step".
 Recalled = bytes | tuple[int, str]
 
 
 def mark_shard(key: bytes, shards: int) -> int:
-    """The shard of a mark."""
+    """Return the shard of a mark."""
     return 0 if shards == 1 else int.from_bytes(key[_FIELD : _FIELD + 2]) % shards
 
 
 class MarkShard:
-    """Marks of one bolt task in one shard. One thread only."""
+    """Marks of one bolt task in one shard. For one thread."""
 
     def __init__(self, server: RedisServer, keys: StateKeys, task: int) -> None:
         self._server = server
         self._keys = keys
         self._task = task
-        # The bucket to look through next for old marks. Another one in each process: one that is
-        # restarted often comes to all of them too.
+        # The next bucket to search for old marks. Random at first, so that frequent restarts do not
+        # keep processes from reaching all buckets.
         self._sweep = secrets.randbelow(_BUCKETS)
         self._remember = server.script(_source("clock", "remember"))
         self._recall = server.script(_source("recall"))
@@ -138,7 +137,7 @@ class MarkShard:
         marks: Mapping[bytes, bytes],
         last: tuple[str, str],
     ) -> RedisEffect[bool]:
-        """Make marks, as the ``number``-th call of a turn: run number and name of it.
+        """Make marks, as the ``number``-th call of ``turn``, its run number and name.
 
         ``last`` is ("run step", digest) in the last call of a commit, else two empty texts. Raises
         StaleTurnError, TurnAgainError.
@@ -151,7 +150,7 @@ class MarkShard:
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
     ) -> list[RedisEffect[dict[bytes, Recalled]]]:
-        """Read the marks that there are, ``through`` the undo log of this task or as they are; the
+        """Read the existing marks, ``through`` the undo log of this task or as they are; the
         component has this many tasks.
         """
         others = [task for task in range(tasks) if task != self._task]
@@ -176,7 +175,7 @@ class MarkShard:
         return effects
 
     def take_back(self, turn: str, logged: bytes, record: bytes) -> RedisEffect[bool]:
-        """Take the marks of one call back: its field in the undo log, and its record there.
+        """Undo the marks of one call, given by its field and record in the undo log.
 
         Raises StaleTurnError.
         """
@@ -187,7 +186,7 @@ class MarkShard:
         return self._take_back(keys, args, _remembered, "take back the applied tuples")
 
     def age(self, retention_s: int) -> RedisEffect[bool]:
-        """Advance the clock of the marks, and forget old ones in the next buckets."""
+        """Advance the clock of the marks, and delete old ones in the next buckets."""
         pass_s = min(max(retention_s / 10, _SHORTEST_PASS_S), _LONGEST_PASS_S)
         first = self._sweep
         after = first + min(_BUCKETS, math.ceil(_BUCKETS * AGED_EVERY_S / pass_s))
@@ -218,7 +217,7 @@ def _remembered(verdict: int) -> bool:
     return True
 
 
-# Entries per call that changes them: a few milliseconds, and half of what Lua can unpack.
+# Entries per write: a few milliseconds, and half of what Lua can unpack.
 SLICE = 2_000
 _READ_AT_ONCE = 5_000
 _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
@@ -249,7 +248,7 @@ class Begun:
     # Place of the last commit, as the home shard knows it.
     committed: str
     digest: str
-    # Values before this step, of the first ``SLICE`` fields that were asked for.
+    # Values before this step of the first ``SLICE`` requested fields.
     values: list[bytes | None]
 
 
@@ -272,7 +271,7 @@ class StateShard:
     def begin(self, turn: Turn, committed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
         """Begin a turn, and read. Raises StaleTurnError and StateLayoutError.
 
-        ``committed`` is "?" for the home shard, and for the others what that replied.
+        ``committed`` is "?" for the home shard, and the home shard's reply for the others.
         """
         args = [
             turn.run_number,
@@ -286,8 +285,8 @@ class StateShard:
         ]
 
         def read(reply: Any) -> Begun:
-            # There is more to take back than one call may: seldom, so that a round trip for
-            # each does no harm.
+            # There is more to undo than one call may. This is rare, so extra round trips do no
+            # harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
                 mine = str(replace(turn, attempt=reply[1]))
@@ -338,8 +337,8 @@ class StateShard:
     def write(
         self, turn: Turn, number: int, writes: Writes, digest: str | None
     ) -> RedisEffect[bool]:
-        """Write entries, or marks alone, as the ``number``-th call of a turn; with a digest as the
-        last one of its commit.
+        """Write entries, or only marks, as the ``number``-th call of a turn; a digest marks the
+        last call of its commit.
 
         Raises StaleTurnError, BadStateError and TurnAgainError.
         """

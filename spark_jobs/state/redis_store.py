@@ -30,8 +30,8 @@ from tiercel.spark_jobs.state.redis_shard import (
 )
 from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
 
-# A commit of several calls is complete after milliseconds, or its process has died: then
-# another attempt at its task completes it, or the next run takes it back.
+# A commit of several calls completes within milliseconds unless its process has died. Then another
+# attempt at its task completes it, or the next run undoes it.
 _PATIENCE_S = 5.0
 _SHORTEST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.25
@@ -67,7 +67,7 @@ class TaskShards:
     mine: Sequence[StateShard]
     # The number of its home shard.
     home: int
-    # Returns them as another task of the component has them.
+    # Returns the shards as another task of the component sees them.
     of: Callable[[int], Sequence[StateShard]]
 
 
@@ -78,9 +78,7 @@ class RedisStateStore:
     """
 
     def __init__(self, spec: LedgerSpec, run_number: int) -> None:
-        """``run_number`` is the number of the run: what a run with a lower one still
-        writes is refused.
-        """
+        """Writes of runs with a lower ``run_number`` are refused."""
         self._topology = spec.topology
         self._run_number = run_number
         self._servers = RedisServers(spec.urls)
@@ -125,7 +123,7 @@ class RedisStateStore:
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
     ) -> Effect[RedisStateTurn]:
-        # The home shard first: its record decides what the other shards take back.
+        # The home shard first: its record decides what the other shards undo.
         shards = self._shards_of(component, task)
         home = task % len(shards)
         turn = Turn(run_number=self._run_number, step=step)
@@ -164,7 +162,7 @@ class RedisStateStore:
         self._servers.close()
 
     def _count_marks(self, component: str) -> None:
-        """Count marks that a version made which did not; no turn of this run makes any yet."""
+        """Count marks of older versions, which did not count; this run has no turns yet."""
         for shard, (server, one) in enumerate(
             zip(self._at, self._shards_of(component, 0), strict=True)
         ):
@@ -196,7 +194,7 @@ class RedisStateStore:
 class RedisStateTurn:
     """``StateTurn`` in Redis.
 
-    A commit of many writes goes in slices, and is final when the home shard has its digest.
+    A large commit is sent in slices, and is final when the home shard has its digest.
     """
 
     def __init__(self, where: TaskShards, turn: Turn, committed_digest: str | None) -> None:
@@ -245,7 +243,7 @@ class RedisStateTurn:
 def _begun(
     where: TaskShards, turn: Turn, begun: Begun, parts: Sequence[Sequence[bytes]]
 ) -> RedisStateTurn:
-    """Begin in the other shards too, and read what the beginning left out."""
+    """Begin in the other shards too, and read the remaining fields."""
     shards = where.mine
     others = [shard for shard in range(len(shards)) if shard != where.home]
     replies = perform_all(
@@ -266,7 +264,7 @@ def _number(reply: Any) -> int:
 
 
 class MarkReader:
-    """One thread only."""
+    """Reads marks, and waits until their commits are final. For one thread."""
 
     def __init__(
         self,
@@ -283,7 +281,7 @@ class MarkReader:
         self._through = through
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The records of the marks that there are; raises TurnAgainError."""
+        """Return the records of the existing marks; raises TurnAgainError."""
         found = self._read(keys)
         wait_s = _SHORTEST_WAIT_S
         until = time.monotonic() + _PATIENCE_S
@@ -329,7 +327,7 @@ class MarkReader:
         sure = [key for key, (task, place) in unsure.items() if final[task] == place]
         for key in sure:
             del found[key]
-        # Read anew, as it is now: it was final before, so it stays.
+        # Read again: a final mark stays.
         for some in perform_all(self._recalling(sure, 0)):
             found |= some
 
@@ -346,7 +344,7 @@ def by_shard(fields: Iterable[bytes], shards: int) -> list[list[bytes]]:
 
 
 def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
-    """The writes of each shard."""
+    """Divide the writes among the shards."""
     puts: dict[int, dict[bytes, bytes]] = {}
     deletes: dict[int, list[bytes]] = {}
     increments: dict[int, dict[bytes, int]] = {}
@@ -374,7 +372,7 @@ def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
 
 
 def slices_of(writes: Writes) -> list[Writes]:
-    """Cut into calls, one at least: marks first, for one of them may be refused."""
+    """Cut into calls, at least one. Marks come first, because one of them may be refused."""
     if not writes.marks:
         return _entries(writes)
     marks = iter(writes.marks.items())

@@ -1,8 +1,8 @@
-"""Topologies: components, their subscriptions and tasks, and which of the tasks receives a tuple.
+"""Topologies: components, their subscriptions and tasks, and the groupings between them.
 
 config         a topology's settings
 builder        puts a topology together, and checks that it can run
 bolt_settings  a bolt's order, limit, concurrency and batches
-graph          its result: components, tasks, subscriptions; where tasks run, what is downstream
-grouping       which task receives a tuple: a grouping chooses here
+graph          the result: components, tasks, subscriptions; placement of tasks, downstream tasks
+grouping       chooses the task that receives a tuple
 """

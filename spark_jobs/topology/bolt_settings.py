@@ -1,5 +1,5 @@
-"""The settings of one bolt, read and checked: its order by key, its rate limit, how many of its
-tuples are under way at once, and the size of its batches.
+"""The settings of one bolt, read and checked: its order by key, its rate limit, its concurrency and
+the size of its batches.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, line_at
 from tiercel.spark_jobs.topology.grouping import Fields
 
-# Half of what an inbox holds: while one batch is executed the next one comes together.
+# Half the capacity of an inbox, so that the next batch is collected while one is executed.
 _LARGEST = 10_000
 _ON_ERROR = ("fail", "split")
 _OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
-# Of a plain bolt: tuples of several values that have their permits at once.
+# Concurrency of a plain bolt with a limit per value: tuples of different values may begin together.
 _VALUES = 8
 
 
 def named_fields(given: object) -> tuple[str, ...]:
-    """The fields that a setting names: one, or several in a list; empty for anything else."""
+    """Return the fields that a setting names, one or a list; empty for anything else."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return ()
@@ -41,8 +41,8 @@ def named_fields(given: object) -> tuple[str, ...]:
 
 
 def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: str) -> None:
-    """Raises TopologyError unless each field that the setting names is on every stream, and of one
-    type: 5 and "5" are two keys.
+    """Raise TopologyError unless each field that the setting names is on every stream, with the
+    same type: 5 and "5" are different keys.
     """
     given = spec.overrides[setting]
     names = named_fields(given)
@@ -75,30 +75,30 @@ def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: s
 
 
 def stream_of(subscription: Subscription) -> str:
-    """A stream in the words of an error message."""
+    """Name a stream for an error message."""
     return f"stream {subscription.stream!r} of {subscription.component!r}"
 
 
 def _kind(field: Field) -> pa.DataType:
-    # A key is hashed as a number, of however many bits.
+    # Keys of all integer types hash alike.
     return pa.int64() if pa.types.is_integer(field.arrow) else field.arrow
 
 
 def ordered_by_of(spec: BoltSpec) -> tuple[str, ...]:
     """Return the fields that make a key; empty for a bolt without order.
 
-    Only for a topology that was built: ``check_ordering`` has looked at them.
+    Only for a built topology, which ``check_ordering`` has checked.
     """
     return named_fields(spec.overrides.get("ordered_by"))
 
 
 def check_ordering(topology: Topology, id_: str, spec: BoltSpec) -> None:
-    """Raises TopologyError unless the groupings bring all tuples of one key to one task.
+    """Raise TopologyError unless the groupings send all tuples of one key to one task.
 
-    That is fields grouping by the fields of the key, or by some of them, and by the same ones in
-    the same order from each stream: else the task of a key is another one per stream. Partial keys
-    go to two tasks. Other groupings are refused with one task as well, for ``tiercel rebalance``
-    may give the bolt more.
+    This needs a fields grouping by all or some of the key's fields, the same fields in the same
+    order for each stream: otherwise a key would have a different task per stream. Partial keys go
+    to two tasks. Other groupings are refused even with one task, because ``tiercel rebalance`` may
+    give the bolt more.
     """
     if spec.overrides.get("ordered_by") is None:
         return
@@ -121,7 +121,7 @@ def check_ordering(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 
 def _grouped_by(subscription: Subscription) -> tuple[str, ...]:
-    """The fields of a fields grouping; empty for any other, such as by partial keys."""
+    """Return the fields of a fields grouping; empty for any other, such as by partial keys."""
     grouping = subscription.grouping
     return grouping.fields if type(grouping) is Fields else ()
 
@@ -135,14 +135,14 @@ class BoltLimit:
     """The rate at which all tasks of a bolt may begin tuples."""
 
     rate: Rate
-    # The fields whose values have a limit each; empty if there is one for all.
+    # Each value of these fields has its own limit; empty: one limit for all tuples.
     by: tuple[str, ...] = ()
 
 
 def limit_of(spec: BoltSpec) -> BoltLimit | None:
     """Return the limit of a bolt; None if it has none.
 
-    Only for a topology that was built: ``check_limit`` has looked at it.
+    Only for a built topology, which ``check_limit`` has checked.
     """
     written = spec.overrides.get("rate_limit")
     if written is None:
@@ -152,13 +152,13 @@ def limit_of(spec: BoltSpec) -> BoltLimit | None:
 
 
 def rates_of(topology: Topology) -> dict[str, Rate]:
-    """Return the rates of those bolts that have a limit."""
+    """Return the rates of all bolts that have a limit."""
     limits = {component: limit_of(spec) for component, spec in topology.bolts.items()}
     return {component: limit.rate for component, limit in limits.items() if limit is not None}
 
 
 def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
-    """Raises TopologyError for a limit that does not fit the bolt."""
+    """Raise TopologyError for a limit that does not fit the bolt."""
     try:
         limit = limit_of(spec)
     except ConfigValueError as error:
@@ -169,7 +169,7 @@ def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
         return
     if limit is None:
         raise TopologyError(
-            f"bolt {id_!r} has rate_limit_by and no rate_limit: say how many per time, such as "
+            f"bolt {id_!r} has rate_limit_by and no rate_limit: set one, such as "
             '"rate_limit": "100/s"'
         )
     check_common_fields(topology, id_, spec, "rate_limit_by")
@@ -183,7 +183,7 @@ def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 
 def _check_kind(id_: str, spec: BoltSpec) -> None:
-    """Raises TopologyError for a bolt whose tuples do not begin one by one."""
+    """Raise TopologyError for a bolt whose tuples do not begin one by one."""
     bolt = spec.bolt
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
         kind = next(
@@ -198,7 +198,7 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
 
 
 def concurrency_of(spec: BoltSpec) -> int | None:
-    """Return how many tuples may be under way at once in each task of a bolt.
+    """Return how many tuples may be in progress at once in each task of a bolt.
 
     None: it executes one after the other.
     """
@@ -206,28 +206,26 @@ def concurrency_of(spec: BoltSpec) -> int | None:
         concurrency: int = spec.overrides.get(_CONCURRENCY, spec.bolt.concurrency)
         return concurrency
     if _THREADS not in spec.overrides and (limit := limit_of(spec)) is not None:
-        # One after the other, what begins in the next moment.
+        # Executed one after the other, but each waits for its own permit.
         return max(limit.rate.most, _VALUES if limit.by else 1)
     return spec.overrides.get(_THREADS)
 
 
 def threads_of(spec: BoltSpec) -> int:
-    """Return how many tuples are in ``execute`` at once in each task of a ``BasicBolt`` whose calls
-    are under way.
-    """
+    """Return the number of threads in each task of a ``BasicBolt``."""
     threads: int = spec.overrides.get(_THREADS, 1)
     return threads
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Properties of a topology that say how many tuples are enough for its tasks."""
+    """Properties of a topology that determine how many tuples keep its tasks busy."""
 
     # Bolts in a row.
     depth: int = 1
     # Tuples that all bolts together execute at once, divided by the number of spout tasks.
     places: int = 1
-    # True if tuples wait in the inboxes of several tasks, not in a line that free tasks pull from.
+    # True if some bolt's tuples wait in its tasks' own inboxes, not in a line that they share.
     dealt: bool = False
 
     @classmethod
@@ -246,7 +244,7 @@ class Shape:
 
 
 def check_concurrency(id_: str, spec: BoltSpec) -> None:
-    """Raises TopologyError for a bolt that cannot have what its settings ask for."""
+    """Raise TopologyError for a bolt whose settings of concurrency do not fit it."""
     bolt = spec.bolt
     kind = next(
         base.__name__
@@ -278,16 +276,16 @@ def check_concurrency(id_: str, spec: BoltSpec) -> None:
 class Batching:
     """Bounds of one bolt's batches."""
 
-    # Tuples, at most.
+    # Most tuples in a batch.
     size: int
-    # Time that a tuple waits for company, at most.
+    # Longest time that a tuple waits for others.
     wait_s: float
 
 
 def batching_of(spec: BoltSpec) -> Batching | None:
     """Return the bounds of a bolt's batches; None for a bolt of another kind.
 
-    Only for a topology that was built: ``check_batching`` has looked at them.
+    Only for a built topology, which ``check_batching`` has checked.
     """
     if not isinstance(spec.bolt, BatchBolt):
         return None
@@ -296,7 +294,7 @@ def batching_of(spec: BoltSpec) -> Batching | None:
 
 
 def check_batching(topology: Topology, id_: str, spec: BoltSpec) -> None:
-    """Raises TopologyError for a ``BatchBolt`` that cannot run as it is written."""
+    """Raise TopologyError for a ``BatchBolt`` that cannot run."""
     bolt = spec.bolt
     if not isinstance(bolt, BatchBolt):
         return

@@ -42,7 +42,7 @@ _NEVER_RUN: dict[Callable[[object], bool], str] = {
     inspect.isgeneratorfunction: "a generator",
     inspect.isasyncgenfunction: "an async generator",
 }
-# A message must not be forgotten while its copies are still in the topology.
+# A message must not be forgotten while deliveries of it are still in the topology.
 _SHORTEST = timedelta(minutes=1)
 _LONGEST = timedelta(days=10 * 365)
 
@@ -86,9 +86,9 @@ class BoltDeclarer:
     def local_or_shuffle_grouping(
         self, component: str, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """As shuffle, among the tasks in the emitter's own process where there are any.
+        """As shuffle, but among the tasks in the emitter's own process if there are any.
 
-        From a spout there are none.
+        A spout's process has none.
         """
         return self._subscribe(component, stream, LocalOrShuffle())
 
@@ -99,16 +99,16 @@ class BoltDeclarer:
         return self._subscribe(component, stream, PartialKey(fields))
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Send to the task that the emitter names; only for streams in its ``direct_streams``."""
+        """Send each tuple to the task that the emitter names, on one of its ``direct_streams``."""
         return self._subscribe(component, stream, Direct())
 
     def custom_grouping(
         self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Send to the tasks that your ``grouping`` chooses; see ``CustomGrouping``."""
+        """Send each tuple to the tasks that ``grouping`` chooses; see ``CustomGrouping``."""
         if not isinstance(grouping, CustomGrouping):
             raise TopologyError(
-                f"{grouping!r:.60} is no grouping: give an object with prepare and choose_tasks"
+                f"{grouping!r:.60} is not a grouping: give an object with prepare and choose_tasks"
             )
         return self._subscribe(component, stream, Custom(grouping))
 
@@ -123,7 +123,7 @@ class TopologyBuilder:
     """Puts a topology together; ``build`` checks it. Every method raises TopologyError."""
 
     def __init__(self, name: str, config: Config | None = None) -> None:
-        """``name`` is part of the keys in Redis: two topologies that run at once need two names."""
+        """``name`` is in the keys in Redis: topologies that run at once need different names."""
         if (
             not isinstance(name, str)
             or not name
@@ -131,7 +131,7 @@ class TopologyBuilder:
             or any(character in name for character in "{} ")
         ):
             raise TopologyError(
-                f"{name!r} cannot name a topology: use letters, digits, dashes and dots"
+                f"{name!r} is not a valid topology name: use letters, digits, dashes and dots"
             )
         self._name, self._config = name, config or Config()
         self._spouts: dict[str, _Declared] = {}
@@ -140,7 +140,7 @@ class TopologyBuilder:
     def set_spout(
         self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a spout; ``parallelism`` is its number of tasks, each a process of its own.
+        """Add a spout; ``parallelism`` is its number of tasks, each in its own process.
 
         ``config`` overrides the topology's settings for this spout; see ``Config``.
         """
@@ -168,7 +168,7 @@ class TopologyBuilder:
         return BoltDeclarer(self._bolts[id_])
 
     def build(self) -> Topology:
-        """Return the topology; raises TopologyError with the first thing that is wrong."""
+        """Return the topology; raises TopologyError for the first fault."""
         if not self._spouts:
             raise TopologyError(f"topology {self._name!r} has no spout: add one with set_spout")
         spouts = {
@@ -209,11 +209,11 @@ class TopologyBuilder:
         self, id_: str, component: object, parallelism: int, config: Mapping[str, Any] | None
     ) -> _Declared:
         if not isinstance(id_, str) or not id_ or "\n" in id_:
-            raise TopologyError(f"{id_!r} cannot be an id: use a string")
+            raise TopologyError(f"{id_!r} is not a valid id: use a string")
         if id_.startswith("__"):
             raise TopologyError(f"the id {id_!r} is reserved: do not begin it with two underscores")
         if id_ in self._spouts or id_ in self._bolts:
-            raise TopologyError(f"there are two components {id_!r}: give each an id of its own")
+            raise TopologyError(f"there are two components {id_!r}: give each its own id")
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise TopologyError(
                 f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1"
@@ -227,7 +227,7 @@ class TopologyBuilder:
 
 
 def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
-    """Raise TopologyError if the bolt has ``once`` set and could never be."""
+    """Raise TopologyError if the bolt has ``once`` set and cannot fulfil it."""
     bolt = spec.bolt
     once = getattr(bolt, "once", False)
     if not isinstance(once, bool):
@@ -240,12 +240,12 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
             f"bolt {id_!r}: once_retention must be a timedelta of a minute at least and ten years "
             f"at most, not {retention!r:.50}"
         )
-    # A spout of another kind may name its messages when it emits: it has no such attribute.
+    # Spouts without this attribute may give identities when they emit.
     spouts = sorted(_spouts_above(topology, id_, set()))
     if spouts and all(_names_none(topology, spout) for spout in spouts):
         raise TopologyError(
-            f"bolt {id_!r} is to be once, and no message has an identity: give the spout "
-            f'{spouts[0]!r} one, such as QueueSpout(…, identity="message_id")'
+            f"bolt {id_!r} has once set, and no message has an identity: set one in the spout "
+            f'{spouts[0]!r}, such as QueueSpout(…, identity="message_id")'
         )
 
 
@@ -264,7 +264,9 @@ def _spouts_above(topology: Topology, id_: str, seen: set[str]) -> Iterator[str]
 
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:
-    """A call of a generator or a coroutine function runs nothing, and the tuple would be acked."""
+    """Raise TopologyError for generator and coroutine methods: calling one runs nothing, and the
+    tuple would be acked.
+    """
     execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
     for method in (bolt.prepare, execute, bolt.flush, bolt.cleanup):
         for lazy, what in _NEVER_RUN.items():
@@ -317,7 +319,7 @@ def check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:
     seen = set()
     for subscription in spec.subscriptions:
         _check_subscription(topology, id_, subscription)
-        # Two copies of a tuple to one task would have one edge id, and cancel out.
+        # A tuple sent to one task twice would have one edge id, which would cancel out.
         source = subscription.component, subscription.stream
         if source in seen:
             raise TopologyError(

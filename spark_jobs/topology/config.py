@@ -13,65 +13,63 @@ from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _WRITTEN = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*({'|'.join(_SECONDS)})\s*")
-# A faster one limits nothing, and the server's clock counts microseconds.
+# A faster rate limits nothing, and the server's clock counts microseconds.
 _FASTEST_PER_S = 1_000_000
 _SLOWEST_S = 30 * 86_400
 
-# The settings that a component may have for itself, and which kind of component. The others hold
-# the topology together.
+# Settings that a component may override, and the kinds of components. The others must be the same
+# everywhere.
 _OWN = {
     "max_spout_pending": "spout",
     "tick_tuple_freq_secs": "bolt",
     "execute_timeout_secs": "bolt",
     "max_output_bytes": "bolt",
 }
-# A step keeps its output in memory, and numbers the parts of it.
+# A step keeps its output in memory and numbers its parts.
 _LARGEST_OUTPUT = 4 * 1024**3
-# Settings that only a bolt can have, and a topology as a whole cannot.
+# Settings that a bolt can have but a topology cannot.
 _OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of one topology. Raises ConfigValueError for a value that is impossible.
+    """Settings of one topology. Raises ConfigValueError for an invalid value.
 
     * ``message_timeout_secs``: seconds after which a tuple whose tree is not complete fails with
       the reason ``timeout``.
     * ``enable_message_timeouts``: if False, nothing times out.
     * ``ackers``: shards of the ledger. With 0 nothing is tracked; a spout tuple is acked as soon as
-      it is on its way.
-    * ``max_spout_pending``: spout tuples in flight per spout task, at most. None: the bound follows
-      what can be finished in time.
+      it is emitted.
+    * ``max_spout_pending``: most spout tuples in flight per spout task. None: the limit adapts to
+      the number of tuples that can be finished in time.
     * ``tick_tuple_freq_secs``: seconds from one tick (``tup.is_tick``) of each bolt task to the
-      next, also while no message flows. A step has one tick at most, so a task that was busy for
+      next, also while no messages flow. A step has at most one tick, so a task that was busy for
       several periods gets one. None: no ticks.
     * ``execute_timeout_secs``: seconds that one call of ``execute`` may last; then its tuple fails
-      and its process is replaced. None: the message timeout, and five seconds at least. If it is
-      longer than that, the timeouts of the messages that wait for the call begin anew for as long
-      as the call lasts and its process lives; so set it for the bolt that needs it.
-    * ``max_output_bytes``: bytes that one call of ``execute`` may emit, and a spout as one tuple;
-      then ``emit`` raises OutputLimitError and the tuple fails. A task keeps that much in memory
-      until the call has returned, several times over.
+      and its process is replaced. None: the message timeout, but at least five seconds. If it is
+      longer than that, the timeouts of messages that wait for the call restart for as long as the
+      call lasts and its process lives; so set it only for the bolt that needs it.
+    * ``max_output_bytes``: most bytes that one call of ``execute``, or one tuple of a spout, may
+      emit; beyond it ``emit`` raises OutputLimitError and the tuple fails. A task keeps several
+      times this size in memory until the call has returned.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
-    * ``extra``: settings of your own, which ``prepare`` and ``open`` find beside these in their
-      ``config``.
+    * ``extra``: your own settings, which ``prepare`` and ``open`` find in their ``config`` too.
 
-    One component may have settings of its own: ``set_spout(…, config={…})``, ``set_bolt(…,
-    config={…})``. A spout may have another ``max_spout_pending``, a bolt another
-    ``tick_tuple_freq_secs``, ``execute_timeout_secs`` and ``max_output_bytes``, and both any
-    settings of your own.
+    A component may override settings: ``set_spout(…, config={…})``, ``set_bolt(…, config={…})``. A
+    spout may override ``max_spout_pending``, a bolt ``tick_tuple_freq_secs``,
+    ``execute_timeout_secs`` and ``max_output_bytes``, and both may have any settings of your own.
 
-    These are for a bolt's ``config`` alone; several fields are a list:
+    These are for a bolt's ``config`` only; several fields are a list:
 
-    * ``rate_limit``: tuples that all tasks of the bolt together may begin: ``"100/s"``,
-      ``"5/min"``, ``"1/h"`` or a number per second.
-    * ``rate_limit_by``: the field of whose values each has this limit.
-    * ``ordered_by``: the field whose tuples of one value are executed one after the other, each
-      until it succeeds or has failed too often; it needs a fields grouping by that field.
+    * ``rate_limit``: the rate at which all tasks of the bolt together may begin tuples:
+      ``"100/s"``, ``"5/min"``, ``"1/h"`` or a number per second.
+    * ``rate_limit_by``: a field; each of its values has its own limit.
+    * ``ordered_by``: a field; tuples with the same value are executed one after the other. It needs
+      a fields grouping by that field.
     * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
-      of a ``BatchBolt``: see there.
+      of a ``BatchBolt``: see these classes.
     """
 
     message_timeout_secs: float = 30.0
@@ -141,10 +139,10 @@ class Config:
 
     @classmethod
     def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
-        """Raises ConfigValueError for what a spout or a bolt cannot have as settings of its own."""
+        """Raise ConfigValueError for settings that a spout or a bolt cannot override."""
         if isinstance(changes, cls):
             raise ConfigValueError(
-                "give only the settings that differ, as a mapping, and not a whole Config"
+                "give only the settings that differ, as a mapping, not a whole Config"
             )
         if not (isinstance(changes, Mapping) and _is_mapping(changes)):
             raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
@@ -204,7 +202,7 @@ def _is_mapping(value: object) -> bool:
 
 
 def parse_rate(written: object) -> Rate:
-    """The rate that a user wrote; raises ConfigValueError if it is not one."""
+    """Parse a user's rate; raises ConfigValueError for an invalid one."""
     match written:
         case bool():
             found = None

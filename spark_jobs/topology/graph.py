@@ -1,4 +1,4 @@
-"""Topologies: spouts, bolts, who subscribes to what, and which bolt tasks share a Spark task.
+"""Topologies: spouts, bolts, subscriptions, and the spread of bolt tasks over Spark tasks.
 
 The processes of a topology must agree on its shape.
 """
@@ -24,16 +24,16 @@ from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.grouping import Grouping, Shuffle
 
-# Of what lies in Redis: chunks, keys of the ledger, of inboxes and of states. Raise it when one
-# of them changes.
+# Version of the format in Redis: chunks, and keys of the ledger, inboxes and states. Raise it when
+# one of them changes.
 _FORMAT = 2
-# Most of what waits for a limit begins sooner: see ``kinds/lines.py``.
+# Most tuples that wait for a limit begin sooner.
 _LONG_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subscription:
-    """One stream of one component, and how it is spread over the subscriber's tasks."""
+    """A subscription to one stream of one component, with its grouping."""
 
     component: str
     stream: str
@@ -48,7 +48,7 @@ class SpoutSpec:
     parallelism: int
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]
-    # The streams on which the emitter names the task.
+    # Streams on which the emitter names the task.
     direct: AbstractSet[str] = frozenset()
 
 
@@ -83,11 +83,11 @@ class Topology:
         return first
 
     def spec(self, component: str) -> SpoutSpec | BoltSpec:
-        """A component by its id; raises KeyError."""
+        """Return a component by its id; raises KeyError."""
         return self.spouts[component] if component in self.spouts else self.bolts[component]
 
     def task_ids(self, component: str) -> range:
-        """The ids of a component's tasks. The tasks of spouts come first, from 1 on."""
+        """Return the ids of a component's tasks. Ids begin with 1, tasks of spouts come first."""
         first = self._first_task[component]
         return range(first, first + self.spec(component).parallelism)
 
@@ -123,15 +123,15 @@ class Topology:
     def spout_context_of(
         self, task_id: int, *, wake: Callable[[], None], count: Callable[[str, int], None]
     ) -> SpoutContext:
-        """Return the context of a spout task, with what its worker offers it."""
+        """Return the context of a spout task, with its worker's callbacks."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
         return SpoutContext(**shared, wake=wake, count=count, held=self.held)
 
     @property
     def held(self) -> timedelta | None:
-        """Time for which a message may be in hand, emitted or waiting for it, where a bolt may take
-        longer than messages live, or begins tuples seldom; None: there is no such bolt.
+        """The longest time that a message may be unsettled, if a bolt may take longer than the
+        message timeout or has a slow rate limit; None: there is no such bolt.
         """
         if not self._long_secs and not self._limits_secs:
             return None
@@ -139,8 +139,8 @@ class Topology:
 
     @property
     def in_flight_secs(self) -> float:
-        """Time for which a message may be in flight that waits behind no other: its timeout, and
-        each bolt once that may take longer than that.
+        """The longest time that a message may be in flight if it waits behind no other: its
+        timeout, plus the limit of each bolt that may take longer than that.
         """
         return self.config.message_timeout_secs + self._long_secs
 
@@ -151,8 +151,8 @@ class Topology:
 
     @property
     def _limits_secs(self) -> float:
-        """Time for which the first tuple in each line may wait for a rate limit, where it is long:
-        tuples behind it go back to the broker.
+        """The time that the first tuple in each line may wait for a slow rate limit; the tuples
+        behind it go back to the broker.
         """
         rates = [
             (spec.parallelism, parse_rate(spec.overrides["rate_limit"]))
@@ -168,9 +168,7 @@ class Topology:
         return {bolt: spec.parallelism for bolt, spec in self.bolts.items()}
 
     def with_parallelism(self, numbers: Mapping[str, int]) -> Topology:
-        """Return the topology with other numbers of tasks.
-
-        Bolts that it does not have are passed over.
+        """Return the topology with other numbers of tasks; unknown bolts are ignored.
 
         Tasks of spouts keep their ids, tasks of bolts may get others.
         """
@@ -182,14 +180,12 @@ class Topology:
 
     @property
     def spout_tasks(self) -> int:
-        """Number of spout tasks: their ids are 1 .. this."""
+        """The number of spout tasks, whose ids are 1 to this number."""
         return sum(spec.parallelism for spec in self.spouts.values())
 
     @cached_property
     def depth(self) -> int:
-        """Bolts in a row: the bolts that a tuple goes through, on the shortest way from a spout, to
-        the bolt that is farthest off.
-        """
+        """The number of bolts on the shortest way from a spout to the farthest bolt."""
         reached = set(self.spouts)
         depth = 0
         while further := {
@@ -202,11 +198,11 @@ class Topology:
         return depth
 
     def config_of(self, component: str) -> Config:
-        """The settings of a component: the topology's with its own over them."""
+        """Return the settings of a component: the topology's, overridden by its own."""
         return self.config.override(self.spec(component).overrides)
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Subscription]]:
-        """The bolts that receive a stream, with their subscriptions to it."""
+        """Return the bolts that receive a stream, with their subscriptions to it."""
         return [
             (bolt, subscription)
             for bolt, spec in self.bolts.items()
@@ -216,10 +212,10 @@ class Topology:
 
 
 def shape_of(topology: Topology) -> str:
-    """Eight hexadecimal digits, equal for topologies whose processes may be mixed.
+    """Return eight hexadecimal digits that are equal for topologies whose processes may be mixed.
 
-    It covers components, their tasks, streams and subscriptions, and the ledger's shards. What
-    bolts do is their own business.
+    They cover components, their tasks, streams and subscriptions, and the ledger's shards, but not
+    the code of bolts.
     """
     spouts = [
         [name, spec.parallelism, _streams(spec.streams)] for name, spec in topology.spouts.items()
@@ -250,22 +246,21 @@ def check_has_bolts(topology: Topology) -> None:
 
 
 def bolt_tasks(topology: Topology) -> list[int]:
-    """The ids of all bolt tasks."""
+    """Return the ids of all bolt tasks."""
     return [task for bolt in topology.bolts for task in topology.task_ids(bolt)]
 
 
 def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
-    """Spread bolt tasks evenly over at most ``slots`` Spark tasks.
-
-    Each component's over as many as it can.
+    """Spread bolt tasks evenly over at most ``slots`` Spark tasks, each component over as many as
+    possible.
     """
     count = max(1, min(slots, len(tasks)))
     return tuple(tuple(tasks[host::count]) for host in range(count))
 
 
 def line_at(topology: Topology, task: int) -> int | None:
-    """Return the line that a bolt task claims tuples from; None: nothing is shuffled to its bolt,
-    or it is the only task.
+    """Return the line that a bolt task claims tuples from; None if no stream is shuffled to its
+    bolt, or if it is the only task.
     """
     component = topology.component_of(task)
     tasks = topology.task_ids(component)
@@ -276,14 +271,14 @@ def line_at(topology: Topology, task: int) -> int | None:
 
 
 def inboxes_of(topology: Topology) -> list[int]:
-    """The ids of all inboxes: of the bolt tasks, and then of the lines."""
+    """Return the ids of all inboxes: first of the bolt tasks, then of the lines."""
     tasks = bolt_tasks(topology)
     lines = dict.fromkeys(line_at(topology, task) for task in tasks)
     return [*tasks, *(line for line in lines if line is not None)]
 
 
 def behind(topology: Topology, task: int) -> frozenset[int]:
-    """The tasks and lines that may receive anything from this task."""
+    """Return the tasks and lines that may receive tuples from this task."""
     component = topology.component_of(task)
     return frozenset(
         target
@@ -294,10 +289,10 @@ def behind(topology: Topology, task: int) -> frozenset[int]:
 
 
 def cycle_of(topology: Topology, task: int) -> frozenset[int]:
-    """The tasks and lines that this task sends to and that lie on a cycle with it.
+    """Return the tasks and lines that this task sends to and that are on a cycle with it.
 
-    Waiting for room at one of them could be waiting for oneself. What goes round is bounded by what
-    the spouts have in flight.
+    A task that waits for room at one of them could wait for itself. The tuples on a cycle are
+    bounded by the spouts' tuples in flight.
     """
     component = topology.component_of(task)
     return frozenset(
@@ -308,12 +303,12 @@ def cycle_of(topology: Topology, task: int) -> frozenset[int]:
 
 
 def has_cycle(topology: Topology) -> bool:
-    """Return True where a tuple can lead to another one for the same bolt."""
+    """Return True if a tuple can lead to another one for the same bolt."""
     return any(cycle_of(topology, topology.task_ids(bolt)[0]) for bolt in topology.bolts)
 
 
 def _reach(topology: Topology, component: str) -> frozenset[str]:
-    """Every component that tuples of this one can come to, and itself."""
+    """Return this component and all components that are downstream of it."""
     found = {component}
     left: Sequence[str] = [component]
     while left:

@@ -1,8 +1,8 @@
 """Groupings: the tasks of a subscriber that receive a tuple, or the line that its tasks share.
 
-A choice depends on nothing but the tuple: its values, or its identity. Counters and salted hashes
-would choose another task when a step is repeated, and the ledger would see other work. Which tasks
-share a process is fixed for the length of a run.
+A choice depends only on the tuple: its values, or its identity. Counters and salted hashes would
+choose another task when a step is repeated, and the ledger would see different work. The tasks that
+share a process stay the same during a run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tiercel.queues.values.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError, TopologyError
 
-# A tuple's values to 32 bits. Raises BadValuesError for a key that does not have its column's type.
+# A tuple's values to 32 bits. Raises BadValuesError for a key that does not fit its column's type.
 KeyHash = Callable[[Sequence[Any]], int]
 T = TypeVar("T")
 
-# Keys remembered; a word that comes again costs one look-up.
+# Keys to cache: a repeated key costs one look-up.
 _CACHE = 100_000
-# Types that Arrow keeps as they are; everything else is hashed as it comes back from Arrow.
+# Types that Arrow does not convert; other values are hashed after a round trip through Arrow.
 _EXACT: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,
@@ -44,7 +44,7 @@ _EXACT: dict[pa.DataType, type] = {
 
 
 def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
-    """The hash of these fields."""
+    """Return a function that hashes these fields."""
     find = by_key(schema, fields, lambda found: found)
     return lambda values: find(values, 0)
 
@@ -54,18 +54,18 @@ def by_key(
 ) -> Callable[[Sequence[Any], int], T]:
     """Return a function that applies ``of`` to the hash of these fields.
 
-    It is asked once per key; a second argument of the result is ignored.
+    ``of`` is called once per key; the result ignores its second argument.
 
-    The column decides what a value is: 1, 1.0 and a numpy integer are one value of a long column,
-    two datetimes of one moment are one timestamp. Keys that Python calls equal are equal to the
-    column too, so the cache may answer for them.
+    The column's type decides which values are equal: 1, 1.0 and a numpy integer are one value of a
+    long column, two datetimes of one moment are one timestamp. Keys that are equal in Python are
+    equal in the column too, so they may share a cache entry.
     """
     return _cached(schema, fields, lambda key: of(hash_values(key)))
 
 
 def key_digest(schema: Schema, fields: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
-    """Sixteen bytes that stand for the values of these fields, where 32 bits would be too few: two
-    keys of flat columns do not meet.
+    """Return a function that hashes these fields to sixteen bytes, so that two keys of flat columns
+    do not collide, as they would with 32 bits.
     """
     find = _cached(schema, fields, lambda key: hashed_values(key, 16))
     return lambda values: find(values, 0)
@@ -126,10 +126,10 @@ def _canonical(value: Any, column: Field) -> Any:
     return sorted(found) if column.arrow == TEXTS else found
 
 
-# Tasks up to which looking for each is faster than sorting.
+# Up to this many tasks, one search per task is faster than sorting.
 _FEW = 4
-# (rows of the stream's types, the identity of each) to the tasks that receive any, with the numbers
-# of their rows in order.
+# (rows of the stream's types, the identity of each) to the receiving tasks, each with its row
+# numbers in order.
 ChooseBatch = Callable[[pa.RecordBatch, Ids], dict[int, Rows]]
 # (values, identity) to the ids of tasks and lines, each at most once.
 #
@@ -142,43 +142,43 @@ class Stream:
     """Input of a grouping: a stream as one task emits it, and the subscriber's tasks."""
 
     schema: Schema
-    # The subscriber's, lowest id first.
+    # The subscriber's tasks, lowest id first.
     tasks: Sequence[int]
     name: str
-    # Of the emitting task.
+    # The emitting task's context.
     context: TopologyContext
-    # The tasks in the process of the emitting one; a spout's process has no bolt tasks.
+    # The bolt tasks in the emitting task's process; none in a spout's.
     local: AbstractSet[int] = frozenset()
 
 
 class Grouping(ABC):
     """Spreads a stream over the tasks of one subscriber: the base of the built-in groupings.
 
-    For one of your own see ``CustomGrouping``.
+    For your own grouping see ``CustomGrouping``.
     """
 
     name = ""
     # True if a choice depends on the identity of the emission.
     by_identity = False
-    # True if it may send a tuple to more than one task.
+    # True if it may send a tuple to several tasks.
     to_several = False
 
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the grouping does not fit the stream's fields."""
 
     def receivers(self, tasks: Sequence[int]) -> Sequence[int]:
-        """Return the tasks and lines that may receive the stream, of a subscriber's tasks."""
+        """Return the tasks and lines of a subscriber with these tasks that may receive tuples."""
         return tasks
 
     @abstractmethod
     def chooser(self, stream: Stream) -> Choose:
-        """The choice of one emitting task among the stream's target tasks."""
+        """Return the function by which one emitting task chooses among the stream's tasks."""
 
 
 class Shuffle(Grouping):
-    """Send each tuple to the line of the subscriber: the next task that is free takes it.
+    """Send each tuple to the line of the subscriber: the next free task takes it.
 
-    A subscriber of one task has no line.
+    A subscriber with one task has no line.
     """
 
     name = "shuffle"
@@ -187,7 +187,7 @@ class Shuffle(Grouping):
         return tasks if len(tasks) == 1 else [line_of(tasks)]
 
     def among(self, stream: Stream) -> Sequence[int]:
-        """The receivers that share the stream."""
+        """Return the receivers that share the stream."""
         return self.receivers(stream.tasks)
 
     def chooser(self, stream: Stream) -> Choose:
@@ -205,7 +205,7 @@ class NoGrouping(Shuffle):
 
 
 class LocalOrShuffle(Shuffle):
-    """By chance to one of the tasks in the emitter's own process; as shuffle where none is."""
+    """Send to a random task in the emitter's own process; as shuffle if there is none."""
 
     name = "local_or_shuffle"
     by_identity = True
@@ -220,7 +220,7 @@ class LocalOrShuffle(Shuffle):
 
 @dataclass(frozen=True)
 class Fields(Grouping):
-    """Equal values of these fields to one task, across runs and machines."""
+    """Send equal values of these fields to one task, across runs and machines."""
 
     fields: tuple[str, ...]
     name = "fields"
@@ -249,11 +249,11 @@ class Fields(Grouping):
 
 
 class PartialKey(Fields):
-    """Equal values of these fields to one of two tasks, half of them to each.
+    """Send equal values of these fields to two tasks, half of the tuples to each.
 
     Storm takes the task that the emitter has used less so far. Such a counter would choose another
-    task when a step is repeated, so here the tuple's identity decides; over many tuples the two
-    are used equally.
+    task when a step is repeated, so here the tuple's identity decides; over many tuples both are
+    used equally.
     """
 
     name = "partial_key"
@@ -277,7 +277,7 @@ class PartialKey(Fields):
 
 
 class AllTasks(Grouping):
-    """Each tuple to every task."""
+    """Send each tuple to every task."""
 
     name = "all"
     to_several = True
@@ -288,7 +288,7 @@ class AllTasks(Grouping):
 
 
 class Global(Grouping):
-    """Each tuple to the task with the lowest id."""
+    """Send each tuple to the task with the lowest id."""
 
     name = "global"
 
@@ -298,7 +298,7 @@ class Global(Grouping):
 
 
 class Direct(Grouping):
-    """The emitter names the task, with ``emit_direct``, on a stream that it declares in
+    """Send to the task that the emitter names with ``emit_direct``, on one of its
     ``direct_streams``.
     """
 
@@ -314,11 +314,9 @@ class Direct(Grouping):
 class CustomGrouping(Protocol):
     """Protocol of a user's grouping: any object with these two methods.
 
-    Each emitting task works on a copy of its own.
-
-    Choose by the values alone. A choice that a repeated step would not repeat (a counter, a clock,
-    ``hash``) loses nothing, but the ledger sees that it did other work, and has its messages
-    delivered again.
+    Each emitting task has its own copy. Choose by the values alone. A choice that a repeated step
+    does not repeat (by a counter, a clock, ``hash``) loses nothing, but the ledger sees different
+    work and has the step's messages delivered again.
     """
 
     def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
@@ -326,8 +324,8 @@ class CustomGrouping(Protocol):
         ...
 
     def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
-        """The tasks that receive the tuple, some of ``target_tasks``; ``task_id`` is
-        the emitting task.
+        """Return the tasks of ``target_tasks`` that receive the tuple; ``task_id`` is the emitting
+        task.
         """
         ...
 
@@ -341,8 +339,8 @@ class Custom(Grouping):
     to_several = True
 
     def chooser(self, stream: Stream) -> Choose:
-        """``prepare`` waits for the first tuple, so that an error in it fails tuples and
-        not the Spark task.
+        """Return the choice; ``prepare`` is called at the first tuple, so that an error in it fails
+        tuples and not the Spark task.
         """
         context = stream.context
         known = frozenset(stream.tasks)
@@ -353,8 +351,8 @@ class Custom(Grouping):
                 mine = copy.deepcopy(self.grouping)
                 mine.prepare(context, stream.name, list(stream.tasks))
                 ready.append(mine)
-            # One task once: two copies of a tuple to one task would have one edge
-            # id, and cancel out.
+            # Each task once: a tuple sent to one task twice would have one edge id, which would
+            # cancel out.
             chosen = list(dict.fromkeys(ready[0].choose_tasks(context.task_id, values)))
             foreign = [task for task in chosen if task not in known]
             if foreign:
@@ -369,9 +367,9 @@ class Custom(Grouping):
 
 @singledispatch
 def batch_chooser(grouping: Grouping, stream: Stream) -> ChooseBatch:
-    """The choice of one emitting task.
+    """Return the function by which one emitting task chooses for a whole batch.
 
-    A grouping that is not known here, such as a custom one, is asked row by row.
+    Groupings without a vectorised choice, such as custom ones, choose row by row.
     """
     choose = grouping.chooser(stream)
 
@@ -429,7 +427,7 @@ def _(_grouping: Global, stream: Stream) -> ChooseBatch:
 
 
 def rows_by_task(tasks: NDArray[np.int64]) -> dict[int, Rows]:
-    """Each number in ``tasks`` with the places where it stands."""
+    """Return each task with its row numbers; ``tasks`` has the task of each row."""
     known, numbers = np.unique(tasks, return_inverse=True)
     return _split(numbers.astype(np.uint64), known.tolist())
 
@@ -453,7 +451,7 @@ def _split(numbers: Ids, tasks: Sequence[int]) -> dict[int, Rows]:
 
 
 def _batch_hash(schema: Schema, fields: Sequence[str]) -> Callable[[pa.RecordBatch], Ids]:
-    """``key_hash`` of every row; computed once per distinct key."""
+    """Return a function that hashes the key of every row, once per distinct key."""
     columns = [schema.position(field) for field in fields]
     hash_of = key_hash(Schema(tuple(schema.fields[column] for column in columns)), fields)
 
@@ -466,7 +464,7 @@ def _batch_hash(schema: Schema, fields: Sequence[str]) -> Callable[[pa.RecordBat
 
 
 def _distinct(columns: Sequence[pa.Array]) -> tuple[Rows, Sequence[Sequence[Any]]]:
-    """The distinct rows, and which of them each row is."""
+    """Return the index of each row's key among the distinct keys, and these keys."""
     codes, values = _encode(columns[0])
     keys: list[tuple[Any, ...]] = [(value,) for value in values]
     for column in columns[1:]:

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Advance the clock of the marks in one shard, and forget old marks in some buckets. Begins with
+-- Advance the clock of the marks in one shard, and delete old marks in some buckets. Begins with
 -- clock.lua.
 --
--- KEYS   run: see redis_keys.py; buckets to look through
+-- KEYS   run: see redis_shard.py; buckets to search
 -- ARGV   1 seconds that marks are kept for
 -- Reply  1
 

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- Begin a turn in one shard, which ends all earlier ones. Begins with undo.lua and values.lua.
+-- Begin a turn in one shard, which ends all earlier turns. Begins with undo.lua and values.lua.
 --
--- KEYS   entries, run, turn, undo: see redis_keys.py
+-- KEYS   entries, run, turn, undo: see redis_shard.py
 -- ARGV   1 number of the run   2 step   3 attempt; 0 draws one, in the home shard, which is asked first
---        4 number of shards   5 "run step" of the last commit, from the home shard, "?" in that
---        6 most changes to take back in one call   7 index of the task   then the fields to read
--- Reply  1: 0 a later turn has begun, 1 there is more to take back: call again, 2 begun,
+--        4 number of shards   5 "run step" of the last commit, from the home shard; "?" for that shard
+--        6 most changes to undo in one call   7 index of the task   then the fields to read
+-- Reply  1: 0 a later turn has begun, 1 there is more to undo: call again, 2 begun,
 --        3 other number of shards   2: attempt, or that number   3: "run step" of the last
---        commit, "*" if nothing is known of it   4: its digest   5: the values of the fields, or if
---        1: 1, field and record of marks to take back before   6: what takes the values back, if the
---        last commit is of this step
+--        commit, "*" if unknown   4: its digest   5: the values of the fields, or if
+--        1: 1, field and record of marks to undo first   6: undo records of the values, if the last
+--        commit is of this step
 --
--- Must never take back a final commit, nor what this turn has written: a repeat may come late.
+-- Must never undo a final commit, nor writes of this turn: a repeated call may come late.
 
 local entries, run, turn, undo = unpack(KEYS)
 local run_number, step, attempt = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -47,7 +47,7 @@ redis.call('HSET', run, 'run_number', ARGV[1], 'shards', ARGV[4],
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
 if committed == '*' or logged == committed then
-  -- A final commit. Its log is needed as long as attempts at the same step may come.
+  -- A final commit. Its log is needed while attempts at the same step may come.
   if logged ~= this then redis.call('UNLINK', undo) end
 else
   local marks = take_back_some(entries, undo, ARGV[6])

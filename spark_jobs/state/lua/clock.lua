@@ -1,7 +1,7 @@
 -- Prelude of remember.lua and age.lua: the clock of the marks. No KEYS, ARGV or reply.
 
--- Returns the seconds that this memory has run: those between calls, ten at most each time. A
--- clock that jumps, and a topology that does not run, make no mark older.
+-- Returns the seconds that this clock has run: the time between calls, at most ten each. Marks do
+-- not age when the server's clock jumps or while the topology is stopped.
 local function ran_now(run)
   local now = tonumber(redis.call('TIME')[1])
   local at, ran = unpack(redis.call('HMGET', run, 'ran_at', 'ran'))
@@ -11,6 +11,6 @@ local function ran_now(run)
   return ran
 end
 
--- Units of 64 s in 23 bits, which come round after 17 years; the bit above says that it is such a
--- time. A version before had units of 16 s, and that bit was never set.
+-- Units of 64 s in 23 bits, which wrap around after 17 years. The bit above them is set; older
+-- versions, with units of 16 s, never set it.
 local UNIT, ROUND = 64, 0x800000

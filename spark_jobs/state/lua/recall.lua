@@ -1,15 +1,15 @@
 -- Read marks in one shard as they were before this step.
 --
--- KEYS   undo of this task; turn and undo of each other one (redis_keys.py); bucket of each mark
--- ARGV   1 number of other tasks   2 "1": without what the last commit of this task has made
+-- KEYS   undo of this task; turn and undo of each other one (redis_shard.py); bucket of each mark
+-- ARGV   1 number of other tasks   2 "1": without the marks of the last commit of this task
 --        3 the keys of the marks, one after the other
--- Reply  for each mark that there is: its number, and its record; or {number among the other
---        tasks, "run step"} if the last commit of that task has made it, and this shard does not
---        know whether that commit is final
+-- Reply  for each existing mark: its number, and its record; or {number among the other tasks,
+--        "run step"} if the last commit of that task made it and this shard does not know whether
+--        that commit is final
 --
--- Must never take a mark for made that may be taken back: a message could be acked whose effect
--- is gone. Must never look through a log for each mark: after a restart most of them are there, and
--- Redis would stand still for seconds.
+-- Must never report a mark as made that may be undone: a message whose effect is gone could be
+-- acked. Must never search a log for each mark: after a restart most marks exist, and Redis would
+-- block for seconds.
 
 -- Calls ``met`` with the number of each mark among ``numbers``, by key, that is in an undo log.
 local function each_made(undo, numbers, few, met)
@@ -31,7 +31,7 @@ local function each_made(undo, numbers, few, met)
   end
 end
 
--- A mark of a version before: its time has no bit set, and zeros go behind its 4 bytes of a digest.
+-- A mark of an older version has no bit set in its time; its digest of 4 bytes is padded with zeros.
 local function record_of(mark)
   return mark:byte() > 127 and mark:sub(4) or mark:sub(4, 7) .. ('\0'):rep(12) .. mark:sub(8)
 end

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
 -- Make marks in one shard, as a part of a commit. Begins with clock.lua.
 --
--- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark
+-- KEYS   run, turn, undo: see redis_shard.py; the bucket of each mark
 -- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
 --        4 "run step" if this is the last one, else ""   5 digest of the commit
 --        6 the keys of the marks, one after the other
 --        then the record of each
--- Reply  0 a later turn has begun   1 done, now or before   3 one of the marks is there
+-- Reply  0 a later turn has begun   1 done, now or before   3 one of the marks exists
 --
--- All of it is done or nothing: a mark that is there was made by another task, or stands for an
--- effect that took place, so that this step must begin again and look.
+-- All or nothing: an existing mark was made by another task, or its effect took place, so this step
+-- must begin again and read it.
 
 local run, turn, undo = unpack(KEYS, 1, 3)
 local number, keys = tonumber(ARGV[3]), ARGV[6]

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Take the marks of one call back in one shard, which belongs to a commit that broke off.
+-- Undo the marks of one call of an incomplete commit in one shard.
 --
--- KEYS   run, turn, undo: see redis_keys.py; the bucket of each mark
+-- KEYS   run, turn, undo: see redis_shard.py; the bucket of each mark
 -- ARGV   1 turn: "run step attempt"   2 field of the call in the undo log   3 its record there
 -- Reply  0 a later turn has begun   1 done
 --
--- Must never take back what another has made since: a mark that grew old may have been made anew.
+-- Must never delete a mark that another task has made since, after this one expired.
 
 local run, turn, undo = unpack(KEYS, 1, 3)
 if redis.call('HGET', turn, 'turn') ~= ARGV[1] then return 0 end

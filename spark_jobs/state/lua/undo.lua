@@ -1,5 +1,4 @@
--- Prelude of begin.lua and write.lua: takes changes of entries back. Has no KEYS, ARGV or reply of
--- its own.
+-- Prelude of begin.lua and write.lua: undoes changes of entries. No KEYS, ARGV or reply.
 
 local function opposite(amount)
   return amount:sub(1, 1) == '-' and amount:sub(2) or '-' .. amount
@@ -13,14 +12,14 @@ local function take_back(entries, field, record)
   elseif kind == '-' then
     redis.call('HDEL', entries, field)
   else
-    -- An error: another task has put something else there, which stays.
+    -- On an error another task has put another value there, which stays.
     local left = redis.pcall('HINCRBY', entries, field, opposite(rest))
     if kind == '*' and left == 0 then redis.call('HDEL', entries, field) end
   end
 end
 
--- Takes back ``most`` changes at most. Returns field and record of the marks among them: they lie
--- in keys that this script is not given, see take_back_marks.lua.
+-- Undoes at most ``most`` changes. Returns field and record of the marks among them, whose keys this
+-- script does not have: see take_back_marks.lua.
 local function take_back_some(entries, undo, most)
   local changes, marks = redis.call('HRANDFIELD', undo, most, 'WITHVALUES'), {}
   for i = 1, #changes, 2 do

@@ -1,7 +1,6 @@
 -- Prelude of begin.lua and read.lua: reads values. No KEYS, ARGV or reply.
 
--- Returns the values as they are, and what takes them back: nothing if not ``through`` the undo
--- log.
+-- Returns the current values, and their undo records if ``through`` the undo log.
 local function values_of(entries, undo, through, fields)
   if #fields == 0 then return {}, {} end
   local back = through and redis.call('HMGET', undo, unpack(fields)) or {}

@@ -1,15 +1,14 @@
 #!lua flags=allow-oom
--- Do a part of a commit in one shard, with what takes it back. Begins with undo.lua.
+-- Do a part of a commit in one shard, and log undo records. Begins with undo.lua.
 --
--- KEYS   entries, run, turn, undo: see redis_keys.py
+-- KEYS   entries, run, turn, undo: see redis_shard.py
 -- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
 --        4 "run step" if this is the last one, else ""  5 digest of the commit   6 number of puts
 --        7 number of deletions
 --        then a put: field, value; a deletion: field; an increment: field, amount
--- Reply  0 a later turn has begun   1 done, now or before   2 an increment met no number of 64 bits
+-- Reply  0 a later turn has begun   1 done, now or before   2 an increment met a value that is not a 64-bit number
 --
--- Fields of one turn differ, so that each entry's record is that of its value before the turn. All
--- of it is done or nothing.
+-- The fields of a turn differ, so each entry's record has its value before the turn. All or nothing.
 
 local entries, run, turn, undo = unpack(KEYS)
 local number, puts, deletions = tonumber(ARGV[3]), tonumber(ARGV[6]), tonumber(ARGV[7])

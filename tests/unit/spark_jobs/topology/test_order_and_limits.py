@@ -168,7 +168,7 @@ def test_a_limit_that_is_no_rate_is_refused_by_name(written):
 
 def test_a_limit_by_a_field_needs_a_limit():
     refused(
-        "bolt 'call' has rate_limit_by and no rate_limit: say how many per time",
+        "bolt 'call' has rate_limit_by and no rate_limit: set one, such as",
         {"rate_limit_by": "tenant"},
         SHUFFLE,
     )

@@ -96,14 +96,14 @@ def grouped_by_a_map() -> TopologyBuilder:
 
 
 WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
-    ("a name with braces", lambda: TopologyBuilder("a{b}"), "cannot name a topology: use letters"),
+    ("a name with braces", lambda: TopologyBuilder("a{b}"), "is not a valid topology name"),
     (
         "a name with an escape sequence",
         lambda: TopologyBuilder("a\x1b[31m"),
-        "cannot name a topology",
+        "is not a valid topology name",
     ),
-    ("an empty name", lambda: TopologyBuilder(""), "cannot name a topology"),
-    ("a name that is no string", lambda: TopologyBuilder(3), "cannot name a topology"),
+    ("an empty name", lambda: TopologyBuilder(""), "is not a valid topology name"),
+    ("a name that is no string", lambda: TopologyBuilder(3), "is not a valid topology name"),
     ("no spout", lambda: TopologyBuilder("words"), "'words' has no spout: add one with set_spout"),
     (
         "a spout that is none",
@@ -123,7 +123,7 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     (
         "two spouts of one id",
         lambda: twice("set_spout"),
-        "two components 'source': give each an id of its own",
+        "two components 'source': give each its own id",
     ),
     ("a bolt with a spout's id", lambda: twice("set_bolt"), "two components 'source'"),
     (
@@ -131,8 +131,8 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: bolt(name="__acker"),
         "'__acker' is reserved: do not begin it with two underscores",
     ),
-    ("an empty id", lambda: bolt(name=""), "cannot be an id: use a string"),
-    ("an id that is no string", lambda: bolt(name=7), "7 cannot be an id: use a string"),
+    ("an empty id", lambda: bolt(name=""), "is not a valid id: use a string"),
+    ("an id that is no string", lambda: bolt(name=7), "7 is not a valid id: use a string"),
     (
         "no tasks",
         lambda: bolt(parallelism=0),
@@ -179,7 +179,7 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     (
         "a grouping that is none",
         lambda: grouped("custom_grouping", 3),
-        "3 is no grouping: give an object with prepare and",
+        "3 is not a grouping: give an object with prepare and",
     ),
     (
         "a stream subscribed to twice",
