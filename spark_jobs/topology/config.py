@@ -66,8 +66,8 @@ class Config:
     * ``rate_limit``: the rate at which all tasks of the bolt together may begin tuples:
       ``"100/s"``, ``"5/min"``, ``"1/h"`` or a number per second.
     * ``rate_limit_by``: a field; each of its values has its own limit.
-    * ``ordered_by``: a field; tuples with the same value are executed one after the other. It needs
-      a fields grouping by that field.
+    * ``ordered_by``: a field; tuples with the same value are executed one after the other, each
+      until it succeeds or has failed too often. It needs a fields grouping by that field.
     * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
       of a ``BatchBolt``: see these classes.
     """
