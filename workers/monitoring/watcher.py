@@ -32,12 +32,7 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.registry import (
-    Registry,
-    TopologyNote,
-    known_topologies,
-    topology_named,
-)
+from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.health import NOT_RUNNING
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
@@ -355,16 +350,6 @@ def _shrank(before: Counts, totals: Counts) -> bool:
         for task, counts in tasks.items()
         for name, count in counts.items()
     )
-
-
-def notes(redis_url: str, name: str | None = None) -> Mapping[str, TopologyNote]:
-    """Return the topologies that ran, or only the one with this name.
-
-    Raises UsageError if it never ran, AckerError.
-    """
-    if name is not None:
-        return {name: topology_named(redis_url, name)}
-    return known_topologies(redis_url)
 
 
 @dataclass(frozen=True, kw_only=True)
