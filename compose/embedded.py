@@ -18,7 +18,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -62,7 +62,6 @@ class EmbeddedPostgres(EmbeddedServer):
     def __init__(self) -> None:
         super().__init__()
         self._program = require("postgresql", find_postgres)
-        self._password = secrets.token_urlsafe(24)
         self._port = 0
 
     @property
@@ -130,15 +129,7 @@ class EmbeddedPostgres(EmbeddedServer):
             "--locale=C",
             "--no-instructions",
         ]
-        done = subprocess.run(  # noqa: S603 - the server's own program
-            command,
-            env=PLAIN_ENVIRONMENT,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_INIT_TIMEOUT_S,
-        )
+        done = _run(command, self.folder, PLAIN_ENVIRONMENT, _INIT_TIMEOUT_S)
         secret.unlink()
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
@@ -165,6 +156,20 @@ class EmbeddedPostgres(EmbeddedServer):
             self._initialize()
             with (self._data / "postgresql.conf").open("a") as file:
                 file.write(_POSTGRES_CONF.format(host=LOOPBACK, port=self._port))
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - a program of the server itself
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
 
 
 def _other_user() -> pwd.struct_passwd | None:
@@ -262,15 +267,7 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             "ERL_FLAGS": f"-dist_listen false -start_epmd false -erl_epmd_port {self._dist_port}",
         }
         command = [str(program), "--quiet", "-n", _NODE, *arguments]
-        done = subprocess.run(  # noqa: S603 - the broker's own program
-            command,
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_CONTROL_TIMEOUT_S,
-        )
+        done = _run(command, self.folder, environment, _CONTROL_TIMEOUT_S)
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or [
                 f"exit code {done.returncode}"

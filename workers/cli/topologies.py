@@ -32,7 +32,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State, parse_change
-from tiercel.workers.control.registry import TopologyNote, names_of, topology_named
+from tiercel.workers.control.registry import TopologyNote, known_topologies, topology_named
 from tiercel.workers.control.steering import Steering, log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
@@ -94,7 +94,7 @@ def errors(
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """Return (topology, error) pairs, newest first."""
     found: _Found = []
-    for name in names_of(redis_url, topology):
+    for name in _names(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
             found += [
                 (name, replace(error, message=redact(error.message)))
@@ -103,13 +103,23 @@ def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
 
 
+def _names(redis_url: str, topology: str | None) -> Iterable[str]:
+    """Return the given name, or the names of all topologies that ran. Raises UsageError."""
+    known = known_topologies(redis_url, topology)
+    if not known:
+        raise UsageError(
+            "no topology has run here yet: start one, or name another Redis with --redis"
+        )
+    return known
+
+
 def show_tracebacks(redis_url: str, topology: str | None, limit: int) -> None:
     """Print the latest kinds of errors, newest first, of one topology or of all.
 
     Raises UsageError for a topology that never ran.
     """
     found: list[tuple[str, KnownError]] = []
-    for name in names_of(redis_url, topology):
+    for name in _names(redis_url, topology):
         with closing(RedisMetrics(redis_url, name)) as metrics:
             found += [(name, known) for known in metrics.traces()]
     found.sort(key=lambda each: each[1].last, reverse=True)
@@ -392,12 +402,14 @@ def top(
     ).required("redis")
 
     chosen = window_named(window)
-    known = names_of(settings.redis_urls[0], topology)
+    known = known_topologies(settings.redis_urls[0], topology)
+    if not known:
+        raise UsageError("no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY")
     if len(known) > 1:
         raise UsageError(f"several topologies ran here: name one, {', '.join(known)}")
     stopped = threading.Event()
     on_signals(stopped.set)
-    run_top(_addresses(settings), known[0], chosen, stopped)
+    run_top(_addresses(settings), next(iter(known)), chosen, stopped)
 
 
 @commands.command()

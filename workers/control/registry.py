@@ -113,13 +113,8 @@ def _sink(bolt: object) -> str | None:
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
-def pack_graph(graph: Graph) -> dict[str, Any]:
-    """Return the graph as JSON values."""
-    return asdict(graph)
-
-
 def unpack_graph(packed: object) -> Graph:
-    """Return the graph packed by ``pack_graph``.
+    """Return the graph that ``asdict`` and JSON have packed.
 
     Raises ValueError or TypeError for anything else, such as a newer version's graph.
     """
@@ -258,12 +253,7 @@ class Registry:
         self._announce_queues(topology)
 
     def _announce_queues(self, topology: Topology) -> None:
-        queues = [
-            spec.spout.queue.name
-            for spec in topology.spouts.values()
-            if isinstance(spec.spout, QueueSpout)
-        ]
-        if queues:
+        if queues := graph_of(topology).queues:
             with translated("note the queues"):
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
@@ -299,53 +289,29 @@ class Registry:
         self._topologies.close()
 
 
-def known_topologies(redis_url: str) -> dict[str, TopologyNote]:
-    """Return the topologies that ran here, sorted by name; there may be none.
-
-    Raises RedisUnavailableError.
-    """
-    with closing(Registry(redis_url)) as registry:
-        return registry.topologies()
-
-
-def topologies_that_ran(redis_url: str) -> dict[str, TopologyNote]:
-    """Return the topologies that ran here, sorted by name.
-
-    Raises UsageError if there is none, RedisUnavailableError.
-    """
-    known = known_topologies(redis_url)
-    if not known:
-        raise UsageError(
-            "no topology has run here yet: start one, or name another Redis with --redis"
-        )
-    return known
-
-
-def names_of(redis_url: str, topology: str | None) -> list[str]:
-    """Return the given name, or the names of all topologies that ran.
-
-    Raises UsageError, RedisUnavailableError.
-    """
-    if topology is None:
-        return list(topologies_that_ran(redis_url))
-    return [topology_named(redis_url, topology).name]
-
-
-def topology_named(redis_url: str, name: str) -> TopologyNote:
-    """Return the note of a topology that ran here.
+def known_topologies(redis_url: str, name: str | None = None) -> dict[str, TopologyNote]:
+    """Return the topologies that ran here, sorted by name, or only the named one.
 
     Raises UsageError if there is none of this name, RedisUnavailableError.
     """
-    known = known_topologies(redis_url)
+    with closing(Registry(redis_url)) as registry:
+        known = registry.topologies()
+    if name is None:
+        return known
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "none has run here yet"
         raise UsageError(f"there is no topology {name!r}; {there}")
-    return known[name]
+    return {name: known[name]}
+
+
+def topology_named(redis_url: str, name: str) -> TopologyNote:
+    """Return the note of a topology that ran here. Raises as ``known_topologies``."""
+    return known_topologies(redis_url, name)[name]
 
 
 def _packed(topology: Topology) -> str:
     timeout_secs = topology.config.message_timeout_secs
-    note = [topology.spout_tasks, timeout_secs, pack_graph(graph_of(topology))]
+    note = [topology.spout_tasks, timeout_secs, asdict(graph_of(topology))]
     if topology.in_flight_secs != timeout_secs:
         note.append(topology.in_flight_secs)
     return json.dumps(note)

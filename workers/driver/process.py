@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
-from tiercel.spark_jobs.spark.executors import Readiness, start_failure
+from tiercel.spark_jobs.spark.executors import start_failure
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -161,7 +161,7 @@ class Driver:
             with unit as spark:
                 spark.ship(self._options.module, self._master)
                 try:
-                    self._runs.go(_SparkHosts(spark))
+                    self._runs.go(spark)
                 except Exception:
                     spark.check_alive()
                     raise
@@ -169,8 +169,8 @@ class Driver:
                     # Python workers print meaningless tracebacks when they are cut off.
                     spark.silence()
 
-    def _start_spark(self) -> SparkUnit:
-        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
+    def _start_spark(self) -> _SparkHosts:
+        return _SparkHosts(self._topology.name, self._master, self._topology.config.spark_options)
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):
@@ -375,29 +375,13 @@ def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
             store.begin_run(component)
 
 
-class _SparkHosts:
+class _SparkHosts(SparkUnit):
     """``Hosts`` in one Spark application."""
 
-    def __init__(self, spark: SparkUnit) -> None:
-        self._spark = spark
-
-    @property
-    def free(self) -> int:
-        return self._spark.free
-
-    def check_alive(self) -> None:
-        self._spark.check_alive()
-
-    def ready(self, wanted: int) -> Readiness:
-        return self._spark.ready(wanted)
-
     def start(self, run: Run) -> LongTasks:
-        tasks = LongTasks(self._spark.context, run)
+        tasks = LongTasks(self.context, run)
         tasks.start()
         return tasks
-
-    def silenced(self) -> AbstractContextManager[None]:
-        return self._spark.silenced()
 
 
 class JvmLogReader:

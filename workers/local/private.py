@@ -16,13 +16,12 @@ from tiercel.acker.errors import AckerError
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
 from tiercel.compose.server import EmbeddedServer
-from tiercel.queues.queue_spout import QueueSpout
-from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.registry import graph_of
 from tiercel.workers.errors import ConfigError
 from tiercel.workers.local.addresses import Claim, claimed
 
@@ -63,7 +62,9 @@ def servers(
             f"only one of the two servers is named: give {missing} too, or neither for private ones"
         )
     else:
-        with claimed(topology.name, _queues_of(topology)) as claim, ExitStack() as stack:
+        graph = graph_of(topology)
+        queues = (*graph.queues, *graph.sinks)
+        with claimed(topology.name, queues) as claim, ExitStack() as stack:
             kept = None if keep is None else stack.enter_context(kept_folder(keep))
             yield stack.enter_context(_private(settings, topology, claim, kept, stopped))
 
@@ -168,19 +169,6 @@ def _take_back_a_kill(found: Settings, topology: Topology) -> None:
     ):
         if control.state() is State.KILLED:
             control.order(State.ACTIVE)
-
-
-def _queues_of(topology: Topology) -> tuple[str, ...]:
-    """Return the queues that the topology reads or publishes to by name."""
-    read = [
-        spec.spout.queue.name
-        for spec in topology.spouts.values()
-        if isinstance(spec.spout, QueueSpout)
-    ]
-    written = [
-        spec.bolt.queue for spec in topology.bolts.values() if isinstance(spec.bolt, QueueSink)
-    ]
-    return (*read, *(queue for queue in written if isinstance(queue, str)))
 
 
 @contextmanager

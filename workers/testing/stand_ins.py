@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.messages import Delivery
@@ -40,6 +40,8 @@ from tiercel.spark_jobs.errors import (
 )
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
 from tiercel.workers.testing.engine import LocalClusterError, Seen, SimulatedClock
+
+B = TypeVar("B", QueueSink, DatabaseSink)
 
 
 class Fed(NamedTuple):
@@ -224,15 +226,24 @@ def without_broker(topology: Topology) -> Topology:
         else spec
         for component, spec in topology.spouts.items()
     }
+    return _with_sinks(
+        replace(topology, spouts=spouts),
+        QueueSink,
+        lambda spec, sink: replace(
+            spec, bolt=CapturedSink(sink), streams={**spec.streams, PUBLISHED: _MESSAGE}
+        ),
+    )
+
+
+def _with_sinks(
+    topology: Topology, kind: type[B], changed: Callable[[BoltSpec, B], BoltSpec]
+) -> Topology:
+    """Return the topology with all bolts of this kind changed."""
     bolts = {
-        component: replace(
-            spec, bolt=CapturedSink(spec.bolt), streams={**spec.streams, PUBLISHED: _MESSAGE}
-        )
-        if isinstance(spec.bolt, QueueSink)
-        else spec
+        component: changed(spec, spec.bolt) if isinstance(spec.bolt, kind) else spec
         for component, spec in topology.bolts.items()
     }
-    return replace(topology, spouts=spouts, bolts=bolts)
+    return replace(topology, bolts=bolts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -380,24 +391,18 @@ def places_of(topology: Topology) -> Sequence[tuple[Any, Any]]:
 
 def without_database(topology: Topology) -> Topology:
     """Return the topology with stand-ins for its database sinks."""
-    bolts = {
-        component: replace(spec, bolt=CapturedDatabase(spec.bolt), streams=_streams(topology, spec))
-        if isinstance(spec.bolt, DatabaseSink)
-        else spec
-        for component, spec in topology.bolts.items()
-    }
-    return replace(topology, bolts=bolts)
+    return _with_sinks(
+        topology,
+        DatabaseSink,
+        lambda spec, sink: replace(
+            spec, bolt=CapturedDatabase(sink), streams=_streams(topology, spec)
+        ),
+    )
 
 
 def with_database(topology: Topology, url: str) -> Topology:
     """Return the topology with this database for its sinks. Raises TopologyError."""
-    bolts = {
-        component: replace(spec, bolt=spec.bolt.at(url))
-        if isinstance(spec.bolt, DatabaseSink)
-        else spec
-        for component, spec in topology.bolts.items()
-    }
-    return replace(topology, bolts=bolts)
+    return _with_sinks(topology, DatabaseSink, lambda spec, sink: replace(spec, bolt=sink.at(url)))
 
 
 class CapturedDatabase(Bolt):
