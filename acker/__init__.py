@@ -9,9 +9,9 @@ redis_ledger  the ledger in Redis
 layout        its keys, and ids packed into them
 redis_feed    its outcome feed
 effects       calls of several stores that leave together
-redis         clients of Redis, their errors as ours, scripts that leave together
+redis         clients of Redis, translation of their errors, scripts that leave together
 inbox         tuples that wait for each bolt task
 metrics       the counters
 limits        rates at which bolts may begin tuples
-errors        errors that all of these raise
+errors        the errors that all of them raise
 """

@@ -1,11 +1,11 @@
 """Errors that the acker raises.
 
 AckerError
-├── RedisUnavailableError    Redis did not answer or takes no writes now: nothing may be
-                             assumed, try again
+├── RedisUnavailableError    Redis did not answer or takes no writes now: the call may have
+                             taken effect, try again
 ├── RedisRefusedError        Redis answered "no" (login, permissions): a person must act
 ├── RedisVersionError        the server is too old
-└── BadChunkError            an entry of an inbox is no chunk of tuples
+└── BadChunkError            an entry of an inbox is not a chunk of tuples
 
 Expected outcomes (a late root, a repeated token, a collision) are values in the replies,
 never exceptions.

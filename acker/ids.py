@@ -1,20 +1,20 @@
 """Ids and keys: edge ids, root ids, keys of tuples, and hashes of values. Pure.
 
-All are made with one 64-bit mix. Edge ids are derived and not drawn, so that a repeated task
-repeats them; root ids are drawn, so that a replayed message never meets the ids of its earlier
-attempt. All ids are unsigned 64-bit; array functions wrap silently, as the scalar ones do by mask.
+All use one 64-bit mix. Edge ids are derived, so that a repeated task repeats them; root ids are
+random, so that a replayed message never shares the ids of its earlier attempt. All ids are unsigned
+64-bit; array functions wrap silently, scalar ones by mask.
 
 An effect that must take place once, however often the message is delivered, needs a *key*: an id
-that is the same each time. It is derived as edges are, from the identity of the message and the
-path of the tuple: at each emission from the anchor's key, the emission's position, and the bolt
-that receives it. Never from a task: a shuffle, a rebalance or another parallelism sends the tuple
-elsewhere.
+that is the same at each delivery. It is derived, like an edge, from the identity of the message and
+the path of the tuple: at each emission from the anchor's key, the emission's position, and the
+receiving bolt. It never depends on a task: a shuffle, a rebalance or another parallelism sends the
+tuple to another one.
 
-A key is five numbers of 64 bits, its lanes: two of them are the key that bolts see. The others
-help to tell a repeat from another message that has its identity: 128 bits of a digest of the body,
-in the last two lanes, and in the third the seconds since the epoch from which on the message may
-have been processed (32 bits) and a digest of 32 bits, by which marks of older versions are
-compared. A lane is 0 where it is not known. Zeros are no key.
+A key is five numbers of 64 bits, its lanes. The first two are the key that bolts see. The others
+tell a repeat from another message with the same identity: the last two are a digest of the body of
+128 bits; the third has the earliest time at which the message may have been processed, in seconds
+since the epoch (32 bits), and a digest of 32 bits, which is compared with marks of older versions.
+An unknown lane is 0. Five zeros mean no key.
 
 The digest has no secret key: all spout workers would need the same one for as long as marks are
 kept. A publisher can therefore compute it, and 128 bits of BLAKE2b are enough that no publisher
@@ -81,7 +81,7 @@ def mix_array(x: Ids) -> Ids:
 
 
 def seed(root: int, edge: int) -> int:
-    """The identity of an anchor: one tuple (``edge``) in one tree (``root``).
+    """Return the identity of an anchor: one tuple (``edge``) in one tree (``root``).
 
     Edge 0 stands for the spout tuple's origin.
     """
@@ -169,7 +169,7 @@ def hashed_values(key: Sequence[Any], size: int) -> bytes:
     return state.digest()
 
 
-def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one a type
+def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one return per type
     if value is None:
         return b"n"
     if isinstance(value, str):
@@ -190,7 +190,7 @@ class Said(NamedTuple):
 
     * ``content``: 128 bits of a digest of the body.
     * ``since``: earliest time it may have been processed, in seconds since the epoch.
-    * ``short``: 32 bits of a digest of the body, as marks had it before they had ``content``.
+    * ``short``: 32 bits of a digest of the body, as in marks of older versions.
     """
 
     content: int = 0
@@ -207,7 +207,7 @@ class Said(NamedTuple):
 
 
 class KeyOrigin:
-    """Makes the keys of the tuples of one spout: of one topology, and one of its components."""
+    """Makes the keys of the tuples of one spout of one topology."""
 
     def __init__(self, topology: str, component: str) -> None:
         self._topology = topology
@@ -221,7 +221,7 @@ class KeyOrigin:
             begun = self._begun[stream] = _hash(self._topology, self._component, stream)
         made = begun.copy()
         made.update(identity)
-        # A user's spout may give any number. A small one would be taken for a short digest.
+        # A user's spout may give any number. A small one would look like a short digest.
         content = said.content & _CONTENT
         short = said.short or content & _DIGITS
         if 0 < content <= _DIGITS:
@@ -236,7 +236,7 @@ def as_keys(keys: list[bytes]) -> Keys:
 
 
 def has_key(keys: Keys) -> NDArray[np.bool_]:
-    """Return which of the tuples have a key."""
+    """Return True for each tuple that has a key."""
     found: NDArray[np.bool_] = (keys[:, 0] | keys[:, 1]) != np.uint64(0)
     return found
 
@@ -263,10 +263,10 @@ def child_keys(parents: Keys, counts: NDArray[np.int64], positions: Ids, bolt: s
     ``parents`` are the keys of the anchors, and ``positions`` the numbers of their emissions,
     parallel to them.
 
-    Two emissions of one anchor differ, and so do two copies of one emission: a position has the
-    number of the emission in its lower half, the number of the copy for this bolt in its upper
-    half. The order of the anchors makes no difference. An emission that has an anchor without a
-    key, or no anchor, has none.
+    Two emissions of one anchor have different keys, and so do two copies of one emission: the lower
+    half of a position is the number of the emission, the upper half the number of the copy for this
+    bolt. The order of the anchors does not matter. An emission without anchors, or with an anchor
+    without a key, has no key.
     """
     a = mix_array(parents[:, 0] ^ mix_array(positions))
     b = mix_array(parents[:, 1] + a)
@@ -312,7 +312,7 @@ def _reduced(
 
 
 def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[np.bool_]) -> Keys:
-    """Return the last three lanes for several messages: all that they say, since the oldest."""
+    """Combine the last three lanes of several messages: their digests, and the earliest time."""
     together = np.zeros((len(starts), LANES - 2), np.uint64)
     if not anchored.any():
         return together

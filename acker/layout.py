@@ -1,7 +1,7 @@
 """Layout of the ledger in Redis: key names, and the packing of ids into them. Pure.
 
-Everything of one shard shares a hash tag, ``tiercel:{topology:shard}:``, and so lies on one
-server of a cluster:
+All keys of one shard share a hash tag, ``tiercel:{topology:shard}:``, and so are on one server of a
+cluster:
 
     b:GGRRRR    hash      a bucket: the roots whose 24 high bits (generation and run, see
                           ``RootIds``) are these; field = the 40 low bits (5 bytes), value = ack-val
@@ -14,7 +14,7 @@ server of a cluster:
                           with an ack-val of 0
     feed:OWNER  stream    outcomes; fields a, r, t: roots (8 bytes each), f: failures (root, length
                           (4 bytes), JSON)
-    mark        string    random; gone when the server lost its memory
+    mark        string    random; missing after the server has lost its memory
 
 All numbers are big-endian. A run has 96 roots, so a bucket stays far below
 hash-max-listpack-entries (512 by default in Redis 7 and 8 and in Valkey, 128 in old habits). A
@@ -40,7 +40,7 @@ from tiercel.acker.ledger import LIFETIMES, REASON_LENGTH, Failure, Ids, LedgerS
 
 # Roots per call: two to four milliseconds, and a third of what Lua can unpack.
 SLICE = 3000
-# Lifetime of receipts where messages never time out.
+# Lifetime of receipts if messages never time out.
 _HOUR_MS = 3_600_000
 _HIGH_SHIFT = np.uint64(40)
 Bytes = NDArray[np.uint8]
@@ -48,7 +48,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lifetimes:
-    """Lifetimes handed to the scripts, in milliseconds; 0 means for ever."""
+    """Lifetimes passed to the scripts, in milliseconds; 0 means forever."""
 
     entries_ms: int
     receipts_ms: int
@@ -101,11 +101,11 @@ class ShardKeys:
         return f"{self._prefix}feed:{owner}"
 
     def reader(self, owner: int) -> str:
-        """The key that names the last one who opened a feed."""
+        """Return the key with the name of the last reader of a feed."""
         return f"{self._prefix}reader:{owner}"
 
     def registered(self, owner: int) -> str:
-        """The key that counts an owner's calls of ``register``."""
+        """Return the key that counts an owner's calls of ``register``."""
         return f"{self._prefix}registered:{owner}"
 
     def receipt(self, packed: bytes) -> str:

@@ -71,11 +71,11 @@ class Failure:
     task: int
     # One line; the ledger keeps the first 500 characters.
     reason: str
-    # The message can never be processed: it shall not come again.
+    # The message can never be processed and must not be retried.
     reject: bool = False
-    # The bolt wants the message after this many seconds, and not before; None: no such wish.
+    # The message must be retried after this many seconds, not before; None: no such order.
     retry_after_s: float | None = None
-    # False: the message is not to blame, and this counts towards no limit of failures.
+    # False: the message is not to blame, and the failure counts towards no limit.
     blame: bool = True
 
 
@@ -111,13 +111,13 @@ class Outcomes:
     failed: Sequence[Failure] = ()
     # Given back without blame (a restarted driver): requeue, but do not count a failed delivery.
     released: Sequence[int] = ()
-    # Roots whose timeout starts again.
+    # Roots whose timeout restarts.
     reset: Sequence[int] = ()
-    # The same, of trees that wait for a limit: no more room in the bolts would help them.
+    # The same, for trees that wait for a rate limit, which more capacity in bolts would not help.
     waiting: Sequence[int] = ()
-    # A server lost its memory or the last part of it since the last read (restarted empty or with
-    # an old snapshot, failed over to a replica that lagged): roots and updates are unknown to it,
-    # and all that was registered before must be given back. Said once per loss, to every owner.
+    # A server lost some or all of its memory since the last read (restarted empty or with an old
+    # snapshot, failed over to a lagging replica): roots and updates are unknown to it, and all
+    # roots registered before must be given back. Reported once per loss, to every owner.
     ledger_lost: bool = False
 
     def __bool__(self) -> bool:
@@ -129,11 +129,11 @@ class Outcomes:
 class Census:
     """Contents of a ledger at one moment."""
 
-    # Roots.
+    # Pending roots.
     pending: int
-    # Memory of their entries on the servers, as far as these can tell.
+    # Memory of their entries, as far as the servers report it.
     memory_bytes: int
-    # Entries of the outcome feeds, of one outcome or many, that no spout task has taken yet.
+    # Entries of the outcome feeds that no spout task has taken yet; one may have many outcomes.
     feed_entries: int
     # Age of the oldest feed entry; 0 if there is none.
     feed_lag_s: float
@@ -157,17 +157,19 @@ class LedgerSpec:
 
 
 class OutcomeFeed(Protocol):
-    """The outcomes of one owner's roots. The reader that opened it last counts. An earlier reader
-    may go on, as a worker does whose task was taken over. It takes nothing away from the later one.
+    """The outcomes of one owner's roots, for the reader that opened the feed last.
+
+    An earlier reader may go on, in a worker whose task was taken over. It takes nothing away from
+    the later one.
     """
 
     def read(self, timeout: timedelta) -> Outcomes:
         """Wait at most ``timeout`` for outcomes and return all that are there; falsy if none came.
 
         Every outcome appended since this feed was opened is returned exactly once; outcomes for an
-        earlier reader of the same owner are skipped (its roots belonged to a channel that is gone).
-        Raises RedisUnavailableError; the next read then goes on where the last successful one
-        ended, so nothing is skipped.
+        earlier reader of the same owner are skipped (its roots belonged to a closed channel).
+        Raises RedisUnavailableError; the next read then continues after the last successful one, so
+        nothing is skipped.
         """
 
     def close(self) -> None:
@@ -194,18 +196,18 @@ class Ledger(Protocol):
         tuple's copies).
 
         A root that is pending with this owner and this ack-val, and was registered by this ledger
-        object, and not by an earlier worker's, is a repeat and changes nothing: an entry is never
-        XORed into here, or a repeated call would complete it. (Its tuples leave only after this
+        object, and not by an earlier worker's, is a repeat and changes nothing: this call never
+        XORs into an entry, or a repeat would complete it. (Its tuples leave only after this
         returned, so no update has changed it.) Returns the roots that collide with another pending
-        entry; they were not registered, the caller draws again, and must not ``forget`` them: they
-        are another's. An ack-val of 0 (a tuple without receivers) completes at once, and only once
-        however often this very call is repeated. Raises ValueError for an owner that is not of this
-        ledger.
+        entry; they were not registered. The caller draws others, and must not ``forget`` them,
+        because they belong to another spout. An ack-val of 0 (a tuple without receivers) completes
+        at once, and only once however often this call is repeated. Raises ValueError for an unknown
+        owner.
         """
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:
-        """XOR each update into its root; a root that comes to 0 is acked; each failed root
-        is failed at once.
+        """XOR each update into its root; a root whose ack-val becomes 0 is acked; each failed root
+        fails at once.
 
         Takes effect once per step, however often it is called. The digest covers the whole call:
         the updates and the failed roots in any order, but not the reasons.
@@ -213,8 +215,8 @@ class Ledger(Protocol):
         * Same step, same digest: slices that took effect before are not applied again; slices that
           an attempt left undone when it died halfway are applied now.
         * Same step, another digest: all roots named in this call are failed, as component
-          "__acker", with the reason "a repeated step did other work", also where the earlier
-          attempt died halfway.
+          "__acker", with the reason "a repeated step did other work", even if the earlier attempt
+          died halfway.
         * A step older than the task's last applied one, an attempt older than the last one that the
           ledger knows (from here or ``fence``), another run than the current one (see ``begin``):
           STALE, nothing is applied.
@@ -239,15 +241,14 @@ class Ledger(Protocol):
     def begin(self, run: str) -> bool:
         """Make ``run`` the current run, and forget the steps and attempts of all others.
 
-        From now on tokens of other runs are STALE. False: ``run`` was the current one once, and a
-        later run has begun since; nothing was changed, and the caller must stop. So a late repeat
-        of an older driver takes nothing away from its successor. (The last 64 runs are
-        remembered.) Where the names of runs begin with numbers, a run with a lower one than the
-        current run's is over too.
+        From now on tokens of other runs are STALE. False: a later run than ``run`` has begun;
+        nothing was changed, and the caller must stop. So a late repeat of an older driver takes
+        nothing away from its successor. (The last 64 runs are remembered.) If the names of runs
+        begin with numbers, a run with a lower number than the current one is over too.
 
-        Where no run has begun, tokens of any run are applied. So after a server has restarted empty
-        the run goes on, and that is safe: a call of an older run or attempt names only roots that
-        were registered before the restart, and these are unknown.
+        If no run has begun, tokens of any run are applied. So the run goes on after a server has
+        restarted empty. That is safe: a call of an older run or attempt names only roots that were
+        registered before the restart, and these are unknown.
         """
 
     def fence(self, run: str, task: int, attempt: int) -> bool:
@@ -264,8 +265,8 @@ class Ledger(Protocol):
         """Give roots back without blame. Return the number that was pending."""
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
-        """Tell the owners of the pending roots to start their timeouts again, and keep the entries
-        as long. ``waiting``: the trees wait for a limit, and are counted apart.
+        """Have the owners of the pending roots restart their timeouts, and keep the entries as
+        long. ``waiting``: the trees wait for a limit, and are counted separately.
         """
 
     def forget(self, roots: Sequence[int]) -> None:
@@ -274,9 +275,9 @@ class Ledger(Protocol):
         """
 
     def pending(self) -> int:
-        """Number of pending roots.
+        """Count the pending roots.
 
-        Costs a look at every bucket: for tests, benchmarks and monitors.
+        Reads every bucket: for tests, benchmarks and monitors.
         """
         return self.census().pending
 
@@ -287,7 +288,7 @@ class Ledger(Protocol):
         """
 
     def feed(self, owner: int) -> OutcomeFeed:
-        """Open the feed of one spout task; from now on nothing is skipped."""
+        """Open the feed of one spout task, which returns all outcomes from now on."""
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
@@ -318,8 +319,8 @@ class RootUpdates:
     def digest(self) -> bytes:
         """16 bytes; equal for equal work.
 
-        The set of failed roots belongs to the work, their reasons do not: a reason that holds an
-        address or a time differs between two attempts that did the same.
+        The set of failed roots is part of the work, their reasons are not: a reason with an address
+        or a time differs between two attempts that did the same work.
         """
         failed = np.packbits(self.reasons >= 0).tobytes()
         content = hashlib.blake2b(self.roots.astype("<u8").tobytes(), digest_size=16)
@@ -347,7 +348,7 @@ def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates
         xors = np.bitwise_xor.reduceat(xors[order], first) if roots.size else xors
     reasons = np.full(roots.size, -1, np.int64)
     if failed.size:
-        # Backwards, so that the first of several failures of one root stays.
+        # Reversed, so that the first of several failures of one root wins.
         reasons[np.searchsorted(roots, failed[::-1])] = np.arange(failed.size)[::-1]
         xors = np.where(reasons >= 0, np.uint64(0), xors)
     return RootUpdates(roots=roots, xors=xors, reasons=reasons, failures=failures)
@@ -379,7 +380,7 @@ def joined(parts: Sequence[Outcomes]) -> Outcomes:
 def total(replies: Sequence[Reply]) -> Reply:
     """Return the reply to a whole ``apply`` from the replies to its parts."""
     verdicts = {reply.applied for reply in replies} or {Applied.FRESH}
-    # The verdict on the whole is the first of these that a part got.
+    # The first of these that any part has is the result of the whole.
     ranking = (Applied.STALE, Applied.CONFLICTING, Applied.FRESH, Applied.REPEATED)
     return Reply(
         applied=next(verdict for verdict in ranking if verdict in verdicts),

@@ -1,18 +1,17 @@
 """Limits on the rate at which all tasks of a bolt together may begin tuples: contract, twin, Redis.
 
 A *permit* is the right to begin one tuple. Each value of the limit has a *bucket* that fills with
-permits at the bolt's rate; a task takes some of them at once, a *grant*, and comes again for more.
+permits at the bolt's rate; a task takes some of them at once, a *grant*, and returns for more.
 
-``decide`` is one call for one bucket, pure; lua/limit.lua decides the same in Redis. Times are
+``decide`` is one call for one bucket, pure; lua/limit.lua does the same in Redis. Times are
 microseconds of one clock. A bucket is one number, the time at which it will be full: each permit
-moves it by the rate's interval, and it is never before now (full), nor later than now and the
-bucket's depth (empty). Both bounds also limit the effect of a clock that was put back or forward.
+moves it by the rate's interval. It is never before now (full), nor later than now plus the bucket's
+depth (empty). Both bounds also limit the effect of a jump of the clock.
 
-In Redis a bucket is one short string, on the server of the shard that the value's digest says. Its
-key is ``limit:DIGEST`` with the prefix of the shard, so that a cluster and several servers share
-the values as they share the roots. Eight bytes are the bucket, and each task that asked in the last
-half minute adds 24. It expires when the bucket is full and no task waits, some 40 seconds later: a
-value that is not used costs nothing.
+In Redis a bucket is one short string, in the shard chosen by the value's digest. Its key is
+``limit:DIGEST`` with the shard's prefix, so that values are spread over servers like roots. The
+bucket takes eight bytes, plus 24 for each task that asked in the last half minute. It expires some
+40 seconds after it is full and no task waits: an unused value costs nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.redis.scripts import RedisScript, RedisServers, script_source
 
-# A full bucket holds one permit, and those that come in this time. So a task that comes late costs
-# no permit, and a minute at 100/s has 6,011 at most.
+# A full bucket holds one permit plus the permits of this time. So a late task loses no permits, and
+# a minute at 100/s has at most 6,011.
 DEPTH_MS = 100
 # A grant is the permits of this time, and at least one.
 GRANT_MS = 50
-# A task that waits and is later than this is passed over.
+# A waiting task that is later than this is skipped.
 GRACE_MS = 200
-# A task that waits longer comes in between: this keeps its place, and those that were given up
-# leave theirs.
+# A task that waits longer asks in between, which keeps its place. Abandoned places expire.
 LONGEST_WAIT_MS = 10_000
-# Longer than any client goes on repeating a call.
+# Longer than any client repeats a call.
 CALLS_KEPT_MS = 30_000
 
 
@@ -64,7 +62,7 @@ class Rate:
 
     @property
     def most(self) -> int:
-        """The permits of one grant, at most."""
+        """The largest grant, in permits."""
         return max(1, int(GRANT_MS * 1000 / self.interval_us + 1e-9))
 
 
@@ -72,10 +70,9 @@ class Rate:
 class Grant:
     """The answer for one value."""
 
-    # To use now. More than was wanted never; 0 while others are before this task.
+    # Permits to use now: at most the wanted number; 0 while other tasks are before this one.
     permits: int
-    # Milliseconds until the task should come for the rest, in which it need not ask; None if it
-    # got all that it wanted.
+    # Milliseconds until the task should ask for the rest; None if it got all permits.
     again_ms: int | None = None
 
 
@@ -89,7 +86,7 @@ class LimitSpec:
     topology: str
     component: str
     urls: tuple[str, ...]
-    # As many as the ledger has: its keys and these share servers, hence connections.
+    # The ledger's number of shards, so that both share servers and connections.
     shards: int
     rate: Rate
 
@@ -100,37 +97,37 @@ class RateLimits(Protocol):
     A *value* is any bytes, ``b""`` where the limit is for all tuples; only a digest is kept. A
     *task* is the number of a bolt task: a new process at the task takes over its place.
 
-    **The rate.** In any time of T seconds the tasks get rate times T permits at most, and a full
-    bucket. A bucket holds one permit and those of 100 ms, and is full in the beginning. While
-    permits are wanted none is lost, as long as a task that waits comes within 50 ms of its time.
+    **The rate.** In any T seconds the tasks get at most rate times T permits plus a full bucket. A
+    bucket holds one permit plus the permits of 100 ms, and is full at first. While permits are
+    wanted none is lost, as long as a waiting task asks within 50 ms of its time.
 
-    **The clock** is one for all tasks, that of the server. If it is put back or forward, by any
-    time, the tasks get or lose at most a full bucket.
+    **The clock** is the server's, for all tasks. However far it jumps, the tasks gain or lose at
+    most a full bucket.
 
-    **Fairness.** A task that does not get all its permits stands in line, behind the tasks before
-    it, with one grant. When its time comes it gets that whole grant at once, and stands behind the
-    others with the rest. So tasks that always want more get equal parts, however fast they ask. A
-    task that comes later than 200 ms is passed over, and keeps its place until it comes, for 30 s.
+    **Fairness.** A task that does not get all its permits joins the end of the line with one grant.
+    When its time comes it gets that whole grant at once, and joins the end again with the rest. So
+    tasks that always want more get equal shares, however often they ask. A task that is more than
+    200 ms late is skipped, and keeps its place for 30 s.
 
-    **What is lost.** A call whose reply was lost may be repeated as it is: it takes once. A process
-    that dies loses the permits that it holds. A server that lost its memory has full buckets.
-    Nothing is ever owed: a limit that was changed holds from the next call on.
+    **Losses.** A call whose reply was lost may be repeated unchanged: it takes permits once. A
+    process that dies loses its permits. A server that lost its memory has full buckets. No debt is
+    kept: a changed limit applies from the next call on.
     """
 
     def take(self, task: int, wants: Mapping[bytes, int]) -> dict[bytes, Grant]:
         """Take up to this many permits of each value, at most one grant of each.
 
-        Give the number of tuples that wait, 1 at least: permits are granted for now, and are not
-        kept for a task that cannot use them. One round trip per server, of a few thousand values at
-        most. Come again after ``again_ms``, or before if more tuples wait: it changes nothing.
+        Ask for the number of waiting tuples, at least 1: permits are for use now, and are not kept
+        for a task that cannot use them. One round trip per server, with at most a few thousand
+        values. Call it again after ``again_ms``; earlier calls, when more tuples wait, do no harm.
 
         Raises RedisUnavailableError, RedisRefusedError: nothing was granted, or it is lost.
         """
 
     def give_back(self, task: int, permits: Mapping[bytes, int]) -> None:
-        """Return permits that were not used, and leave the line; 0 only leaves it.
+        """Return unused permits, and leave the line; 0 only leaves it.
 
-        A bucket never gets more than full. Raises as ``take``.
+        A bucket never overflows. Raises the errors of ``take``.
         """
 
     def close(self) -> None:
@@ -140,13 +137,13 @@ class RateLimits(Protocol):
 def check_wants(wants: Mapping[bytes, int]) -> None:
     """Raise ValueError for a count that cannot be taken."""
     if any(most < 1 for most in wants.values()):
-        raise ValueError("take 1 permit at least: who wants none, gives back 0")
+        raise ValueError("take at least 1 permit; to leave the line, give back 0")
 
 
 def check_returned(permits: Mapping[bytes, int]) -> None:
     """Raise ValueError for a count that cannot be given back."""
     if any(returned < 0 for returned in permits.values()):
-        raise ValueError("give back 0 permits at least, and not fewer")
+        raise ValueError("the number of permits to give back is negative")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +151,7 @@ class Ask:
     """One call for one bucket."""
 
     task: int
-    # Another one for each call of a task.
+    # A different number for each call of a task.
     call: int
     wanted: int = 0
     returned: int = 0
@@ -162,13 +159,13 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The last call of one task. It stands in line if it wants something."""
+    """The last call of one task, which is in line if it wants permits."""
 
     task: int
     call: int
-    # The answer to the call, should it be repeated.
+    # The answer to the call, in case it is repeated.
     permits: int
-    # Permits that it comes for at ``due``, at most one grant.
+    # Permits that the task gets at ``due``, at most one grant.
     wanted: int
     due: float
 
@@ -205,7 +202,7 @@ def decide(bucket: Bucket, ask: Ask, rate: Rate, now: float) -> tuple[Grant, Buc
     room = math.floor((rate.depth_us - (full_at - now) + 1) / rate.interval_us) - before
     permits = max(0, min(asked, room))
     if waits and permits < asked:
-        # It keeps its place, for a whole grant, instead of going to the end with a part.
+        # It keeps its place for a whole grant, instead of going to the end with a part of one.
         permits = 0
     keeps_place = waits and permits == 0 and ask.wanted > 0
 
@@ -227,7 +224,7 @@ def decide(bucket: Bucket, ask: Ask, rate: Rate, now: float) -> tuple[Grant, Buc
 
 
 def _is_kept(place: Place, now: float) -> bool:
-    """Return False for an old place, and for one in the future of a clock that was put back."""
+    """Return False for an old place, and for one in the future after the clock was put back."""
     return -CALLS_KEPT_MS * 1000 <= place.due - now <= 2 * LONGEST_WAIT_MS * 1000
 
 
@@ -313,7 +310,7 @@ class RedisLimits:
             server = self._servers.at(shard % len(self._servers), key)
             text = script_source("limit")
             script = self._scripts.setdefault(shard, server.script(text))
-        # Drawn, for two processes of one task know nothing of each other's calls.
+        # Random, because two processes of one task do not know each other's calls.
         call = secrets.randbits(32)
         args = [task, call, returned, wanted, *self._rate, *_TIMES_US]
         return script([key], args, _grant, "take permits")

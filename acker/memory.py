@@ -27,10 +27,10 @@ from tiercel.acker.ledger import (
     joined,
 )
 
-# As many as Redis takes.
+# Bytes per root in Redis.
 _ROOT_BYTES = 27
 
-# Runs that are over and known to be.
+# Ended runs that are remembered.
 _REMEMBERED = 64
 
 
@@ -218,7 +218,7 @@ class MemoryFeed:
 
     def __init__(self, changed: threading.Condition) -> None:
         self.arrived: list[Outcomes] = []
-        # Time at which the first of them came.
+        # Time at which the first outcome arrived.
         self.waiting_since = 0.0
         self._changed = changed
         self._closed = False
@@ -240,17 +240,17 @@ class MemoryFeed:
 class _Known:
     """State of one task."""
 
-    # The newest one.
+    # The newest attempt.
     attempt: int
     # The last step that was applied; -1: none.
     step: int = -1
-    # That step's.
+    # The work of that step.
     work: object = None
 
 
 class _Steps:
-    """Remembers the last step that each task applied, and judges tokens as the ledger's contract
-    says. One thread at a time.
+    """Remembers the last step that each task applied, and checks tokens by the ledger's contract.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ _SEVERAL_SERVERS_WAIT_S = 0.01
 
 @dataclass(slots=True)
 class Noted:
-    """State that a shard's server has confirmed to one owner, and must not lose afterwards."""
+    """State that a shard's server has confirmed to one owner, and may lose."""
 
     # Calls of ``register``.
     calls: int = 0
@@ -36,12 +36,11 @@ class ShardFeed:
     """Position of the reader in one shard's stream."""
 
     feed: str
-    # Key of the mark: one value for all readers of a shard, until the server lost its memory
-    # or a part of it.
+    # Key of the mark: one value for all readers of a shard, until the server loses memory.
     mark: str
-    # Key of the name of the last one who opened this feed. Only that one deletes from it.
+    # Key with the name of the reader that opened this feed last. Only that reader deletes from it.
     reader: str
-    # Key of the number of calls by which this owner registered roots.
+    # Key with the number of this owner's calls of ``register``.
     registered: str
     noted: Noted
     value: bytes = b""
@@ -65,14 +64,14 @@ class FeedServer:
     """One server's share of a feed."""
 
     server: RedisServer
-    # Time for which marks outlive their last reader; 0: for ever.
+    # Time for which marks outlive their last reader; 0: forever.
     marks_ms: int
     shards: list[ShardFeed] = field(default_factory=list)
-    # Of this reader; a later one's is greater, unless a clock was put back.
+    # Name of this reader; a later reader's is greater, unless a clock was put back.
     name: bytes = field(default_factory=lambda: time.time_ns().to_bytes(8) + secrets.token_bytes(4))
 
     def open(self) -> None:
-        """Throw away outcomes for an earlier reader. May be repeated until it succeeds."""
+        """Discard outcomes for an earlier reader. May be repeated until it succeeds."""
         verb = "open the outcome feed"
         trims = [self._command("XTRIM", each.feed, "MAXLEN", 0, verb=verb) for each in self.shards]
         self.server.perform([*self._claims(self.shards, verb), *trims])
@@ -94,14 +93,14 @@ class FeedServer:
             if self._may_claim(shard, seen, lost)
         ]
         self.server.perform(self._claims(free, _READ))
-        # Only when the new mark is known is the loss told: an error here leaves it
-        # to the next read.
+        # The loss is reported only once the new mark is known: after an error here the next read
+        # reports it.
         self._adopt_marks(lost, _READ)
         for shard, seen in zip(self.shards, found, strict=True):
             if shard in lost:
-                # The new stream may count from below the old position: read it from its start, next
-                # time. The new entries lie above that position, and going on behind them would skip
-                # those below.
+                # The new stream may have ids below the old position, so the next read begins at its
+                # start. The entries of this read are above the old position; continuing after them
+                # would skip entries below it.
                 shard.position = _START
                 shard.trimmed = True
                 shard.noted.calls = seen.calls
@@ -110,15 +109,14 @@ class FeedServer:
         for shard, seen in zip(self.shards, found, strict=True):
             if new := streams.get(shard.feed.encode()):
                 shard.position = new[-1][0].decode()
-                # The reader that is current after this read may delete it: a later one does not
-                # want it.
+                # Only the current reader deletes entries; a later reader has discarded them.
                 shard.trimmed = seen.reader != self.name
                 entries += (fields for _, fields in new)
         return _outcomes(entries, ledger_lost=bool(lost))
 
     def _fetch(self, wait_s: float) -> tuple[dict[bytes, list[Any]], list[_Seen]]:
-        """Delete the returned entries, read on, then read what the server still knows, in one round
-        trip.
+        """Delete the returned entries, read new ones, and read the state that the server still has,
+        in one round trip.
         """
         untrimmed = [shard for shard in self.shards if not shard.trimmed]
         commands = [
@@ -148,9 +146,7 @@ class FeedServer:
         return dict(streams or ()), seen
 
     def _may_claim(self, shard: ShardFeed, seen: _Seen, lost: Sequence[ShardFeed]) -> bool:
-        """Tell whether no later reader than this one opened the feed, as far as the
-        server still knows.
-        """
+        """Return True unless the server knows of a later reader of the feed."""
         return seen.reader is None or (shard in lost and seen.reader < self.name)
 
     def _command(self, *words: Any, verb: str = _READ) -> RedisEffect[Any]:
@@ -196,15 +192,15 @@ class RedisFeed:
 
     def close(self) -> None:
         self._closed.set()
-        # A reader that waits for a stalled server is left to its timeouts; its connection goes
+        # A reader that waits for a stalled server ends by its timeouts; its connection is closed
         # with the ledger's.
         if self._reading.acquire(timeout=2 * _ONE_SERVER_WAIT_S):
             self._reading.release()
 
     def _sweep(self, remaining_s: float) -> Outcomes:
-        """Look at every server, and wait at the first if the others have nothing.
+        """Read from every server, and wait at the first one if the others have no outcomes.
 
-        The next sweep waits at the next.
+        The next sweep waits at the next server.
         """
         first, *others = self._servers
         brought: list[Outcomes] = []
@@ -217,8 +213,8 @@ class RedisFeed:
             except AckerError as problem:
                 error = problem
         self._servers = [*others, first]
-        # The entries of one server are not delivered twice: the error of another has to wait
-        # for the next read.
+        # Entries that were read must be returned now, so another server's error waits for the next
+        # read.
         if error is not None and not any(brought):
             raise error
         return joined(brought)

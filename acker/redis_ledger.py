@@ -83,8 +83,7 @@ class RedisLedger(Ledger):
             self._servers.at(shard % len(spec.urls), keys.mark)
             for shard, keys in enumerate(self._keys)
         ]
-        # Two workers of one owner, one after the other, do not take each other's
-        # roots for their own.
+        # Tells the roots of successive workers of one owner apart.
         incarnation = secrets.token_bytes(2)
         self._scripts = [
             ShardScripts(server, keys, self._lifetimes, incarnation)
@@ -205,7 +204,7 @@ class ShardScripts:
         lifetimes: Lifetimes,
         incarnation: bytes = b"\0\0",
     ) -> None:
-        """``incarnation``, two bytes, of the owners that register through this."""
+        """``incarnation``, two bytes, tells successive workers of an owner apart."""
         self._keys = keys
         self._receipts_ms = lifetimes.receipts_ms
         self._marks_ms = lifetimes.marks_ms
@@ -220,7 +219,7 @@ class ShardScripts:
         self._fence = server.script(script_source("fence"))
 
     def noted(self, owner: int) -> Noted:
-        """Return the state that the server must know of this owner."""
+        """Return the state of this owner that the server has confirmed."""
         return self._noted.setdefault(owner, Noted())
 
     def register(self, owner: int, roots: Ids, ack_vals: Ids) -> Effect[list[int]]:
@@ -320,8 +319,8 @@ def _of(roots: Sequence[int]) -> RootUpdates:
 
 
 def _first_of_each(roots: Sequence[int], ack_vals: Sequence[int]) -> tuple[Ids, Ids, list[int]]:
-    """Return the roots ascending with their values, and the roots that came a second time in this
-    very call with another value.
+    """Return the roots ascending with their values, and the roots that occur again in this call
+    with another value.
     """
     given = np.array(roots, np.uint64)
     values = np.array(ack_vals, np.uint64)

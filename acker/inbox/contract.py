@@ -10,7 +10,7 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
   step covered it.
 * **Once.** A sender numbers its appends, and the parts of each from 0 on; each inbox remembers
   the last part that it took from each sender. So the client may repeat a call whose reply was
-  lost, and a repeated step appends nothing twice, also where it ended between two parts. A sender
+  lost, and a repeated step appends nothing twice, even if it ended between two parts. A sender
   appends to one inbox in the order of its numbers and parts: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
   (``open``). A call of another run or an older attempt is refused by the server, and so is an
@@ -18,13 +18,13 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
 * **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
   repeated until there is room. An inbox that holds nothing takes any append, however large. Large
   output comes in parts (``parcels_of``), so that each waits for room by itself.
-* A server without memory takes the output of a bolt only into an inbox that holds nothing: else the
-  inbox is full. So the last bolts go on, then the bolts before them. It refuses what spouts emit.
+* A server that is out of memory takes output of a bolt only into an empty inbox; others are FULL.
+  So the last bolts go on, then the bolts before them. It refuses emissions of spouts.
 * **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``line_of``), and
   a task *claims* as many from its head as it can execute now: in the same call they move into the
   task's own inbox, and from then on they are the task's. An entry of more tuples than one task
-  claims is shared by rows. Tuples that a task has claimed and not begun it may give back to the
-  head of the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a
+  claims is shared by rows. A task may return claimed tuples that it has not begun to the head of
+  the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a
   part of the line; a parcel goes to one part, chosen by its sender and number. Adopting, draining,
   fencing, looking at and appending to a line are as for an inbox, with the line's id.
 * **Every call may be repeated** as it is, at any later time: a repeat has no effect of its own.
@@ -34,7 +34,7 @@ step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes
   RedisRefusedError (an operator must act).
 
 Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After
-a server came back empty its inboxes belong to no run, and every call of the old run finds that out:
+a server restarts empty its inboxes belong to no run, and every call of the old run reports that:
 
     append              STALE
     seal, finish        False
@@ -238,10 +238,9 @@ class Inbox(Protocol):
         """Note the tuples that a step covers, before its first effect leaves. False: the attempt is
         stale.
 
-        ``snapshot`` is the bolt after the step; it counts when the step is finished, and None
-        leaves the one before. A repeat changes nothing but the snapshot, which the last seal
-        gives; nor does a step that is finished. Raises StepOrderError where an earlier step is
-        sealed and not finished.
+        ``snapshot`` is the bolt after the step; it takes effect when the step is finished, and None
+        keeps the one before. A repeat replaces only the snapshot, and changes nothing once the step
+        is finished. Raises StepOrderError if an earlier step is sealed and not finished.
         """
 
     def finish(self, step: int) -> Effect[bool]:

@@ -29,9 +29,8 @@ end
 if current then
   over = (mark(current) .. over):sub(1, REMEMBERED * #mark(''))
 end
--- The first write is one that a server that is out of memory takes: a driver may always begin.
--- Steps of this very run can be known already: it went on without its ``begin`` if the server
--- restarted empty.
+-- A server that is out of memory allows the first write, so a driver can always begin. Steps of this
+-- run may be known already: after the server restarted empty, the run went on without its ``begin``.
 redis.call('HDEL', tokens, 'run')
 for _, field in ipairs(redis.call('HKEYS', tokens)) do
   if field:sub(1, #run + 1) ~= run .. ':' then

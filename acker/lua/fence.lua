@@ -3,8 +3,7 @@
 --
 -- KEYS   1 the tokens
 -- ARGV   1 the run   2 the task   3 the attempt, 4 bytes
--- Reply  1 fenced; 0 this attempt is older than one that was heard of, or the run is not the
---        current one
+-- Reply  1 fenced; 0 a newer attempt is known, or the run is not the current one
 --
 -- Must never forget the last step: the new attempt repeats it.
 

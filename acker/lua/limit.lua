@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Give permits of one value back, take some, stand in line for the rest: as ``decide`` in ../limits.py decides.
+-- Give back permits of one value, take some, join the line for the rest: as ``decide`` in ../limits.py.
 --
 -- KEYS   1 the bucket: when it is full (double), then per task, in line, 24 bytes: task, call,
 --          permits granted, permits wanted (4 each), when it comes for them (double)

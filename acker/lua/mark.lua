@@ -1,13 +1,12 @@
 #!lua flags=allow-oom
--- Set the mark of a shard where there is none, or where it is still the one whose memory was lost.
+-- Set the mark of a shard if there is none, or if it is still the mark of the lost memory.
 --
 -- KEYS   1 the mark
 -- ARGV   1 the mark that is void, '' for none   2 a fresh one
---        3 milliseconds that it is kept, '0': for ever
--- Reply  the mark that counts now
+--        3 milliseconds that it is kept, '0': forever
+-- Reply  the current mark
 --
--- Must never replace another mark: it is that of a reader who noticed the same loss before, and
--- would be told of it twice.
+-- Must never replace another mark: its reader noticed the same loss earlier, and would see it twice.
 
 local mark = redis.call('GET', KEYS[1])
 if mark and mark ~= ARGV[1] then

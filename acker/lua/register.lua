@@ -14,8 +14,8 @@ local ZERO = string.rep('\0', 8)
 local owner = ARGV[3]
 local collided, without_receivers = {}, {}
 
--- A server that comes back with an old snapshot knows of fewer calls than the owner made. The first
--- write: a server whose memory is full refuses it, and nothing new begins there.
+-- After a server restarts with an old snapshot, it knows fewer calls than the owner made. This is
+-- the first write: a server that is out of memory refuses it, so that no new trees begin there.
 local count = redis.call('INCR', KEYS[OWNERS + 2])
 if ARGV[5] ~= '0' then
   redis.call('PEXPIRE', KEYS[OWNERS + 2], ARGV[5])
@@ -48,7 +48,7 @@ for group = 1, #KEYS - OWNERS - 2 do
   end
 end
 
--- A root without receivers leaves no entry by which to know a repeat, so the receipt is for that.
+-- A root without receivers leaves no entry to recognise a repeat by, so there is a receipt.
 if #without_receivers > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
   tell(owner, 'a', '', table.concat(without_receivers))
   append_outcomes()

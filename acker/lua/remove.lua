@@ -7,9 +7,9 @@
 --        then per group: its 3 high bytes; records of field (5 bytes) and reason (2 bytes, only
 --        read by 'f')
 --        then the reasons, the first has number 0
--- Reply  how many were pending
+-- Reply  the number of roots that were pending
 --
--- Must never tell an outcome of a root that is not pending: its outcome has been told before.
+-- Must never append an outcome for a root that is not pending: it has had its outcome.
 
 local kind, groups = ARGV[3], tonumber(ARGV[4])
 local removed = 0

@@ -1,13 +1,12 @@
 #!lua flags=allow-oom
--- Tell the owners of the pending ones among these roots to start their timeouts again. Begins with
--- outcomes.lua.
+-- Have the owners of the pending roots among these restart their timeouts. Begins with outcomes.lua.
 --
 -- KEYS   from owners + 1: one bucket per group
 -- ARGV   then the kind: 't', or 'w' if they wait for a limit; then per group: its 3 high bytes;
 --        fields, 5 bytes each
 -- Reply  nothing
 --
--- Must never change an ack-val. A bucket that expires does so later now, as a whole.
+-- Must never change an ack-val. The lifetime of each bucket is extended.
 
 for group = 1, #KEYS - OWNERS do
   local key, high, packed = KEYS[OWNERS + group], ARGV[2 + 2 * group], ARGV[3 + 2 * group]

@@ -6,8 +6,8 @@
 -- ARGV   none
 -- Reply  none: a verdict for the script that follows
 --
--- Must never go by a clock: a step may be repeated hours later. It is forgotten for a later one of
--- its task.
+-- Must never expire by a clock: a step may be repeated hours later. Only the task's next step
+-- replaces it.
 
 local FRESH, REPEATED, CONFLICTING, STALE = 0, 1, 2, 3
 

@@ -2,6 +2,6 @@
 
 clients  where clients are made; checks of a server
 pool     addresses; connections to one server, or to the primary, that exchange commands in batches
-errors   their errors as ours: retry or refuse
+errors   translation of their errors: retry or refuse
 scripts  scripts and commands as effects of one server
 """

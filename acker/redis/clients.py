@@ -37,10 +37,10 @@ _pools_lock = threading.Lock()
 
 
 class _Script(Script):
-    """Runs by its digest, and from its text where the server does not know it.
+    """Runs by its digest, and from its text if the server does not know it.
 
-    The client's own way, to load it and try the digest again, fails if the scripts are flushed
-    between the two.
+    redis-py would load it and try the digest again, which fails if the scripts are flushed in
+    between.
     """
 
     def __call__(
@@ -61,8 +61,8 @@ class _Script(Script):
 class _Redis(redis.Redis):
     """Closes the idle connections of its pool when it is its last user.
 
-    The client's own ``close`` leaves a pool that was handed in as it is, and the garbage collector,
-    which finds sockets in no particular order, warns about sockets that were never closed.
+    redis-py's ``close`` leaves a pool that was passed in open, and the garbage collector warns
+    about sockets that were never closed.
     """
 
     def close(self) -> None:
@@ -71,8 +71,8 @@ class _Redis(redis.Redis):
         if users is not None:
             users.discard(self)
             if not users:
-                # Not those in use: another thread may wait for a reply. Should a new client come
-                # meanwhile, it connects again.
+                # Not connections in use: another thread may wait for a reply. A new client that
+                # comes meanwhile reconnects.
                 self.connection_pool.disconnect(inuse_connections=False)
 
     def register_script(self, script: Any) -> Script:
@@ -90,12 +90,11 @@ def connect(
     same hash tag, and a ValueError without one. With Sentinels or a cluster it follows the primary
     when that changes.
 
-    The clients of one process share their connections to a server. So a connection that broke
-    unnoticed costs a process one timeout, and not one for the ledger, one for the inboxes, one for
-    the counters.
+    The clients of one process share their connections to a server. So a broken connection costs a
+    process one timeout, not one each for the ledger, the inboxes and the counters.
 
-    No call hangs: connecting, and every wait for a reply, is bounded, and repeated twice. So a call
-    may take effect more than once on its way to one reply; the caller must be able to bear that.
+    No call hangs: connecting and each wait for a reply are bounded, and retried twice. So a call
+    may take effect more than once before it returns one reply; the caller must tolerate that.
     ``rediss://`` is TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
     names authorities beside those of the system. Raises RedisRefusedError for a malformed URL, an
     unknown option in it, or a file that cannot be read.
@@ -126,7 +125,7 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
             socket_keepalive=True,
-            # the shapes of some replies hang on it, and the default on the client's version
+            # the shapes of some replies depend on it, and the default on the client's version
             protocol=2,
             health_check_interval=30,
             retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
@@ -144,8 +143,8 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
-    """Check now for errors that the client would only find when it connects, and take for a server
-    that is away.
+    """Check now for errors that the client would find only when it connects, and report as an
+    unreachable server.
     """
     options = pool.connection_kwargs
     try:
@@ -190,11 +189,11 @@ def check_version(client: redis.Redis) -> None:
 def check_eviction(
     urls: Sequence[str], topology: str, shards: int, stateful: Sequence[str]
 ) -> None:
-    """Look whether the servers of a topology drop keys when their memory is full, which costs
-    repetitions, and states their content.
+    """Check whether the servers of a topology evict keys when their memory is full: then messages
+    are processed again, and states lose entries.
 
-    Logs one line then, and raises RedisRefusedError if there are ``stateful`` components. A server
-    that does not let itself be asked is taken as it is. Raises RedisUnavailableError too.
+    Logs a warning then, and raises RedisRefusedError if there are ``stateful`` components. A server
+    that refuses the query is accepted. Also raises RedisUnavailableError.
     """
     said: set[str] = set()
     for shard in range(shards):
@@ -230,7 +229,7 @@ def place_of(url: str) -> str:
 
 
 def is_full(client: redis.Redis) -> bool:
-    """Return True if the server refuses what needs memory; False if it does not tell.
+    """Return True if the server refuses writes that need memory; False if it does not tell.
 
     Raises RedisUnavailableError.
     """
@@ -244,7 +243,7 @@ def is_full(client: redis.Redis) -> bool:
 
 
 def _evicting(client: redis.Redis) -> str | None:
-    """Return the policy by which it drops keys; None: it drops none, or does not tell."""
+    """Return the server's eviction policy; None if it evicts no keys or does not tell."""
     try:
         # Managed servers refuse CONFIG GET more often than INFO.
         info = client.info("memory")

@@ -1,7 +1,7 @@
-"""The one translation of the errors of Redis and of its client into ours: retry or refuse.
+"""Translates the errors of Redis and redis-py into ours: retry or refuse.
 
-RedisUnavailableError (retry) is for faults that pass by themselves or by an operator's work on the
-server, so that a process waits. RedisRefusedError (refuse) is for a wrong address, missing rights
+RedisUnavailableError (retry) is for faults that pass by themselves or once an operator mends the
+server, so a process waits. RedisRefusedError (refuse) is for a wrong address, missing permissions
 or the wrong kind of server: waiting does not help.
 """
 
@@ -162,8 +162,8 @@ def _meaning(error: Exception) -> _Meaning:
     if "cluster support disabled" in str(error):
         return _NO_CLUSTER
     if "unauthenticated" in str(error):
-        # Redis takes only short commands from strangers: a long one ends here, before
-        # NOAUTH could be said.
+        # Without a login Redis accepts only short commands, and rejects a long one before it could
+        # reply NOAUTH.
         return _LOGIN
     if "max number of clients" in str(error):
         return _away("raise its maxclients, or let fewer processes use it")
@@ -171,9 +171,8 @@ def _meaning(error: Exception) -> _Meaning:
 
 
 def _tls_advice(error: BaseException) -> str | None:
-    """Advice about a handshake that will fail again; None if it was something else.
-
-    The client hides its cause.
+    """Return advice about a failed TLS handshake, whose cause the client hides; None for another
+    error.
     """
     cause = error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):

@@ -5,9 +5,9 @@
 -- ARGV   1 run   2 1 if the topology has the task, else 0
 -- Reply  0 forgotten, 1 adopted, 2 refused: the inbox belongs to a run with a higher number
 --
--- Must never touch entries or snapshots: their roots are released first. Attempts go on counting,
--- so that a process of an earlier run is never taken for one of this. Must never give an inbox back
--- to an earlier run: its driver may come late.
+-- Must never touch entries or snapshots: their roots are released first. Numbers of attempts go on,
+-- so that a process of an earlier run is not mistaken for one of this run. Must never give an inbox
+-- back to an earlier run, whose driver may call late.
 
 local function number(run)
   return tonumber((run or ''):match('^%d+') or 0)
@@ -30,6 +30,6 @@ redis.call('DEL', KEYS[3], KEYS[4])
 redis.call('HDEL', KEYS[1], 'taken', 'seen', 'since', 'place')
 redis.call('HSET', KEYS[1], 'run', ARGV[1], 'drawn', drawn or 0, 'before', drawn or 0,
   'attempt', attempt or 0, 'step', 0, 'ticks', 0)
--- An attempt of the earlier run that waits finds out.
+-- Wake a waiting attempt of the earlier run, so that it ends.
 if redis.call('EXISTS', KEYS[5]) == 0 then redis.call('RPUSH', KEYS[5], '') end
 return 1

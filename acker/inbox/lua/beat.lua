@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Note that the process of an attempt lives.
+-- Record the heartbeat of an attempt's process.
 --
 -- KEYS   1 meta
 -- ARGV   1 run   2 attempt   3 milliseconds for which it has been in one call, -1: in none
---        4 word on where it runs
+--        4 its whereabouts
 -- Reply  1, or 0 if the inbox belongs to another run or a newer attempt
 
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))

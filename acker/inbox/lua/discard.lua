@@ -5,7 +5,7 @@
 -- ARGV   1 run   then positions
 -- Reply  1, or 0 if the inbox belongs to another run
 --
--- Must never free room for an entry that is gone: the call may be repeated.
+-- Must never free room for an entry that is already deleted: the call may be repeated.
 
 local run, tuples, size = unpack(redis.call('HMGET', KEYS[1], 'run', 'tuples', 'bytes'))
 if run ~= ARGV[1] then return 0 end

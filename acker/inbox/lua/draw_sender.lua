@@ -5,8 +5,8 @@
 -- ARGV   none
 -- Reply  the number
 --
--- Seconds since the epoch or more: a server that lost its memory must not begin again at 1, for
--- inboxes on other servers may have forgotten higher ones.
+-- At least the seconds since the epoch: a server that lost its memory must not restart at 1, because
+-- inboxes on other servers may have forgotten higher numbers.
 
 local last = tonumber(redis.call('GET', KEYS[1]) or 0)
 local number = math.max(last + 1, tonumber(redis.call('TIME')[1]))

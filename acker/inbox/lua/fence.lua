@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Refuse from now on what older attempts of a sender append.
+-- Refuse appends of older attempts of a sender from now on.
 --
 -- KEYS   1 meta   2 senders
 -- ARGV   1 run   2 sender's task   3 its attempt

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Forget what the sealed step covers.
+-- Delete the tuples that the sealed step covers.
 --
 -- KEYS   1 meta   2 entries   3 progress   4 snapshots
 -- ARGV   1 run   2 attempt   3 step
 -- Reply  0 stale, 1 finished, 2 this step was never sealed
 --
--- Must never be refused for lack of memory: it is what frees it.
+-- Must never be refused for lack of memory, because it frees memory.
 
 local meta = redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'tuples', 'bytes')
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then return 0 end
@@ -18,7 +18,7 @@ if step ~= ARGV[3] then return 2 end
 for position, rows in part:gmatch('(%S+)=(%x+)') do
   redis.call('HSET', KEYS[3], position, rows)
 end
--- Lua unpacks no more than some thousands.
+-- Lua unpacks only a few thousand values.
 local slice = {}
 local function forget()
   if #slice == 0 then return end

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Give claimed tuples that nothing has begun back to the head of the line.
+-- Return claimed tuples that have not been begun to the head of the line.
 --
 -- KEYS   1 meta   2 entries   3 progress   4 the line's wake
---        5 meta   6 entries of what came back to the line
+--        5 meta   6 entries of the tuples returned to the line
 -- ARGV   1 run   2 attempt   then for each entry its position, the number of its first tuple that
 --        goes back, and the bitmap of what is done of it then; '' if nothing of it stays
 -- Reply  1, or 0 if the attempt is stale

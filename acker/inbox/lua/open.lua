@@ -10,6 +10,6 @@ local run, attempt, step, ticks, taken =
   unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'ticks', 'taken'))
 if run ~= ARGV[1] or tonumber(attempt) > tonumber(ARGV[2]) then return false end
 redis.call('HSET', KEYS[1], 'attempt', ARGV[2])
--- An older attempt that waits finds out, and takes no more wake-ups of this one.
+-- Wake a waiting older attempt, so that it ends and takes no wake-ups of this one.
 if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '') end
 return {step, ticks, taken, redis.call('HGETALL', KEYS[2]), redis.call('HGET', KEYS[4], 'kept')}

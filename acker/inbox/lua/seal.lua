@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Note what a step covers.
+-- Note the tuples that a step covers.
 --
 -- KEYS   1 meta   2 progress   3 snapshots
 -- ARGV   1 run   2 attempt   3 step   4 what it covers, as finish.lua reads it

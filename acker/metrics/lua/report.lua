@@ -5,10 +5,9 @@
 --        2 the windows: task to "its beginning, in milliseconds" "errors in it"
 -- ARGV   1 errors per window   2 milliseconds of a window   3 errors per topology   4 the task
 --        then the errors, oldest first
--- Reply  how many were kept
+-- Reply  the number of errors kept
 --
--- Must never lengthen a window that has begun: a task that reports all the time would be silent for
--- ever.
+-- Must never extend a window that has begun: a task that reports all the time would stay silent.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -16,7 +15,7 @@ local window = redis.call('HGET', KEYS[2], ARGV[4])
 local began, count = now, 0
 if window then
   local from, errors = window:match('^(%d+) (%d+)$')
-  -- A clock that was put back begins a new one.
+  -- After the clock was put back, a new window begins.
   if now - from >= 0 and now - from < tonumber(ARGV[2]) then
     began, count = from, errors
   end

@@ -4,10 +4,9 @@
 -- KEYS   1 kind to its first report   2 the kinds, by when they came last
 -- ARGV   1 kinds per topology
 --        then in threes: kind, seconds since the epoch, the report or "" for one without a traceback
--- Reply  how many kinds were new
+-- Reply  the number of new kinds
 --
--- A repeated call changes nothing. Must never replace a report: the first one is what people have
--- seen in the log.
+-- A repeated call changes nothing. Must never replace a report: the log shows the first one.
 
 local new = 0
 for i = 2, #ARGV, 3 do

@@ -6,7 +6,7 @@
 --        of the second, …
 -- Reply  the replies of the calls that were made
 --
--- Must never make a call when the one before was refused or failed: that is the point of it.
+-- Must never make a call after one that was refused or failed.
 
 local replies, key, arg = {}, 0, 2 * #calls
 for number, call in ipairs(calls) do

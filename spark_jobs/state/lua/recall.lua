@@ -31,7 +31,7 @@ local function each_made(undo, numbers, few, met)
   end
 end
 
--- A mark of an older version has no bit set in its time; its digest of 4 bytes is padded with zeros.
+-- A mark of an older version has no bit set in its time; zeros pad its digest of 4 bytes.
 local function record_of(mark)
   return mark:byte() > 127 and mark:sub(4) or mark:sub(4, 7) .. ('\0'):rep(12) .. mark:sub(8)
 end

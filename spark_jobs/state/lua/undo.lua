@@ -18,8 +18,8 @@ local function take_back(entries, field, record)
   end
 end
 
--- Undoes at most ``most`` changes. Returns field and record of the marks among them, whose keys this
--- script does not have: see take_back_marks.lua.
+-- Undoes at most ``most`` changes. Returns field and record of the marks among them: this script
+-- does not have their keys, see take_back_marks.lua.
 local function take_back_some(entries, undo, most)
   local changes, marks = redis.call('HRANDFIELD', undo, most, 'WITHVALUES'), {}
   for i = 1, #changes, 2 do

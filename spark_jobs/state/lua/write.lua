@@ -8,7 +8,7 @@
 --        then a put: field, value; a deletion: field; an increment: field, amount
 -- Reply  0 a later turn has begun   1 done, now or before   2 an increment met a value that is not a 64-bit number
 --
--- The fields of a turn differ, so each entry's record has its value before the turn. All or nothing.
+-- The fields of a turn differ, so a record has the value before the turn. All or nothing.
 
 local entries, run, turn, undo = unpack(KEYS)
 local number, puts, deletions = tonumber(ARGV[3]), tonumber(ARGV[6]), tonumber(ARGV[7])

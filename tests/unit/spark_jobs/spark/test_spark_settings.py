@@ -84,7 +84,7 @@ def test_options_lie_over_the_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])
 def test_what_tiercel_does_not_run_with_is_refused_with_what_to_do(name: str) -> None:
-    with pytest.raises(SparkUnavailableError, match=rf"does not run with {name}.*take it out"):
+    with pytest.raises(SparkUnavailableError, match=rf"cannot run with {name}.*remove it from"):
         settings("spark://host:7077", {name: "True"})
     assert settings("spark://host:7077", {name: "false"})[name] == "false"
 

@@ -38,7 +38,7 @@ def building(bolt, *spouts):
 
 @pytest.mark.parametrize("bolt", [Count(), DatabaseSink("sqlite:///x.db", "t")])
 def test_without_an_identity_nothing_can_be_once(bolt):
-    with pytest.raises(TopologyError, match="give the spout 'spout-0' one, such as QueueSpout"):
+    with pytest.raises(TopologyError, match="set one in the spout 'spout-0', such as QueueSpout"):
         building(bolt, QueueSpout("a"), QueueSpout("b"))
 
 
