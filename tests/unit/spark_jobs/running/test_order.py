@@ -449,3 +449,16 @@ def test_no_tuple_overtakes_another_on_its_way_to_the_next_bolt(bolt, config, se
 )
 def test_what_has_overtaken_once(bolt, seed, bound, keys) -> None:
     assert overtaking(bolt, {}, seed, 0.3, bound, keys) == []
+
+
+@pytest.mark.parametrize("seed", [9, 41, 343, 416, 501])
+def test_messages_that_two_deaths_of_their_spout_worker_put_behind_others(seed) -> None:
+    """The order is that in which they came to the task for the first time."""
+    script = Scripted.script = Script(seed, 0.1)
+    broker = Broker(Async(), {}, script, bound=4)
+    for number in range(8):
+        broker.queue += [Message(f"k{key}", number) for key in range(3)]
+    with closing(broker):
+        broker.run(kills=0.2, deaths=0.03)
+    assert script.inversions == []
+    assert len(broker.acked) == 24
