@@ -34,13 +34,13 @@ class Costs:
     tuple_us: float = 4.2
     # A step of a bolt task, apart from its tuples: take, seal, append, update, finish;
     # the task's side.
-    step_us: float = 1_500.0
+    step_us: float = 1_350.0
     # The same on the server of its inbox, without the appends: take, seal and finish.
-    step_server_us: float = 130.0
+    step_server_us: float = 150.0
     # An append to one inbox, of any content; the server's side.
-    append_us: float = 67.0
+    append_us: float = 52.0
     # Content of the chunks, in and out of one server.
-    bytes_per_s: float = 600e6
+    bytes_per_s: float = 490e6
     # A bolt task per second on its server, also where nothing comes: heartbeat, a look
     # of the driver's.
     idle_us: float = 100.0
