@@ -55,7 +55,7 @@ class Around:
     ticks: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self, task: int) -> frozenset[int]:
-        """Return the bolt tasks in the process of this task, including the task itself."""
+        """Return the bolt tasks in this task's process, including the task itself."""
         return next((frozenset(host) for host in self.hosts if task in host), frozenset())
 
     @property

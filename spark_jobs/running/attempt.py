@@ -74,7 +74,7 @@ class Attempt:
         kind: Callable[[Attempt, bytes | None], BoltKind],
         order: Order | None = None,
     ) -> None:
-        """Take over the task: fence off older attempts, in the task's own inbox last.
+        """Take over the task by fencing off older attempts, in the task's own inbox last.
 
         ``kind`` is called once, with this attempt and the snapshot of the bolt. Raises
         StaleAttemptError.
@@ -357,7 +357,7 @@ class Attempt:
     def _leave(
         self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
     ) -> None:
-        """Commit the step, waiting as long as Redis is down.
+        """Commit the step, waiting while Redis is down.
 
         A step with a state does not wait: a new attempt repeats it.
         """
@@ -409,7 +409,7 @@ class Attempt:
             self.patiently(lambda: ledger.fail(failures))
         copy.lost = []
 
-    # -- around it -------------------------------------------------------------------------------
+    # -- waits -----------------------------------------------------------------------------------
 
     def _wait_for_room(self, seconds: float) -> None:
         if self.stop.wait(seconds):

@@ -59,7 +59,7 @@ class Share:
         return part_of(self.entry.chunk, self.rows)
 
     def only(self, mask: NDArray[np.bool_]) -> list[Share]:
-        """Return the share of the rows where the mask is true; an empty list if it never is."""
+        """Return a list with the share of the rows where the mask is true, or an empty list."""
         return [Share(self.entry, self.rows[mask])] if mask.any() else []
 
 

@@ -58,7 +58,7 @@ class Packed:
 
     content: bytes
     held: Held
-    # Reasons by attribute that cannot be pickled.
+    # Attributes that cannot be pickled, with the reason for each.
     stuck: dict[str, str]
 
 
@@ -69,8 +69,8 @@ def pack(
 
     ``lineage`` is the lineage of the step's whole input. An open tuple is held if an attribute or a
     thread still refers to it; any other open tuple can never be acked. The record drops its
-    references to all open tuples. Raises the error of a user's pickling if it is not due to single
-    attributes.
+    references to all open tuples. Raises the error of a user's pickling if leaving out single
+    attributes does not avoid it.
     """
     attributes = {
         name: value
@@ -157,7 +157,7 @@ def _opened(
     content: bytes,
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], Ids, list[Chunk]]:
     """Split and check a snapshot. Return the pickled attributes, the held tuples' places, their
-    facts (emissions, start time), the roots held by threads, and the chunks.
+    emission counts with start times, the roots held by threads, and the chunks.
 
     Raises ValueError (BadChunkError is one) for bytes that are no snapshot.
     """

@@ -8,12 +8,16 @@ step_ns       total time of these steps, from the first tuple to the end of the 
               waits for full inboxes
 once_repeated, once_unkeyed, once_unsure
               for a bolt with ``once``: tuples that were applied before; tuples without a key;
-              tuples that are too old to know if they were applied before
+              tuples older than the remembered keys, which may have been applied before
 from:[…]      executed tuples by source component and stream: the edges of the topology's graph
 
-The ledger is counted as the bolt ``__acker``: executed counts updates of roots; acked, completed
-trees; failed, trees that bolts failed; late, updates of trees that had already ended; execute_ns is
-the time of the round trips.
+The ledger is counted as the bolt ``__acker``:
+
+executed      updates of roots
+acked         trees that the updates completed
+failed        trees that bolts failed
+late          updates of trees that had already ended
+execute_ns    total time of the round trips
 
 A long call is counted while it lasts: a task that has been busy with one tuple for a minute shows
 it. For each kind of exception, the first traceback is logged, then only how often the kind

@@ -27,9 +27,10 @@ class StepInput:
 class BoltKind(Protocol):
     """A kind of bolt in one attempt: takes tuples, and chooses the input of each step.
 
-    ``kinds.choice`` chooses it once per attempt, by the bolt. The attempt does everything else: it
-    opens the inbox, repeats a sealed step, executes and commits steps, and gives tuples back to the
-    line during a long call. A kind uses the attempt's ``backlog``, ``fetch`` and ``first``.
+    ``kinds.choice`` chooses the kind once per attempt, based on the bolt. The attempt does
+    everything else: it opens the inbox, repeats a sealed step, executes and commits steps, and
+    gives tuples back to the line during a long call. A kind uses the attempt's ``backlog``,
+    ``fetch`` and ``first``.
 
     Any thread may call ``hanging`` and ``wake``; only the task's thread uses the rest.
     """
@@ -107,8 +108,8 @@ class Order(Protocol):
         ...
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
-        """Note that an earlier attempt at this step did different work: all its messages come
-        again.
+        """Note that an earlier attempt at this step did different work: all its messages are
+        redelivered.
 
         Return the snapshot to reseal the step with.
         """

@@ -67,7 +67,7 @@ class PastEmission(NamedTuple):
 
 
 def pack_emissions(emissions: Iterable[Noted]) -> bytes:
-    """Encode emissions, given by ascending position. Raises TypeError for a value of an unknown
+    """Encode emissions, in ascending order of position. Raises TypeError for a value of an unknown
     type.
     """
     out = bytearray()
@@ -342,7 +342,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             return pack_emissions(plain)
 
     def _fits(self, noted: list[Noted]) -> bool:
-        """Return True if all values certainly fit. A loop, since there is usually one emission."""
+        """Return True if all values certainly fit. A plain loop is fastest for one emission."""
         for stream, values, *_ in noted:
             types, whole = self._types[stream]
             if types != list(map(type, values)):
@@ -422,7 +422,7 @@ class OnceStep:
             )
         self._counts[ONCE_REPEATED] += 1
         for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):
-            # The position then: emissions without receivers are not kept, but were counted.
+            # Restore the position: emissions without receivers are not kept, but were counted.
             tup.emitted = position
             if task is None:
                 collector.emit(values, stream)
@@ -438,7 +438,7 @@ class OnceStep:
         return receivers[task % len(receivers)]
 
     def _look_at(self, tup: Tuple) -> None:
-        """Count a tuple without a key, or too old to know if it was applied before."""
+        """Count a tuple that has no key or is older than the remembered keys."""
         if tup.lanes is None:
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:

@@ -99,7 +99,7 @@ def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
         fields = bolt.key_fields.get((origin.component, origin.stream), ())
         if by_default and len(fields) == 1:
             at = origin.positions[fields[0]]
-            # A list is no key; the bolt gets that error when it uses the value as one.
+            # A list cannot be a key; the bolt gets the error when it uses the value as one.
             with suppress(TypeError):
                 yield from {tup.values[at] for tup in tuples}
             continue

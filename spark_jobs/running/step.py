@@ -50,8 +50,8 @@ May = Callable[[], bool]
 # Returns the failed rows to retry in place.
 Again = Callable[[Record, Lineage], Sequence[int]]
 
-# A step begins no further tuple after this time. With a high fixed cost per step, the limit is
-# higher, so that the fixed cost takes one part in ten of the time.
+# A step begins no further tuple after this time. If steps have a high fixed cost, the limit is
+# higher, so that the fixed cost is a tenth of the time.
 _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
@@ -62,8 +62,8 @@ _LARGEST = 8_000
 _BETWEEN_S = 0.01
 _LONGEST_BETWEEN_S = 0.05
 _ALONE = 1
-# While no tuples wait, commits take at most one part in this many of a task's time: steps are
-# larger on a busy machine.
+# Time between steps while no tuples wait, as a multiple of a commit's time: steps are larger on a
+# busy machine.
 _OF_THE_TIME = 3
 # Weight of the latest step in the moving averages.
 _NEWS = 0.25
@@ -366,8 +366,8 @@ class Slices:
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
-        # Number of tuples that the task can execute in one step. One at first, while their cost is
-        # unknown: other tasks may be free.
+        # Number of tuples that the task can execute in one step. Starts at one, while the cost of a
+        # tuple is unknown: other tasks may be free.
         self.claimable = 1
         # Number of further tuples worth a longer step, if the line has that many per task.
         self.worthwhile = 0
@@ -397,7 +397,7 @@ class Slices:
             self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
-        """Note that a step begins. Its data is fetched before the first ``may``."""
+        """Note that a step begins. The time to fetch its data does not count as work."""
         self.asked_at = self._began = self._clock()
         self._work_began = None
         self.begun = 0
@@ -512,8 +512,7 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 class Spacing:
     """Seconds between two starts of recurring work, adapted to its cost.
 
-    On a busy machine, where everything takes longer, the work comes in larger pieces, not in more
-    of them.
+    On a busy machine, where everything takes longer, the work is done in fewer, larger pieces.
     """
 
     def __init__(self, *, times: float, longest_s: float) -> None:

@@ -31,7 +31,7 @@ class Turns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run beside other steps that are together."""
+        """Hold the lock together with other steps."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone and not self._waiting)
             self._inside += 1
@@ -44,7 +44,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run without any other step."""
+        """Hold the lock alone."""
         with self._changed:
             self._waiting += 1
             try:
@@ -137,7 +137,7 @@ class RetakenInput:
         return backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
 
     def waits(self, backlog: Backlog) -> bool:
-        """Return True if some of this part still waits; otherwise mark it as over."""
+        """Return True if some of this part still waits."""
         first = backlog.first(1)
         if self._taken is not None and first and place(first[0].entry.position) > self._taken:
             self._taken = None

@@ -97,7 +97,7 @@ class Admission:
         self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))
 
     def reached(self, now: float) -> None:
-        """Note that the bound kept a tuple back."""
+        """Note that the bound held back a tuple."""
         if now - self._reached_at > _GAP_S:
             self._limited_since = now
             self._begin_round(now)

@@ -46,7 +46,7 @@ _BATCH_BYTES = 4 * PARCEL_BYTES
 # times the cost.
 _BETWEEN_BATCHES_S = 0.01
 _LONGEST_BETWEEN_BATCHES_S = 0.04
-# Sending takes at most one part in this many of a worker's time: batches grow on a busy machine.
+# Time between batches, as a multiple of the time to send one: batches are larger on a busy machine.
 _OF_THE_TIME = 4
 # Rest after a turn that had nothing to do, for spouts that do not call ``wake``.
 _SHORTEST_REST_S = 0.02
@@ -553,7 +553,7 @@ class SpoutTask:
         return True
 
     def _give_back_unsent(self) -> None:
-        """Release the tuples that were never sent; called at shutdown.
+        """Release the tuples that are not in flight yet; called at shutdown.
 
         Tuples that the spout emits in ``release`` are dropped without another ``release``.
         """

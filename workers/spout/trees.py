@@ -47,7 +47,7 @@ class OutcomeTeller:
             self.spout.fail(msg_id)
 
     def reject(self, msg_id: MsgId, reason: str) -> None:
-        """Reject a message that can never be processed, as a bolt said."""
+        """Reject a message that, according to a bolt, can never be processed."""
         self.spout.reject(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
@@ -214,7 +214,7 @@ class Trees:
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
-        # Trees in flight, without the batch that is being sent. Read-only for callers.
+        # Trees in flight, except trees of the batch that is being sent. Read-only for callers.
         self.pending = Pending(message_timeout)
         # Outcomes of roots whose batch is still being sent: the append took effect, but its reply
         # was lost.

@@ -92,8 +92,8 @@ class SpoutWorker:
         said = False
         while not self._stopped.is_set():
             self._heartbeat.beat()
-            # Check the state first: the kill command does not wait for workers in reserve, and this
-            # worker could take over the task of a worker that was just killed.
+            # Check the state first: the kill command does not wait for workers in reserve, so this
+            # worker could take over the task of a worker that has just obeyed the kill.
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
