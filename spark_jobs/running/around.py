@@ -1,4 +1,4 @@
-"""Everything that the bolt tasks of one process share."""
+"""Objects that all bolt tasks of one process share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.watchdog import CallLimit
 from tiercel.spark_jobs.topology.graph import Topology
 
-# With any timeout: a machine that is busy with other things lets processes wait for seconds.
+# Lower bound for short timeouts: on a busy machine, a process may be descheduled for seconds.
 _SHORTEST_HANG_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Everything that the bolt tasks of one process share."""
+    """Objects that all bolt tasks of one process share."""
 
     run: str
     topology: Topology
@@ -36,17 +36,17 @@ class Around:
     ledger: Ledger | None
     state: StateStore | None
     counting: Counting
-    # Settings that bolts are given besides their own: addresses.
+    # Addresses that bolts are given in addition to their own settings.
     config: Mapping[str, Any]
-    # Signs the snapshots of the run.
+    # Key that signs the snapshots of the run.
     key: bytes
     suspicion: Suspicion
-    # The bolt tasks of each process of the run; none where they are all in this one, by turns.
+    # The bolt tasks of each process of the run; empty if this process runs all of them in turn.
     hosts: Sequence[Sequence[int]] = ()
     clock: Callable[[], float] = field(default=time.monotonic)
-    # For times that outlive the process.
+    # Wall clock, for times that outlive the process.
     wall: Callable[[], float] = field(default=time.time)
-    # For bolts with calls under way: the loop of the coroutines, and what runs others in threads.
+    # For bolts with concurrent calls: the event loop of coroutines, and the runner of threads.
     loop: Loop = field(default_factory=ProcessLoop)
     threads: Callable[[str, Outputs, int], Caller] = ThreadCalls
     # Rate limits of the bolts that have one, by component.
@@ -55,14 +55,14 @@ class Around:
     ticks: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self, task: int) -> frozenset[int]:
-        """The bolt tasks in the process of this one, itself among them."""
+        """Return the bolt tasks in this task's process, including the task itself."""
         return next((frozenset(host) for host in self.hosts if task in host), frozenset())
 
     @property
     def longest_call(self) -> timedelta | None:
-        """Return how long one call of a bolt may last that says nothing of it.
+        """Limit of one call of a bolt without ``execute_timeout_secs``.
 
-        None: without limit, for no message times out.
+        None: no limit, because messages do not time out.
         """
         config = self.topology.config
         if not config.enable_message_timeouts:
@@ -70,10 +70,10 @@ class Around:
         return timedelta(seconds=max(_SHORTEST_HANG_S, config.message_timeout_secs))
 
     def call_limit(self, task: int) -> CallLimit | None:
-        """Return how long a call of a task's bolt may last where ``execute_timeout_secs`` says so.
+        """Return the limit of one call of a task's bolt; None without ``execute_timeout_secs``.
 
-        Where that is longer than a message's timeout, the timeout begins anew every third of
-        itself.
+        If the limit is longer than the message timeout, that timeout is restarted after each third
+        of it.
         """
         component = self.topology.component_of(task)
         topology = self.topology
@@ -85,7 +85,7 @@ class Around:
         return CallLimit(config.execute_timeout_secs, timeout_s / 3 if lasts else None)
 
     def call_lasts(self, task: int) -> timedelta | None:
-        """Return how long a call of a task's bolt may last; None: without limit."""
+        """Return the longest duration of a call of a task's bolt; None: no limit."""
         limit = self.call_limit(task)
         return self.longest_call if limit is None else timedelta(seconds=limit.ends_s)
 

@@ -1,10 +1,10 @@
 """One attempt at a bolt task: take tuples, execute, commit, until the run is over.
 
-There is one ``Attempt`` for all bolts. It is given the objects that differ (kind.py):
+All bolts share the class ``Attempt``. Two objects differ between bolts (kind.py):
 
-* the ``BoltKind`` finds the input of each step (most bolts: ``Plain``), and names the ``Execution``
+* the ``BoltKind`` chooses the input of each step (most bolts: ``Plain``), and has the ``Execution``
   that runs the bolt over it (step.py);
-* an ``Order``, which only bolts with ``ordered_by`` have, decides which tuples wait for others.
+* an ``Order``, only for bolts with ``ordered_by``, decides which tuples wait for others.
 
 Read ``Attempt.run`` first, then ``turn`` and ``_commit``.
 """
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 _TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
-# While a call lasts longer, tuples that wait behind it go to other tasks.
+# If a call lasts longer, the tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
 _RETRY_S = 0.1
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
@@ -58,12 +58,12 @@ T = TypeVar("T")
 
 
 class Attempt:
-    """One attempt at one bolt task. One thread only, but ``wake`` and ``give_back``."""
+    """One attempt at one bolt task. One thread only, except ``wake`` and ``give_back``."""
 
     doing: Step | None = None
-    # The input of the step.
+    # Input of the current step.
     _shares: Sequence[Share] = ()
-    # True if a reply was lost: tuples may have been given back, or not.
+    # True if a reply was lost, so that tuples may or may not have been given back.
     _unsure = False
 
     def __init__(
@@ -74,7 +74,7 @@ class Attempt:
         kind: Callable[[Attempt, bytes | None], BoltKind],
         order: Order | None = None,
     ) -> None:
-        """Take the task over: fence the older attempts off, at home last.
+        """Take over the task by fencing off older attempts, in the task's own inbox last.
 
         ``kind`` is called once, with this attempt and the snapshot of the bolt. Raises
         StaleAttemptError.
@@ -93,7 +93,7 @@ class Attempt:
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
         self._step = opened.step
-        # Most bolts have none of these three: no ticks, no input that ended a process, no order.
+        # Most bolts have none of these three: ticks, retaken input, an order.
         self.ticks = _tick_clock(around, task, opened.ticks)
         self.retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self._order = order
@@ -107,28 +107,28 @@ class Attempt:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which the attempt goes on although nothing comes."""
+        """Time on the loop's clock of the next action that needs no new input; None if none."""
         return self.kind.next_at
 
     def wake(self) -> None:
-        """End a wait, so that the attempt sees that it should stop."""
+        """End a wait, so that the attempt notices a stop or an answer."""
         self._inbox.wake()
         self.kind.wake()
 
     def executing(self) -> WatchedStep | None:
-        """The step whose tuples are being executed; for the watchdog's thread."""
+        """Return the step or call that is being executed; for the watchdog's thread."""
         step = self.doing
         hanging = self.kind.hanging()
         return step if hanging is None and step is not None and step.at_work else hanging
 
     def give_back(self) -> None:
-        """Give back tuples that were claimed and not begun, where one call of the bolt lasts; the
-        step then ends with it. Called by another thread, several times per second.
+        """Give claimed tuples that have not begun back to the line if a call of the bolt is long;
+        the step then ends after that call. Another thread calls this several times per second.
         """
         if not self._gives_back or not self._call_lasts():
             return
         slices = self._slices
-        # First: a bolt that does not see it has counted its tuple as begun already.
+        # Set before the check: a bolt that does not see it yet has already counted its tuple.
         slices.asked_back = True
         with slices.between:
             if self._call_lasts():
@@ -152,12 +152,12 @@ class Attempt:
         except (RedisUnavailableError, StepOrderError):
             self._unsure = True
             return
-        # Else nothing has moved, and the commit finds out who has the task now.
+        # Otherwise nothing was given back: another attempt has the task, which the commit detects.
         if all(done):
             self.backlog.gone(rests)
 
     def run(self) -> bool:
-        """Work until ``stop``; False: a new attempt must repeat the sealed step."""
+        """Work until ``stop``; return False if a new attempt must take over the task."""
         try:
             self.recover()
             while not self.stop.is_set():
@@ -169,11 +169,11 @@ class Attempt:
             log.info("task %d begins again: %s", self.task, error, extra={"event": "step_again"})
         else:
             return True
-        self.stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # apart from others that do so
+        self.stop.wait(random.uniform(0.5, 1.0) * _RETRY_S)  # jitter: other tasks retry too
         return False
 
     def recover(self) -> None:
-        """Repeat the step that an earlier attempt had sealed, if there is one.
+        """Repeat the step that an earlier attempt sealed but did not finish, if any.
 
         Call it before the first ``turn``.
         """
@@ -183,9 +183,9 @@ class Attempt:
             self._repeat(sealed)
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """Take tuples, or wait for them, and do at most one step.
+        """Take tuples, or wait for them, and execute at most one step.
 
-        Returns whether there was one.
+        Return True if there was a step.
         """
         copy = self._setup.copy
         if copy.lost:
@@ -197,16 +197,16 @@ class Attempt:
         return True
 
     def close(self) -> None:
-        """Clean the bolt up."""
+        """Clean up the bolt and close the inbox."""
         self.kind.close()
         self._inbox.close()
 
     # -- for the kind ----------------------------------------------------------------------------
 
     def fetch(self, wanted: int, wait_s: float, claims: Claims) -> None:
-        """Take more tuples from the inbox, and claim this many from the line.
+        """Take more tuples from the inbox, and claim up to ``claims`` from the line.
 
-        Releases what the last step covered, now at the latest: nothing else may follow soon.
+        This also finishes the last step, since the next commit may be long in coming.
         """
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
@@ -221,7 +221,7 @@ class Attempt:
             self.patiently(lambda: ledger.release(strange))
 
     def first(self, most: int) -> StepInput | None:
-        """Return the first ``most`` tuples that wait, and the tick that is due; None: there is
+        """Return the first ``most`` waiting tuples and the tick that is due; None if there is
         nothing to do.
         """
         ticks = self.due()
@@ -232,29 +232,29 @@ class Attempt:
         return StepInput(shares=self.retaken.shares(self.backlog, most), ticks=ticks)
 
     def due(self) -> list[Chunk]:
-        """Return the tick that is due, if there is one."""
+        """Return the tick that is due, or an empty list."""
         return [] if self.ticks is None else self.ticks.due(self.around.clock())
 
     def finish(self) -> None:
-        """Forget what the last step covered, if no look into the inbox will do it soon."""
+        """Finish the last step, for a kind that will not ``fetch`` soon."""
         if self._committer.unfinished is not None:
             self.patiently(self._committer.finish)
 
     # -- one step --------------------------------------------------------------------------------
 
     def _longest_wait(self) -> float:
-        # A tick that a call executes is due until its step has left.
+        # While a call executes a tick, the tick stays due until its step commits.
         if self.ticks is None or self.ticks.under_way:
             return LONGEST_WAIT_S
         return max(0.0, min(LONGEST_WAIT_S, self.ticks.next_at - self.around.clock()))
 
     def _repeat(self, sealed: Covered) -> None:
-        """Do a step again that an earlier attempt had sealed: just its tuples, and its tick."""
+        """Repeat a step that an earlier attempt sealed, with exactly its tuples and its tick."""
         opened = self._inbox.opened
         log.info(
             "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
         )
-        # In another order than the first time it would do other work.
+        # In the order of the inbox, as before: in another order, the step could do different work.
         entries = self._inbox.read(sorted([*sealed.whole, *sealed.part], key=place))
         backlog, self.backlog = self.backlog, Backlog(opened.done)
         self.backlog.add(entries, self._read)
@@ -267,7 +267,7 @@ class Attempt:
         self.backlog = backlog
 
     def _commit(self, taken: StepInput, sealed: Covered | None) -> None:
-        """One step, from its input to the end of its commit."""
+        """Execute and commit one step."""
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         shares = taken.shares
@@ -284,7 +284,7 @@ class Attempt:
         if done.again:
             executed = all_but(executed, done.again)
         covered = sealed or self.backlog.take_out(executed, number, ticks)
-        # A sealed step may have had answers alone, which are gone with the process.
+        # A sealed step may have had only answers of threads, which are lost with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
         if sealed or leaves or done.again:
             self._leave(covered, done, states, began_ns)
@@ -301,7 +301,7 @@ class Attempt:
     def _executed(
         self, taken: StepInput, number: int, sealed: Covered | None, states: TaskStates | None
     ) -> tuple[Step, Done]:
-        """Make a step of the input, and run the bolt over it."""
+        """Create a step from the input, and run the bolt over it."""
         slices = self._slices
         slices.begin()
         step = Step(self._setup, number, taken.shares, taken.ticks, states)
@@ -327,7 +327,7 @@ class Attempt:
                 done = self._execute_retaken(retaken, taken, step, may)
         finally:
             executing.pop(self.task, None)
-            # Not while tuples are given back.
+            # Wait until ``give_back`` is done with the step.
             with slices.between:
                 self.doing = None
         if debugging:
@@ -346,7 +346,7 @@ class Attempt:
     def _execute_retaken(
         self, retaken: RetakenInput, taken: StepInput, step: Step, may: May | None
     ) -> Done:
-        """Execute what may have ended a process."""
+        """Execute retaken input, which may have killed a process."""
         if taken.together:
             return retaken.execute_together(taken.shares, step)
         done = retaken.execute(taken.shares, step, may)
@@ -357,9 +357,9 @@ class Attempt:
     def _leave(
         self, covered: Covered, done: Done, states: TaskStates | None, began_ns: int
     ) -> None:
-        """Commit, however long Redis is away.
+        """Commit the step, waiting while Redis is down.
 
-        A step with a state begins again with a new attempt instead.
+        A step with a state does not wait: a new attempt repeats it.
         """
         ledger = self.around.ledger
         if done.record.resets and ledger is not None:
@@ -376,7 +376,7 @@ class Attempt:
         )
 
     def _reset_meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
-        """Tell of timeouts that begin anew, while the bolt works; False: tell it when it ends."""
+        """Restart timeouts in the ledger during a step; return False to retry at its end."""
         if self.around.ledger is not None:
             try:
                 self.around.ledger.reset_timeout([root for row in rows for root in step.roots(row)])
@@ -385,18 +385,18 @@ class Attempt:
         return True
 
     def _reseal(self, covered: Covered, snapshot: bytes) -> None:
-        """Seal a step again before it is finished: one that is finished is not repeated."""
+        """Seal a step again before it is finished, since a finished step is not repeated."""
         if not self.patiently(self._inbox.seal(covered, snapshot).perform):
             raise StaleAttemptError("a newer attempt or run has taken the inbox over")
 
     def wake_for_answer(self) -> None:
-        """A thread has answered for a tuple of the bolt. Any thread."""
-        # A server that is away wakes nothing: the wait for it ends by itself within seconds.
+        """Wake the attempt, because a thread has acked or failed a tuple. Any thread."""
+        # If Redis is down, the wake-up is lost, but the wait ends by itself within seconds.
         with suppress(RedisUnavailableError):
             self.wake()
 
     def _fail_lost(self) -> None:
-        """Fail the messages of tuples that only threads held, when these threads' copy ended."""
+        """Fail the messages of tuples that only threads of an earlier copy held."""
         copy = self._setup.copy
         ledger = self.around.ledger
         failures = [
@@ -409,14 +409,14 @@ class Attempt:
             self.patiently(lambda: ledger.fail(failures))
         copy.lost = []
 
-    # -- around it -------------------------------------------------------------------------------
+    # -- waits -----------------------------------------------------------------------------------
 
     def _wait_for_room(self, seconds: float) -> None:
         if self.stop.wait(seconds):
             raise StaleAttemptError("the run is over")
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Call until Redis answers. Raises StaleAttemptError when the run ends before."""
+        """Retry the call until Redis answers. Raises StaleAttemptError if the run ends first."""
         said = False
         while True:
             try:
@@ -432,7 +432,7 @@ class Attempt:
 
 
 def _fenced(around: Around, task: int) -> Sender:
-    """Draw the number of a new attempt, and fence the older ones off. Raises StaleAttemptError."""
+    """Draw a new attempt's number, and fence off older attempts. Raises StaleAttemptError."""
     run = around.run
     sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
     around.inboxes.fence(run, sender, sorted(behind(around.topology, task)))
@@ -456,9 +456,9 @@ def _tick_clock(around: Around, task: int, count: int) -> TickClock | None:
 
 
 class Plain:
-    """``BoltKind`` of a bolt that executes one tuple after the other, or all of a step at once.
+    """``BoltKind`` of a bolt that executes tuples one by one, or all tuples of a step at once.
 
-    It takes more where too little waits, and waits where nothing does.
+    It takes more tuples if too few wait in the backlog, and waits if none do.
     """
 
     gives_back = True
@@ -486,17 +486,17 @@ class Plain:
         return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
 
     def hanging(self) -> None:
-        """Nothing: no call is under way between two steps."""
+        """Return None: no call is under way between two steps."""
 
     def wake(self) -> None:
-        """Nothing else waits than the look into the inbox."""
+        """Do nothing: the attempt waits only in its inbox, and wakes that itself."""
 
     def close(self) -> None:
         self.copy.drop()
 
 
 def copy_for(attempt: Attempt, snapshot: bytes | None) -> WorkingCopy:
-    """Make the copy of a bolt whose attributes outlive its process."""
+    """Return a copy of the bolt whose attributes outlive the process."""
     around = attempt.around
     return WorkingCopy(
         around.topology, attempt.task, around.config, around.key, snapshot, attempt.wake_for_answer

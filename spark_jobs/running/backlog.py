@@ -1,6 +1,6 @@
-"""Input of one bolt task: tuples that it has taken from its inbox and not committed yet, and ticks.
+"""The input of one bolt task: tuples taken from its inbox but not committed yet, and ticks.
 
-Chunks that this topology cannot have written are passed over.
+Chunks that this topology cannot have written are skipped.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tiercel.spark_jobs.emitting.fold import select
 from tiercel.spark_jobs.topology.graph import Topology, line_at
 
 log = logging.getLogger(__name__)
-# Reads a payload: the chunk, or None and the roots of what this topology cannot have written.
+# Reads a payload: returns the chunk, or None and the roots to release.
 Reader = Callable[[bytes], tuple[Chunk | None, list[int]]]
 
 
 @dataclass(slots=True)
 class OpenEntry:
-    """One entry, with the rows of its chunk that are not done."""
+    """An inbox entry whose chunk has rows that are not done."""
 
     position: str
     chunk: Chunk
     # Bytes of the encoded chunk.
     size: int
-    # Ascending; never empty.
+    # Rows that are not done, ascending; never empty.
     rows: Rows
-    # Of all rows of the chunk, where the bolt has an order.
+    # Ordering keys of all rows of the chunk; None for a bolt without an order.
     keys: Sequence[bytes | None] | None = None
-    # It was claimed from the line, and may go back.
+    # True if the entry was claimed from the line and may be given back.
     claimed: bool = False
 
 
@@ -50,16 +50,16 @@ class Share:
     """The part of one entry that a step takes."""
 
     entry: OpenEntry
-    # Of the entry's waiting rows: most often the first ones. Ascending.
+    # Some of the entry's waiting rows, usually the first ones. Ascending.
     rows: Rows
 
     @property
     def chunk(self) -> Chunk:
-        """The chunk of just these rows."""
+        """The chunk with only these rows."""
         return part_of(self.entry.chunk, self.rows)
 
     def only(self, mask: NDArray[np.bool_]) -> list[Share]:
-        """Return the share of the rows where the mask is true; none if it is nowhere."""
+        """Return a list with the share of the rows where the mask is true, or an empty list."""
         return [Share(self.entry, self.rows[mask])] if mask.any() else []
 
 
@@ -69,19 +69,18 @@ class Backlog:
     def __init__(self, done: Mapping[str, bytes]) -> None:
         """``done`` has the bitmaps of entries that earlier attempts covered in part."""
         self._done = dict(done)
-        # By position, in the order of the inbox; those without rows are gone.
+        # By position, in the order of the inbox; an entry without waiting rows is removed.
         self._open: dict[str, OpenEntry] = {}
         self._passed_over: list[Entry] = []
-        # Number of tuples that wait.
+        # Number of waiting tuples.
         self.tuples = 0
-        # True if the next step covers something that is not executed.
+        # True if there are skipped entries for the next step to cover.
         self.must_leave = False
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
-        """Take entries in; returns the roots of the entries that ``read`` passes over, to be
-        released.
+        """Add entries; return the roots of the entries that ``read`` skips, to be released.
 
-        Entries that are passed over are covered by the next step, and gone with it.
+        The next step covers the skipped entries, so that they leave the inbox with it.
         """
         strange: list[int] = []
         for entry in entries:
@@ -112,7 +111,7 @@ class Backlog:
         return strange
 
     def first(self, most: int) -> list[Share]:
-        """The first ``most`` tuples that wait; fewer if there are no more."""
+        """Return the first ``most`` waiting tuples, or all if there are fewer."""
         shares: list[Share] = []
         for open_entry in self._open.values():
             if most <= 0:
@@ -122,7 +121,7 @@ class Backlog:
         return shares
 
     def one_of(self, identities: AbstractSet[int]) -> Share | None:
-        """The first waiting tuple that is one of these, alone."""
+        """Return a share of the first waiting tuple that has one of these identities."""
         wanted = np.fromiter(identities, np.uint64)
         for open_entry in self._open.values():
             known = open_entry.chunk.lineage.seeds[open_entry.rows]
@@ -132,15 +131,15 @@ class Backlog:
         return None
 
     def of(self, rows: Mapping[str, Sequence[int]]) -> list[Share]:
-        """These waiting tuples: the rows of each position, ascending, as the positions are."""
+        """Return the shares of waiting tuples, given by rows per position, both ascending."""
         return [Share(self._open[position], np.array(those)) for position, those in rows.items()]
 
     def latest(self, count: int) -> list[OpenEntry]:
-        """The last ``count`` entries, in order."""
+        """Return the last ``count`` entries, in order."""
         return list(islice(reversed(self._open.values()), count))[::-1]
 
     def exactly(self, sealed: Covered) -> list[Share]:
-        """The tuples that a sealed step covers, and no step before it."""
+        """Return the tuples that a sealed step covers and no earlier step has covered."""
         shares = []
         whole = set(sealed.whole)
         for open_entry in self._open.values():
@@ -154,10 +153,9 @@ class Backlog:
         return shares
 
     def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
-        """Forget these tuples, and the entries that were passed over: a step that covers them is on
-        its way.
+        """Remove these tuples and the skipped entries: a step that covers them is about to commit.
 
-        Returns the step's cover.
+        Return the set of tuples that the step covers.
         """
         covered = self._covering(shares, step, ticks)
         self._passed_over.clear()
@@ -166,21 +164,21 @@ class Backlog:
         return covered
 
     def rests(self, begun: Sequence[Share]) -> list[Rest]:
-        """Return the claimed tuples that wait behind these, to be given back."""
+        """Return the claimed tuples that wait after the begun tuples, to be given back."""
         begun_of = {share.entry.position: int(share.rows[-1]) for share in begun}
         rests = []
         for entry in self._open.values():
             last = begun_of.get(entry.position, -1)
             stays, rest = entry.rows[entry.rows <= last], entry.rows[entry.rows > last]
             total = entry.chunk.values.num_rows
-            # Up to the end of its chunk, or else some of what goes back would be done.
+            # Only if all rows up to the chunk's end wait: otherwise done rows would be given back.
             if entry.claimed and rest.size and total - rest[0] == len(rest):
                 done = _bitmap(total, stays) if stays.size else b""
                 rests.append(Rest(position=entry.position, first=int(rest[0]), done=done))
         return rests
 
     def gone(self, rests: Sequence[Rest]) -> None:
-        """Forget the tuples that were given back."""
+        """Remove the tuples that were given back."""
         for rest in rests:
             entry = self._open[rest.position]
             rows = entry.rows[entry.rows < rest.first]
@@ -201,7 +199,7 @@ class Backlog:
                 del self._open[share.entry.position]
 
     def _covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
-        """Return what a step covers that has worked on these shares."""
+        """Return the set of tuples that a step with these shares covers."""
         whole = [entry.position for entry in self._passed_over]
         part: dict[str, bytes] = {}
         tuples = sum(entry.tuples for entry in self._passed_over)
@@ -219,8 +217,8 @@ class Backlog:
         return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def cover(self, sealed: Covered) -> None:
-        """A sealed step was repeated: what it covered in part is done, when its
-        entries are taken.
+        """Note that a sealed step was repeated: its rows count as done when their entries are
+        taken.
         """
         self._done.update(sealed.part)
 
@@ -228,27 +226,27 @@ class Backlog:
         return self.tuples > 0 or self.must_leave
 
     def __iter__(self) -> Iterator[OpenEntry]:
-        """The entries with tuples that wait, in order."""
+        """Yield the entries with waiting tuples, in order."""
         return iter(self._open.values())
 
     @property
     def entries(self) -> int:
-        """Number of entries with tuples that wait."""
+        """Number of entries with waiting tuples."""
         return len(self._open)
 
     @property
     def oldest(self) -> str | None:
-        """The position of the first tuple that waits."""
+        """Position of the first entry with waiting tuples; None if there is none."""
         return next(iter(self._open), None)
 
 
 def chunks_of(shares: Sequence[Share]) -> tuple[list[Chunk], int]:
-    """Return the chunks of the shares, and the number of their tuples."""
+    """Return the chunks of the shares, and their total number of tuples."""
     return [share.chunk for share in shares], sum([share.rows.size for share in shares])
 
 
 def first_of(shares: Sequence[Share], executed: int) -> list[Share]:
-    """The part of the shares that was executed."""
+    """Return the shares of the first ``executed`` tuples."""
     done = []
     for share in shares:
         if executed <= 0:
@@ -259,7 +257,7 @@ def first_of(shares: Sequence[Share], executed: int) -> list[Share]:
 
 
 def all_but(shares: Sequence[Share], numbers: Sequence[int]) -> list[Share]:
-    """The shares without their tuples of these numbers."""
+    """Return the shares without the tuples at these indices."""
     kept = []
     first = 0
     for share in shares:
@@ -270,7 +268,7 @@ def all_but(shares: Sequence[Share], numbers: Sequence[int]) -> list[Share]:
 
 
 def rows_left(total: int, done: bytes) -> Rows:
-    """The rows of a chunk of ``total`` rows that a bitmap does not have."""
+    """Return the rows of a chunk of ``total`` rows that are not set in a bitmap."""
     bits = np.unpackbits(np.frombuffer(done, np.uint8), bitorder="little")[:total]
     padded = np.zeros(total, np.uint8)
     padded[: len(bits)] = bits
@@ -278,12 +276,12 @@ def rows_left(total: int, done: bytes) -> Rows:
 
 
 def rows_in(bitmap: bytes) -> Rows:
-    """The rows that a bitmap has."""
+    """Return the rows that are set in a bitmap."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little"))
 
 
 def part_of(chunk: Chunk, rows: Rows) -> Chunk:
-    """A chunk of some of the rows, which are ascending."""
+    """Return a chunk with only these rows, which are ascending."""
     if len(rows) == chunk.values.num_rows:
         return chunk
     together = rows[-1] - rows[0] + 1 == len(rows)
@@ -296,14 +294,14 @@ def part_of(chunk: Chunk, rows: Rows) -> Chunk:
 
 
 def _without(rows: Rows, taken: Rows) -> Rows:
-    """The rows that were not taken. Most often the first ones were."""
+    """Return the rows that are not in ``taken``, which usually has the first ones."""
     if np.array_equal(rows[: len(taken)], taken):
         return rows[len(taken) :]
     return np.setdiff1d(rows, taken, assume_unique=True)
 
 
 def _bitmap(total: int, left: Rows) -> bytes:
-    """All rows except the ones that are left."""
+    """Return a bitmap of ``total`` rows with all set except the rows in ``left``."""
     bits = np.ones(total, np.uint8)
     bits[left] = 0
     return np.packbits(bits, bitorder="little").tobytes()
@@ -312,13 +310,11 @@ def _bitmap(total: int, left: Rows) -> bytes:
 def arrival(
     payload: bytes, schemas: Mapping[tuple[str, str], Schema], task: int, line: int | None
 ) -> tuple[Chunk | None, list[int]]:
-    """Return the chunk if the topology of these ``schemas`` (``schemas_of``) can have written it
-    for ``task``, or for its ``line``.
+    """Return the chunk if the topology with these ``schemas`` (``schemas_of``) can have written it
+    for ``task`` or its ``line``; otherwise None, and the roots to release.
 
-    Else None, and the roots to release.
-
-    A chunk that cannot be read has no roots: its messages time out. One of another version of the
-    topology has them. Either is one line in the log, and harms only itself.
+    An unreadable chunk gives no roots: its messages time out. A chunk from another version of the
+    topology gives its roots. Each is logged, and affects no other chunk.
     """
     try:
         chunk = decode(payload)
@@ -347,12 +343,9 @@ def arrival(
 
 
 def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> set[int]:
-    """The roots of what lies in one inbox and in its line, taken or not: of the first ten thousand
-    tuples.
+    """Return the roots of the first ten thousand tuples in an inbox and its line, taken or not.
 
-    Changes nothing.
-
-    Raises StaleAttemptError, RedisUnavailableError.
+    Read-only. Raises StaleAttemptError, RedisUnavailableError.
     """
     roots: set[int] = set()
     line = line_at(topology, task)
@@ -365,7 +358,7 @@ def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> 
 
 
 def schemas_of(topology: Topology) -> dict[tuple[str, str], Schema]:
-    """Return the schema of each stream, by the names of its component and of the stream."""
+    """Return the schema of each stream, by component name and stream name."""
     streams: dict[str, Mapping[str, Schema]] = {SYSTEM: SYSTEM_STREAMS}
     streams |= {name: spout.streams for name, spout in topology.spouts.items()}
     streams |= {name: bolt.streams for name, bolt in topology.bolts.items()}
@@ -375,9 +368,8 @@ def schemas_of(topology: Topology) -> dict[tuple[str, str], Schema]:
 class TickClock:
     """The ticks of one bolt task: one every ``tick_tuple_freq_secs``.
 
-    Times are seconds on the caller's clock.
-
-    A task that was busy for several periods has one tick, not one for each.
+    A task that was busy for several periods gets one tick, not one per period. Times are seconds on
+    the caller's clock.
     """
 
     def __init__(self, task: int, freq_s: float, start_s: float) -> None:
@@ -385,27 +377,27 @@ class TickClock:
         self._period_s = freq_s
         self._task = task
         self.next_at = start_s + freq_s
-        # Ticks that committed steps have executed.
+        # Number of ticks that committed steps have executed.
         self.count = 0
-        # True while a call executes a tick, which a step then commits.
+        # True while a call executes a tick that no step has committed yet.
         self.under_way = False
 
     def due(self, now: float) -> list[Chunk]:
-        """The tick to execute now: none, or one."""
+        """Return the tick to execute now, or an empty list."""
         return [self.tick()] if now >= self.next_at and not self.under_way else []
 
     def ticked(self, now: float) -> None:
-        """The tick was executed, and the next one is due at the next multiple of the period."""
+        """Note that the tick was executed. The next tick is due at the next whole period."""
         self.count += 1
         self.next_at += (max(0.0, now - self.next_at) // self._period_s + 1) * self._period_s
 
     def tick(self) -> Chunk:
-        """One tick."""
+        """Return a tick."""
         return tick_for(self._task, self._period_s)
 
 
 def tick_for(task: int, rate_secs: float) -> Chunk:
-    """A tick for one bolt task."""
+    """Return a tick for one bolt task."""
     none = np.empty(0, np.uint64)
     return Chunk(
         route=Route(component=SYSTEM, stream=TICK, source_task=SYSTEM_TASK, target_task=task),

@@ -1,20 +1,20 @@
-"""Commits the effects of one step: sealed first, released last, each recognised when it is
-repeated.
+"""Commits the effects of one step: the step is sealed first and finished last, and each effect is
+idempotent.
 
-For each commit, in this order:
+A commit has four stages:
 
-1. the inbox notes which tuples the step covers, with the snapshot if there is a new one;
+1. the inbox is sealed: it notes the tuples that the step covers, and the new snapshot, if any;
 2. the states of stateful bolts are written;
-3. emissions are appended to the inboxes of their targets, in parts where they are large, and the
+3. emissions are appended to the inboxes of their targets, in parts if they are large, and the
    trees are updated in the ledger;
-4. the inbox forgets the tuples: when the task takes new ones, when it begins with its state, or
-   with the next commit, whichever comes first.
+4. the step is finished: the inbox forgets its tuples. This happens when the task takes new tuples,
+   begins with its state, or commits the next step, whichever comes first.
 
-Where all of this is on one server, 1 and 3 are one round trip, or with a state 1 and 2. An attempt
-that dies after 1 is repeated by the next one over exactly the same tuples. The seal has a digest of
-all that leaves. A repeat whose own digest differs sends nothing: some effects of the first attempt
-may have left and others not, so that every message that either attempt touched fails, and its
-broker delivers it again.
+If all stores are on one server, stages 1 and 3 take one round trip, or 1 and 2 with a state. If an
+attempt dies after stage 1, the next attempt repeats the step over exactly the same tuples. The seal
+has a digest of all effects. A repeat with a different digest sends nothing: some effects of the
+first attempt may have left and others not, so every message that either attempt touched is failed,
+and its broker delivers it again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tiercel.spark_jobs.state.store import StateTurn
 
 log = logging.getLogger(__name__)
 
-# Between two looks for room in an inbox.
+# Bounds on the time between two attempts to append to a full inbox.
 _SHORTEST_WAIT_S = 0.002
 _LONGEST_WAIT_S = 0.05
 
@@ -57,7 +57,7 @@ class Committer:
         ledger: Ledger | None,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``wait`` is called between two looks for room.
+        """``wait`` is called between two attempts to append to a full inbox.
 
         It raises StaleAttemptError when the run is over.
         """
@@ -67,17 +67,17 @@ class Committer:
         self._inboxes = inboxes
         self._ledger = ledger
         self._wait = wait
-        # The last step, until it is finished.
+        # Number of the last step, until it is finished.
         self.unfinished: int | None = None
-        # Time that the stores took with what the last commit sent to the ledger.
+        # Time of the last commit's round trips to the inboxes and the ledger.
         self.took_ns = 0
-        # True if an earlier attempt at the last step did other work: its messages come again.
+        # True if an earlier attempt at the last step did different work: its messages are failed.
         self.conflicted = False
 
     def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
-        """Let everything leave; returns what the ledger did, None if it was not asked.
+        """Commit the effects of a step; return the ledger's reply, None if it was not called.
 
-        May be repeated as it is when a store could not be reached. Raises StaleAttemptError,
+        Repeat the same call if a store could not be reached. Raises StaleAttemptError,
         LostStepsError.
         """
         step = covered.step
@@ -88,7 +88,7 @@ class Committer:
         first.append(self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot))
         if states is not None and states.begun:
             writing = states.writing(done.updates, done.failures)
-            # Never written unless sealed: a successor would take other tuples into the step.
+            # Seal before writing: otherwise a successor could put other tuples into the step.
             _check(perform_in_turn([*first, *(writing or ())]))
             first = []
             self.conflicted |= writing is None
@@ -115,9 +115,9 @@ class Committer:
         return reply
 
     def begin(self, turn: Effect[StateTurn]) -> StateTurn:
-        """Begin with a state. Raises StaleAttemptError, and what the turn raises."""
-        # Never before the last step is finished: a state that has begun with a step refuses the one
-        # before, which a successor must be able to repeat.
+        """Begin a turn of a state. Raises StaleAttemptError and the errors of the turn."""
+        # The last step must be finished first: once a state has begun a step, it refuses the step
+        # before, which a successor may have to repeat.
         finishing = self._finishing()
         replies = perform_in_turn([*finishing, turn])
         _check(replies[: len(finishing)])
@@ -126,7 +126,7 @@ class Committer:
         return begun
 
     def finish(self) -> None:
-        """Forget what the last step covered, if that has not been done."""
+        """Finish the last step: the inbox forgets its tuples. Idempotent."""
         _check(perform_all(self._finishing()))
         self.unfinished = None
 
@@ -148,8 +148,8 @@ class Committer:
         sent: Sequence[Parcel],
         verdicts: Sequence[Appended],
     ) -> bool:
-        """Append the parts that are left, and wait for room where there was none; returns whether
-        another attempt at this step did other work.
+        """Append the parcels that are left, waiting while an inbox is full. Return True if another
+        attempt at this step did different work.
         """
         different = False
         pause_s = _SHORTEST_WAIT_S
@@ -178,14 +178,14 @@ class Committer:
         if reply.applied is Applied.STALE:
             task = self._sender.task
             if self._ledger.fence(self._run, task, self._sender.attempt):
-                # No attempt is newer than this one: the ledger has heard of a later step.
+                # No attempt is newer than this one, so the ledger knows a later step.
                 raise LostStepsError(f"the ledger knows a later step of task {task} than its inbox")
             raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
         return reply
 
     def _conflict(self, done: Done) -> None:
-        """Fail all messages of the input and of what the task holds: an earlier attempt at the step
-        did other work, some of whose effects stay.
+        """Fail the messages of all input and held tuples: an earlier attempt at the step did
+        different work, and some of its effects stay.
         """
         self.conflicted = True
         roots = np.unique(done.lineage.roots).tolist()
@@ -194,10 +194,10 @@ class Committer:
 
 
 def _work_of(done: Done) -> str:
-    """Return the digest of all that leaves with a step; equal for equal work."""
+    """Return the digest of all effects of a step; equal for equal work."""
     content = blake2b(done.updates.roots.tobytes(), digest_size=8)
     content.update(done.updates.xors.tobytes())
-    # Reasons may hold addresses and times, which differ between attempts that did the same.
+    # Reasons are left out: they may contain addresses and times that differ between attempts.
     content.update(b"".join(b"%d " % failure.root for failure in done.failures))
     content.update(b"".join(b"|%d %b" % (one.target, one.digest.encode()) for one in done.parcels))
     return content.hexdigest()
@@ -209,5 +209,5 @@ def _check(replies: Sequence[bool]) -> None:
 
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
-    # Stores have an object of their own for a server; these are equal.
+    # Each store has its own ``pipeline`` object per server; they compare equal.
     return len({getattr(effect, "pipeline", None) for effect in effects}) == 1

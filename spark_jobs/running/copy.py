@@ -1,4 +1,4 @@
-"""The working copy of a bolt in one task, and the snapshot that outlives its process."""
+"""A task's working copy of its bolt, and the snapshot that outlives the process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 _FRAME = struct.Struct(">I")
 _CHUNKS_FROM = 5
 _SIGNATURE_BYTES = 32
-# No snapshot of a copy begins so: that begins with its signature.
+# No snapshot of a copy alone begins with this mark: it begins with a signature.
 _ORDER_MARK = b"tiercel\0order\0\0\0"
 _ORDER_LENGTH = struct.Struct(">I")
 _HEAD_BYTES = len(_ORDER_MARK) + _ORDER_LENGTH.size
@@ -44,33 +44,33 @@ _NO_TREES = join_lineages([])
 
 @dataclass(kw_only=True, slots=True)
 class Held:
-    """The tuples that a bolt has neither acked nor failed, and their trees, in the same order."""
+    """Tuples that a bolt has neither acked nor failed, with their trees in the same order."""
 
     tuples: list[Tuple] = field(default_factory=list)
     lineage: Lineage = _NO_TREES
-    # Roots of tuples that only a thread reaches, no attribute: they are lost with the process.
+    # Roots of tuples that only threads refer to, not attributes: they are lost with the process.
     threads: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A snapshot, and the tuples found while it was made."""
+    """A snapshot, and the held tuples that were found while it was taken."""
 
     content: bytes
     held: Held
-    # Attributes that cannot travel, and why.
+    # Attributes that cannot be pickled, with the reason for each.
     stuck: dict[str, str]
 
 
 def pack(
     bolt: StepBolt, local: set[str], record: Record | None = None, lineage: Lineage | None = None
 ) -> Packed:
-    """Take a snapshot of a copy, without its attributes ``local``, after the step that
-    ``record`` is of.
+    """Take a snapshot of a copy, without its attributes ``local``, after the step of ``record``.
 
-    ``lineage`` is of all input of the step. A tuple is held if it is open and anything still refers
-    to it, an attribute or a thread: nothing else can ever be acked. The record lets go of all open
-    tuples. Raises what a user's pickling raises if it cannot be put down to single attributes.
+    ``lineage`` is the lineage of the step's whole input. An open tuple is held if an attribute or a
+    thread still refers to it; any other open tuple can never be acked. The record drops its
+    references to all open tuples. Raises the error of a user's pickling if leaving out single
+    attributes does not avoid it.
     """
     attributes = {
         name: value
@@ -108,7 +108,7 @@ def _held(tuples: list[Tuple], lineage: Lineage) -> Held:
 
 
 def _known_elsewhere(record: Record, reached: Sequence[Tuple]) -> list[Tuple]:
-    """The open tuples that no attribute reaches, and that something else refers to: a thread."""
+    """Return the open tuples that no attribute refers to, but something else does: a thread."""
     left = [tup for tup in record.tuples if tup.state == OPEN]
     if not left:
         return []
@@ -120,9 +120,9 @@ def _known_elsewhere(record: Record, reached: Sequence[Tuple]) -> list[Tuple]:
 
 
 def unpack(bolt: StepBolt, content: bytes) -> Held:
-    """Give a prepared copy the attributes of a snapshot; returns the tuples it holds.
+    """Set the attributes of a prepared copy from a snapshot; return the tuples it holds.
 
-    Only for bytes that we wrote.
+    Unpickles: pass only verified content.
     """
     pickled, places, told, threads, chunks = _opened(content)
     stored = [tup for chunk in chunks for tup in tuples_of(chunk)]
@@ -136,7 +136,7 @@ def unpack(bolt: StepBolt, content: bytes) -> Held:
 
 
 def held_roots(content: bytes) -> list[int]:
-    """The roots of the tuples that a snapshot tells of, each once.
+    """Return the roots of all held tuples in a snapshot, each once.
 
     Unpickles nothing; raises ValueError for bytes that are no snapshot.
     """
@@ -148,7 +148,7 @@ def held_roots(content: bytes) -> list[int]:
 
 
 def thread_roots(content: bytes) -> list[int]:
-    """The roots of the tuples that only threads of the process held, each once; as above."""
+    """Return the roots of tuples that only threads held, each once; see ``held_roots``."""
     roots: list[int] = _opened(content)[3].tolist()
     return roots
 
@@ -156,8 +156,8 @@ def thread_roots(content: bytes) -> list[int]:
 def _opened(
     content: bytes,
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], Ids, list[Chunk]]:
-    """The attributes, still pickled; and, checked, the places of the held tuples, facts about
-    them, the roots that threads held, and the chunks.
+    """Split and check a snapshot. Return the pickled attributes, the held tuples' places, their
+    emission counts with start times, the roots held by threads, and the chunks.
 
     Raises ValueError (BadChunkError is one) for bytes that are no snapshot.
     """
@@ -239,9 +239,7 @@ def _stuck(attributes: dict[str, Any], record: Record | None) -> dict[str, str]:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes a held tuple as its number, and any other tuple by its values: there is
-    nothing left to ack or fail.
-    """
+    """Pickles a held tuple as its index. Any other tuple is pickled by value: it needs no ack."""
 
     def __init__(self, sink: io.BytesIO, record: Record | None) -> None:
         super().__init__(sink, protocol=pickle.HIGHEST_PROTOCOL)
@@ -304,21 +302,21 @@ def _frames(content: bytes) -> list[bytes]:
 
 
 class BadSignatureError(ValueError):
-    """These bytes were not signed with this key for this purpose."""
+    """The content was not signed with this key for this purpose."""
 
 
 def new_key() -> bytes:
-    """A key for one run; it travels with the job, never through the server."""
+    """Return a key for one run. It is sent with the job and never stored in Redis."""
     return secrets.token_bytes(_SIGNATURE_BYTES)
 
 
 def sign(key: bytes, purpose: str, content: bytes) -> bytes:
-    """The content with a signature before it; ``purpose`` says which task and step it is for."""
+    """Return the content prefixed with its signature; ``purpose`` names the content's task."""
     return _signature(key, purpose, content) + content
 
 
 def verified(key: bytes, purpose: str, signed: bytes) -> bytes:
-    """The content; raises BadSignatureError if anything about it was changed."""
+    """Return the content; raises BadSignatureError if content, key or purpose differ."""
     content = signed[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signed[:_SIGNATURE_BYTES], _signature(key, purpose, content)):
         raise BadSignatureError(
@@ -329,7 +327,7 @@ def verified(key: bytes, purpose: str, signed: bytes) -> bytes:
 
 
 def body_of(signed: bytes) -> bytes:
-    """The content unchecked, for content that is safe from any writer."""
+    """Return the content unverified. Never unpickle it."""
     return signed[_SIGNATURE_BYTES:]
 
 
@@ -338,12 +336,12 @@ def _signature(key: bytes, purpose: str, content: bytes) -> bytes:
 
 
 def joined(order: bytes, copy: bytes) -> bytes:
-    """Both parts; each may be empty."""
+    """Join the order's part and the copy's part of a snapshot; each may be empty."""
     return _ORDER_MARK + _ORDER_LENGTH.pack(len(order)) + order + copy
 
 
 def parted(snapshot: bytes) -> tuple[bytes, bytes]:
-    """The parts of a snapshot, order and copy; one that was not joined is the copy's."""
+    """Split a snapshot into order and copy; a snapshot that was not joined is the copy's."""
     if not snapshot.startswith(_ORDER_MARK) or len(snapshot) < _HEAD_BYTES:
         return b"", snapshot
     (length,) = _ORDER_LENGTH.unpack_from(snapshot, len(_ORDER_MARK))
@@ -358,10 +356,10 @@ _LIMIT = 256 * _MIB
 
 
 class WorkingCopy:
-    """One bolt task's copy of its bolt. Between two steps it is equal to the newest snapshot.
+    """A bolt task's copy of its bolt. Between two steps, it equals the newest snapshot.
 
-    A copy that cannot be trusted any more, because ``flush`` raised, is dropped; the next use makes
-    a new one from the newest snapshot. One thread only.
+    A copy that can no longer be trusted, because ``flush`` raised, is dropped; the next use makes a
+    new copy from the newest snapshot. One thread only.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the settings that a copy is made with
@@ -373,19 +371,19 @@ class WorkingCopy:
         snapshot: bytes | None,
         wake: Callable[[], None],
     ) -> None:
-        """``config`` stands beneath the component's own settings; ``key`` signs the
-        snapshots of the run; ``wake`` makes the task look whether a thread has answered.
+        """The component's own settings override ``config``; ``key`` signs the snapshots of the run;
+        ``wake`` is called when a thread has acked or failed a tuple.
         """
         self._topology = topology
         self._task = task
         self.component = topology.component_of(task)
         self._config = config
         self._key = key
-        # The newest one that is kept, verified; None: the copy is as ``prepare`` left it.
+        # The newest stored snapshot, verified; None: the copy is as ``prepare`` left it.
         self._kept = None if snapshot is None else self._content(snapshot)
-        # The one of the last step that changed anything.
+        # The newest snapshot, stored or not.
         self._packed = self._kept
-        # Roots of tuples that only threads held when the copy before this one ended.
+        # Roots of tuples that only threads held when the previous copy ended.
         self.lost: list[int] = [] if self._kept is None else thread_roots(self._kept)
         self._wake = wake
         self.answers = Answers(self.component, wake)
@@ -397,7 +395,7 @@ class WorkingCopy:
         self.held = Held()
 
     def ready(self) -> StepBolt | BaseException:
-        """The copy, made now if there is none; or what ``prepare`` raised."""
+        """Return the copy, made now if there is none, or the error that ``prepare`` raised."""
         if self._bolt is None:
             try:
                 self._bolt = self._made()
@@ -406,11 +404,10 @@ class WorkingCopy:
         return self._bolt
 
     def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:
-        """Take a snapshot after a step; None if nothing changed since the one before.
+        """Take a signed snapshot after a step; None if nothing changed since the last one.
 
-        ``kept`` then adopts it. Where attributes cannot be packed the record is aborted, as by a
-        ``flush`` that raises, and the copy dropped: what the next one does must not depend on a
-        step that it does not know.
+        Call ``kept`` once it is stored. If attributes cannot be pickled, the record is aborted, as
+        if ``flush`` had raised, and the copy is dropped: a later copy would not know this step.
         """
         if self._bolt is None or record.aborted:
             return None
@@ -419,7 +416,7 @@ class WorkingCopy:
         if is_bare and self._was_bare and not left and not self.held.threads:
             return None
         self._was_bare = is_bare
-        # Let go of here, so that a tuple which nothing else refers to is gone.
+        # Drop the references, so that tuples without other references are found to be gone.
         self.held.tuples = []
         packed = self._pack(self._bolt, record, lineage)
         if packed is None:
@@ -434,11 +431,11 @@ class WorkingCopy:
         return sign(self._key, self._purpose, packed.content)
 
     def kept(self) -> None:
-        """The newest snapshot is stored where the next attempt finds it."""
+        """Note that the newest snapshot is stored, so that the next attempt finds it."""
         self._kept = self._packed
 
     def drop(self) -> None:
-        """Throw the copy away; the next use begins with the newest snapshot that was kept."""
+        """Clean up and drop the copy; the next use makes one from the newest stored snapshot."""
         bolt = self._bolt
         self._bolt = None
         if bolt is None:
@@ -461,7 +458,7 @@ class WorkingCopy:
     def _made(self) -> StepBolt:
         bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self.component].bolt))
         bolt.prepare(self._settings(), self._topology.context_of(self._task))
-        # Anything that ``prepare`` made and cannot travel is made again in every process.
+        # Attributes from ``prepare`` that cannot be pickled are created anew in each process.
         packed = pack(bolt, set())
         self._local = set(packed.stuck)
         self._digest = _digest(packed.content)
@@ -476,8 +473,8 @@ class WorkingCopy:
         return {**self._config, **self._topology.config_of(self.component).as_mapping()}
 
     def _content(self, snapshot: bytes) -> bytes | None:
-        """Return the signed snapshot; None, and the bolt begins anew, for one that this run
-        has not written.
+        """Return the content of a signed snapshot; None if this run has not written it, so that the
+        bolt starts without a snapshot.
         """
         try:
             return verified(self._key, self._purpose, snapshot)

@@ -1,25 +1,28 @@
-"""Counts and tracebacks of the bolt tasks of one process, reported by the clock, not by the step.
+"""Counters and tracebacks of the bolt tasks of one process, reported on a timer, not per step.
 
 emitted, transferred, executed, acked, failed   as in Storm
-execute_ns    time in ``execute`` and ``flush``, all tuples together
-process_ns    time from the beginning of ``execute`` to the ack, all acked tuples together
-steps         steps that were committed
-step_ns       time of these, from the first tuple to the end of the commit: what a full inbox makes
-              wait is part of it
+execute_ns    total time in ``execute`` and ``flush``
+process_ns    total time from the start of ``execute`` to the ack, over all acked tuples
+steps         committed steps
+step_ns       total time of these steps, from the first tuple to the end of the commit, including
+              waits for full inboxes
 once_repeated, once_unkeyed, once_unsure
-              of a bolt that is to be once: tuples that were applied before; that have no key; that
-              may have been applied before what is remembered
-from:[…]      executed, by the component and the stream that they came from: the edges of the
-              topology's graph
+              for a bolt with ``once``: tuples that were applied before; tuples without a key;
+              tuples older than the remembered keys, which may have been applied before
+from:[…]      executed tuples by source component and stream: the edges of the topology's graph
 
-The ledger counts as the bolt ``__acker``: executed are the updates of roots, acked the trees that
-they completed, failed those that bolts failed, late what came for trees that were over, execute_ns
-the time of the round trips that took them there.
+The ledger is counted as the bolt ``__acker``:
 
-A call that lasts is counted while it lasts: a task that has been busy with one tuple for a
-minute shows it. Of each kind of exception the first traceback is shown, then how often it came
-again: a message that always fails raises the same a thousand times per second. A kind is one
-exception class at one line of one bolt.
+executed      updates of roots
+acked         trees that the updates completed
+failed        trees that bolts failed
+late          updates of trees that had already ended
+execute_ns    total time of the round trips
+
+A long call is counted while it lasts: a task that has been busy with one tuple for a minute shows
+it. For each kind of exception, the first traceback is logged, then only how often the kind
+recurred: a message that always fails may raise the same exception a thousand times per second. A
+kind is one exception class at one line of one bolt.
 """
 
 from __future__ import annotations
@@ -56,12 +59,12 @@ _FROM = "from:"
 
 @cache
 def edge_counter(component: str, stream: str) -> str:
-    """The counter of the tuples that came from a stream."""
+    """Return the name of the counter of tuples from a stream."""
     return _FROM + json.dumps([component, stream])
 
 
 def edge_of(counter: str) -> tuple[str, str] | None:
-    """The component and the stream that a counter is about; None if it is about something else."""
+    """Return the component and stream of an edge counter's name; None for any other counter."""
     if not counter.startswith(_FROM):
         return None
     component, stream = json.loads(counter.removeprefix(_FROM))
@@ -69,7 +72,7 @@ def edge_of(counter: str) -> tuple[str, str] | None:
 
 
 def sources_of(chunks: Sequence[Chunk]) -> Mapping[str, int]:
-    """The counters of the edges that these chunks came over."""
+    """Return the number of tuples per edge counter in these chunks."""
     rows: Counter[str] = Counter()
     for chunk in chunks:
         rows[edge_counter(chunk.route.component, chunk.route.stream)] += chunk.values.num_rows
@@ -77,7 +80,7 @@ def sources_of(chunks: Sequence[Chunk]) -> Mapping[str, int]:
 
 
 def task_counts(done: Done, step_ns: int) -> dict[str, int]:
-    """Count one step of a task."""
+    """Return the nonzero counts of one step of a task."""
     record = done.record
     counts = {
         "steps": 1,
@@ -97,7 +100,7 @@ def task_counts(done: Done, step_ns: int) -> dict[str, int]:
 
 
 def acker_counts(reply: Reply, roots: int, took_ns: int) -> dict[str, int]:
-    """Count what one call of the ledger did with this many roots."""
+    """Return the nonzero counts of one ledger call that updated this many roots."""
     counts = {
         "executed": roots,
         "acked": reply.completed,
@@ -111,22 +114,22 @@ def acker_counts(reply: Reply, roots: int, took_ns: int) -> dict[str, int]:
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 60.0
-# Names of exceptions that are made up while it runs would fill the counters.
+# Counts all kinds beyond the limit: exception classes created at run time would fill the counters.
 _OTHERS = "errors of other kinds"
 
 
 @dataclass(slots=True)
 class _Kind:
-    """One kind, as this process has met it."""
+    """Occurrences of one kind of exception in this process."""
 
     since: datetime
     said_at: float
-    # Since it was last said, and altogether.
+    # Number of occurrences since the last log line, and in all.
     again: int = 0
     count: int = 1
 
     def say(self, now: float) -> tuple[int, float]:
-        """Return how often it came since it was last said, and in how many seconds."""
+        """Return the occurrences and the seconds since the last log line, and start over."""
         said = self.again, now - self.said_at
         self.again = 0
         self.said_at = now
@@ -134,20 +137,20 @@ class _Kind:
 
 
 class Tracebacks:
-    """The kinds that this process has met. Thread-safe."""
+    """The kinds of exceptions that bolts raised in this process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._kinds: dict[Name, _Kind] = {}
-        # Not sent yet: first reports, and the newest of each kind that was met again.
+        # Reports to send: the first of each kind, and the newest of each kind that recurred.
         self._firsts: list[TraceReport] = []
         self._newest: dict[Name, TraceReport] = {}
 
     def note(self, component: str, task: int, error: BaseException, reason: str) -> str:
-        """Note that a bolt task raised this; returns the counter that counts it.
+        """Note an error of a bolt task; return the name of its counter.
 
-        The first one of its kind is logged with its traceback.
+        The first error of each kind is logged with its traceback.
         """
         report = TraceReport(
             at=datetime.now(UTC),
@@ -174,7 +177,7 @@ class Tracebacks:
         return trace_counter(report.kind, report.place)
 
     def look(self) -> None:
-        """Say once per minute how often each kind came again; call it every second."""
+        """Log once per minute how often each kind recurred; call it every second."""
         now = self._clock()
         with self._lock:
             due = [
@@ -191,7 +194,7 @@ class Tracebacks:
             )  # fmt: skip
 
     def take(self) -> Sequence[TraceReport]:
-        """Return the reports since the last call, first reports with their tracebacks first."""
+        """Return the reports since the last call, starting with those that have tracebacks."""
         with self._lock:
             reports = [*self._firsts, *self._newest.values()]
             self._firsts = []
@@ -199,7 +202,7 @@ class Tracebacks:
             return reports
 
     def give_back(self, reports: Sequence[TraceReport]) -> None:
-        """These could not be sent: ``take`` returns them again."""
+        """Keep reports that could not be sent: ``take`` returns them again."""
         with self._lock:
             self._firsts = [*reports, *self._firsts]
 
@@ -213,7 +216,7 @@ class Tracebacks:
 
 
 class Counting:
-    """Adds up until ``flush``. Thread-safe."""
+    """Adds up counters until ``flush``. Thread-safe."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.tracebacks = Tracebacks()
@@ -221,18 +224,18 @@ class Counting:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
-        # By task: the record of the step that is being executed. Its time counts while it goes on;
-        # ``step`` then adds the rest.
+        # By task, the record of the step that is being executed. Each ``flush`` counts its time so
+        # far; ``step`` adds the rest.
         self.executing: dict[int, Record] = {}
 
     def noting(self, task: int, component: str) -> Callable[[BaseException, str], str]:
-        """Return what a bolt task tells of an error: it is counted under the name returned."""
+        """Return a function that notes an error of a bolt task and returns its counter's name."""
         return partial(self.tracebacks.note, component, task)
 
     def step(
         self, task: int, done: Done, reply: Reply | None, *, step_ns: int, commit_ns: int
     ) -> None:
-        """Count a step that is committed."""
+        """Count a committed step."""
         record = done.record
         counts = task_counts(done, step_ns)
         acked = None if reply is None else acker_counts(reply, len(done.updates.roots), commit_ns)
@@ -245,7 +248,7 @@ class Counting:
             self._errors += errors
 
     def flush(self) -> None:
-        """Tell the metrics. Raises RedisUnavailableError, and then keeps the counts."""
+        """Send everything to the metrics. If it raises RedisUnavailableError, counts are kept."""
         with self._lock:
             self._look_at_calls()
             counts = self._counts
@@ -254,7 +257,7 @@ class Counting:
             self._errors = []
         try:
             if counts:
-                # Counts that cannot be sent now are kept, and sent with the next call.
+                # If this fails, the metrics keep the counts and send them with the next call.
                 self._metrics.add_all(counts)
         except BaseException:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Contracts between an attempt and its kind of bolt: ``BoltKind``, and ``Order`` if it has one."""
+"""Contracts between an attempt and its kind of bolt: ``BoltKind``, and an optional ``Order``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class StepInput:
 
     shares: Sequence[Share] = ()
     ticks: Sequence[Chunk] = ()
-    # True: the clock does not cut the step, as its calls are over, or are made at once.
+    # True if the clock must not cut the step: its calls are over, or are made concurrently.
     together: bool = False
 
 
 class BoltKind(Protocol):
-    """The kind of a bolt, in one attempt: takes tuples, and chooses the input of each step.
+    """A kind of bolt in one attempt: takes tuples, and chooses the input of each step.
 
-    Chosen once per attempt, by the bolt (``kinds.choice``). The attempt does all the rest: it opens
-    the inbox, repeats a step that was sealed, executes and commits steps, and gives tuples back to
-    the line while a call lasts. A kind uses its ``backlog``, ``fetch`` and ``first``.
+    ``kinds.choice`` chooses the kind once per attempt, based on the bolt. The attempt does
+    everything else: it opens the inbox, repeats a sealed step, executes and commits steps, and
+    gives tuples back to the line during a long call. A kind uses the attempt's ``backlog``,
+    ``fetch`` and ``first``.
 
-    ``hanging`` and ``wake`` are for any thread, all else for the task's alone.
+    Any thread may call ``hanging`` and ``wake``; only the task's thread uses the rest.
     """
 
     @property
@@ -41,36 +42,33 @@ class BoltKind(Protocol):
 
     @property
     def copy(self) -> WorkingCopy:
-        """The bolt of the task."""
+        """The task's copy of the bolt."""
         ...
 
     @property
     def slices(self) -> Slices:
-        """The clock that cuts steps, and says how soon the next one may begin."""
+        """Size of the steps, and the time between them."""
         ...
 
     @property
     def gives_back(self) -> bool:
-        """True if tuples that were claimed and have not begun may go back to the line."""
+        """True if claimed tuples that have not begun may be given back to the line."""
         ...
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which it goes on although nothing comes."""
+        """Time on the loop's clock of the next action that needs no new input; None if none."""
         ...
 
     def takes(self, wait_s: float) -> StepInput | None:
-        """Return the input of one step, or None; waits for it for ``wait_s`` at most.
+        """Return the input of one step; None if there is none after ``wait_s``.
 
-        The attempt does the step before it asks again.
+        The attempt executes the step before it calls this again.
         """
         ...
 
     def hanging(self) -> WatchedStep | None:
-        """Return the call under way between two steps that lasts too long.
-
-        Any thread.
-        """
+        """Return a call that is under way between two steps and lasts too long. Any thread."""
         ...
 
     def wake(self) -> None:
@@ -78,38 +76,41 @@ class BoltKind(Protocol):
         ...
 
     def close(self) -> None:
-        """Clean the bolt up. Tuples that were taken and are not committed stay in the inbox."""
+        """Clean up the bolt. Tuples that are taken but not committed stay in the inbox."""
         ...
 
 
 class Order(Protocol):
-    """The order of the tuples of one task. It is kept in the task's snapshots, beside the copy."""
+    """The order of one task's tuples. The task's snapshots contain it, beside the bolt's copy."""
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
-        """Go on from what an earlier attempt kept; returns the part of the copy."""
+        """Load the order from an earlier attempt's snapshot; return the copy's part of it."""
         ...
 
     def backlog(self, done: Mapping[str, bytes]) -> Backlog:
-        """Return an empty backlog, whose steps are given only tuples that may begin."""
+        """Return an empty backlog that gives steps only tuples whose turn it is."""
         ...
 
     def again(
         self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
     ) -> list[int]:
-        """Return the rows of the step that failed and are tried again where they are: they stay in
-        the backlog. None are in a ``repeated`` step, which was sealed with all its tuples.
+        """Return the failed rows of the step to retry in place: they stay in the backlog. Tuples
+        that have failed too often are rejected instead.
 
-        Rejects the ones that have failed too often.
+        A ``repeated`` step retries none: it was sealed with all its tuples.
         """
         ...
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
-        """Note what a step did; returns it with the snapshot of both, if there is a new one."""
+        """Note the effects of a step; return them with a joint snapshot of order and copy if either
+        has changed.
+        """
         ...
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
-        """An earlier attempt at this step did other work: all its messages come again.
+        """Note that an earlier attempt at this step did different work: all its messages are
+        redelivered.
 
-        Returns the snapshot to seal it with once more.
+        Return the snapshot to reseal the step with.
         """
         ...

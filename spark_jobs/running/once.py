@@ -1,14 +1,15 @@
-"""A step's side of ``StatefulBolt.once``: what becomes of tuples that were applied before.
+"""``StatefulBolt.once`` in a step: tuples that were already applied only repeat their emissions.
 
-Their emissions are remembered as a few bytes. Each value says what it is, so that a topology that
-was changed since reads it as it was then. The plain types of Python and the types of stream columns
-are known; nothing is ever unpickled.
+The emissions of an applied tuple are kept in a compact encoding. Each value contains its type, so
+that a later version of the topology can read it. Supported are Python's plain types and the types
+of stream columns; nothing is ever unpickled.
 
-Emissions one after the other, each: 1 if it was direct (then the task), 2 if its stream is not the
-default one (then its name), and the number of its values; the values. Numbers are zigzag varints.
-A value begins with its kind: small numbers and short texts are within it. A negative number in
-front of an emission counts those before it that are not kept: keys below are made of places among
-all emissions of a tuple.
+The encoding is a sequence of emissions. The head of an emission is a number: bit 0 is set if the
+emission was direct, bit 1 if its stream is not the default one, the other bits are the number of
+values. The task, the stream's name and the values follow. Numbers are zigzag varints. A value
+begins with a byte for its type, which also contains small numbers and the lengths of short texts. A
+negative number before an emission is the count of omitted emissions before it: the keys of tuples
+downstream depend on an emission's position among all emissions of its tuple.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from tiercel.spark_jobs.state.key_value import KeyValueState
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
 _DATE, _MOMENT, _UTC_MOMENT = range(10, 13)
-# From here on: 0 to 63, and from there on: texts of 0 to 127 bytes.
+# From ``_SMALL`` on, the numbers 0 to 63; from ``_SHORT`` on, texts of 0 to 127 bytes.
 _SMALL = 0x40
 _SHORT = 0x80
-# Up to this many values have a head of one byte.
+# An emission with fewer values than this has a head of one byte.
 _FEW = 16
 _DIRECT = 1
 _NAMED = 2
 _DOUBLE = struct.Struct("<d")
-_1970 = datetime(1970, 1, 1)  # noqa: DTZ001 - of moments that have no zone
+_1970 = datetime(1970, 1, 1)  # noqa: DTZ001 - for datetimes without a time zone
 _UTC_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-# A ``PastEmission`` as a plain tuple.
+# The fields of a ``PastEmission`` as a plain tuple.
 Noted = tuple[str, Sequence[Any], int | None, int]
 
 
@@ -59,14 +60,16 @@ class PastEmission(NamedTuple):
 
     stream: str
     values: Sequence[Any]
-    # The task that it was emitted to directly.
+    # Receiving task of a direct emission.
     task: int | None = None
-    # Its place among the emissions of the tuple, from 0 on.
+    # Index among the emissions of the tuple.
     position: int = 0
 
 
 def pack_emissions(emissions: Iterable[Noted]) -> bytes:
-    """Raises TypeError for a value that is of none of the known types. By position, ascending."""
+    """Encode emissions, in ascending order of position. Raises TypeError for a value of an unknown
+    type.
+    """
     out = bytearray()
     writers = _WRITERS
     following = 0
@@ -93,7 +96,7 @@ def _put_head(out: bytearray, stream: str, width: int, task: int | None) -> None
 
 
 def unpack_emissions(packed: bytes) -> list[PastEmission]:
-    """Raises ValueError for bytes that ``pack_emissions`` has not made."""
+    """Decode emissions; raises ValueError for bytes that ``pack_emissions`` did not write."""
     reader = _Reader(packed)
     emissions = []
     position = 0
@@ -200,7 +203,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
 
 
 class _Reader:
-    """Reads values one after the other."""
+    """Reads encoded values in sequence."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -269,18 +272,18 @@ _READERS: dict[int, Callable[[_Reader], Any]] = {
 }
 
 
-# The counters, see ``running.counting``.
+# Names of counters, see ``running.counting``.
 ONCE_REPEATED = "once_repeated"
 ONCE_UNKEYED = "once_unkeyed"
 ONCE_UNSURE = "once_unsure"
-# Of a record: the digest of the body. The emissions follow.
+# A record begins with the digest of the message body; the emissions follow.
 _CONTENT_BYTES = 16
-# Of a tuple's lanes: see ``acker.ids.said_by``.
+# Parts of a tuple's lanes, see ``acker.ids.said_by``.
 _SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
 _CONTENT = slice(KEY_BYTES + 8, KEY_BYTES + 8 + _CONTENT_BYTES)
 _AS_OLD_AS_ITS_DELIVERY = bytes(4)
 _LONG = 1 << 63
-# Types of columns whose values have one type in Python, and need no look but at their size.
+# Column types with a single Python type, whose values need no check except the size of integers.
 _PLAIN = {
     pa.string(): str,
     pa.binary(): bytes,
@@ -291,15 +294,15 @@ _PLAIN = {
 
 
 class NotingRecorder(BasicRecorder, BasicCollector):
-    """Notes what the tuple in ``execute`` emits on streams that a bolt receives."""
+    """Notes the emissions of the tuple in ``execute`` on streams that have receivers."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        # As a ``PastEmission``, and plain: there are many.
+        # Plain tuples instead of ``PastEmission``, for speed: there are many.
         self.noted: list[Noted] = []
         self._received = _received_streams(record)
-        # Of each stream, the types of values that leave no doubt but for the size of whole numbers,
-        # and where these are.
+        # Per stream, the Python types whose values fit their column, apart from the size of
+        # integers, and the positions of the integers.
         self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
@@ -313,8 +316,8 @@ class NotingRecorder(BasicRecorder, BasicCollector):
         self._note(stream, values, task)
 
     def packed(self) -> bytes:
-        """Return the noted emissions; raises BadValuesError for a value that does not fit its
-        stream: found later, it would be remembered.
+        """Return the noted emissions, encoded. Raises BadValuesError for a value that does not fit
+        its stream: if it were found later, the emission would already be remembered.
         """
         noted = self.noted
         if not noted:
@@ -323,7 +326,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             try:
                 return pack_emissions(noted)
             except UnicodeEncodeError:
-                pass  # the look at each value says which one
+                pass  # the check below names the value
         try:
             for stream, values, *_ in noted:
                 self._streams[stream].schema.check(values)
@@ -339,7 +342,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
             return pack_emissions(plain)
 
     def _fits(self, noted: list[Noted]) -> bool:
-        """Return True if all fit without a doubt. No comprehension: most often there is one."""
+        """Return True if all values certainly fit. A plain loop is fastest for one emission."""
         for stream, values, *_ in noted:
             types, whole = self._types[stream]
             if types != list(map(type, values)):
@@ -352,7 +355,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
     def _note(self, stream: str, values: Sequence[Any], task: int | None) -> None:
         output_stream = self._streams[stream]
         kept = output_stream.keep(values) if output_stream.mutable else tuple(values)
-        # The one that emits: without it there was an error.
+        # ``current`` is set here: ``emit`` raises without it.
         emitted = self.current.emitted if self.current else 0
         self.noted.append((stream, kept, task, emitted - 1))
 
@@ -361,7 +364,7 @@ class OnceStep:
     """``Once`` of one step of one bolt task. One thread only."""
 
     def __init__(self, bolt: StatefulBolt, state: KeyValueState, record: Record) -> None:
-        """Look for the tuples of the step; raises as ``StateTurn.recall`` does."""
+        """Look up the step's tuples among the applied ones; raises like ``StateTurn.recall``."""
         self._counts: Counter[str] = Counter()
         self._state = state
         self._record = record
@@ -369,7 +372,7 @@ class OnceStep:
         keys = dict.fromkeys([tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes])
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - self._retention_s
-        # Where no bolt receives anything, there is nothing to emit again.
+        # If no stream has a receiver, no emissions need to be noted.
         self._noting = NotingRecorder(record) if _received_streams(record) else None
 
     @property
@@ -385,14 +388,13 @@ class OnceStep:
         noting = self._noting
 
         def apply(tup: Tuple, collector: BasicRecorder) -> None:
-            """Execute, and remember it: if one of the two raises, neither has taken place."""
+            """Execute the tuple and mark it as applied; if either raises, both are undone."""
             if noting is not None:
                 noting.noted.clear()
             execute(tup, collector)
             lanes = tup.lanes
             if lanes is not None:
                 emitted = b"" if noting is None else noting.packed()
-                # The digest of the body, as it stands in the lanes.
                 key = lanes[:KEY_BYTES]
                 marks[key] = known[key] = lanes[_CONTENT] + emitted
 
@@ -410,7 +412,7 @@ class OnceStep:
         return once
 
     def _repeat(self, tup: Tuple, collector: BasicRecorder) -> None:
-        """Emit what the tuple emitted when it was applied."""
+        """Repeat the emissions that the tuple had when it was applied."""
         lanes = tup.lanes or NO_KEY
         record = self._known[lanes[:KEY_BYTES]]
         if said_by(lanes).contradicts(int.from_bytes(record[:_CONTENT_BYTES], "little")):
@@ -420,7 +422,7 @@ class OnceStep:
             )
         self._counts[ONCE_REPEATED] += 1
         for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):
-            # As it was then: what no bolt receives is not kept, and was counted.
+            # Restore the position: emissions without receivers are not kept, but were counted.
             tup.emitted = position
             if task is None:
                 collector.emit(values, stream)
@@ -428,7 +430,7 @@ class OnceStep:
                 collector.emit_direct(self._there(stream, task), values, stream)
 
     def _there(self, stream: str, task: int) -> int:
-        """Return a task that was emitted to directly or, if a rebalance took it, another one."""
+        """Return the task of a direct emission, or another one if a rebalance removed that task."""
         output_stream = self._record.outputs.streams.get(stream)
         receivers = list(output_stream.direct or ()) if output_stream else []
         if not receivers or task in receivers:
@@ -436,7 +438,7 @@ class OnceStep:
         return receivers[task % len(receivers)]
 
     def _look_at(self, tup: Tuple) -> None:
-        """Count a tuple that may have been applied before."""
+        """Count a tuple that has no key or is older than the remembered keys."""
         if tup.lanes is None:
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:
@@ -449,7 +451,7 @@ class OnceStep:
 
 
 def _received_streams(record: Record) -> frozenset[str]:
-    """The streams that a bolt receives: only their emissions need to come again."""
+    """Return the streams that have receivers: only their emissions need to be repeated."""
     streams = record.outputs.streams.items()
     return frozenset(name for name, one in streams if one.subscribers or one.direct)
 
@@ -460,6 +462,6 @@ def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:
 
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
-    """Return the values as the stream has them: numpy's and others' become Python's."""
+    """Return the values converted to the stream's plain Python types, from numpy's for example."""
     [row] = schema.batch([values]).to_pylist()
     return list(row.values())

@@ -1,4 +1,4 @@
-"""A bolt task's side of the state: what happens to it around one step."""
+"""The state of a stateful bolt during one step: begun before it, written at its commit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tiercel.spark_jobs.state.store import StateStore, StateTurn
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.grouping import Fields
 
-# Makes the call that begins a turn, as soon as it may.
+# Performs the call that begins a turn, as soon as the last step is finished.
 Begin = Callable[[Effect[StateTurn]], StateTurn]
 
 
 class TaskStates:
-    """The state of a bolt task in one step. A bolt without a state has none."""
+    """The states of a bolt task in one step; empty for a bolt without a state."""
 
     def __init__(
         self, store: StateStore | None, topology: Topology, step: int, begin: Begin
@@ -37,16 +37,17 @@ class TaskStates:
 
     @property
     def begun(self) -> bool:
-        """True if a state is in use, so that there is something to commit."""
+        """True if a state is in use and must be committed."""
         return bool(self._begun)
 
     @contextmanager
     def lent(self, task_id: int, bolt: StatefulBolt, record: Record) -> Iterator[None]:
         """Lend the bolt its state, with the values that its tuples need.
 
-        Raises as ``StateStore.begin`` does, and ``StateTurn.recall`` for one that is to be once.
+        The state is removed afterwards: otherwise it would go into the bolt's snapshot.
 
-        It must not have it afterwards: what a bolt has between two steps goes into its snapshot.
+        Raises the errors of ``StateStore.begin`` and, if the bolt has ``once``, of
+        ``StateTurn.recall``.
         """
         if self._store is None:
             raise ValueError(
@@ -69,17 +70,17 @@ class TaskStates:
             del bolt.state, bolt.key_fields
 
     def forget(self, task_id: int) -> None:
-        """Drop everything that the bolt wrote: its ``flush`` raised."""
+        """Drop all writes of the bolt in this step: its ``flush`` raised."""
         if task_id in self._begun:
             self._begun[task_id].forget()
 
     def writing(self, updates: Updates, failures: Sequence[Failure]) -> list[Effect[bool]] | None:
-        """Prepare to write everything, before the ledger hears of these updates and failures.
+        """Prepare the writes of all states; they come before the ledger gets these updates.
 
-        None: an earlier attempt at this task has committed, and did other work. Its writes stay,
-        since its acks may have left; these updates must not be applied, and their roots must be
-        failed. Make the calls as ``StateTurn.writing`` says; raises what
-        ``KeyValueState.writing`` raises.
+        Return None if an earlier attempt has committed this step with different work. Its writes
+        stay, since its acks may have left; the new updates must not be applied, and their roots
+        must be failed. Perform the calls as described in ``StateTurn.writing``; raises the errors
+        of ``KeyValueState.writing``.
         """
         digest = canonical(updates, failures).digest.hex()
         begun = list(self._begun.values())
@@ -98,7 +99,7 @@ def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
         fields = bolt.key_fields.get((origin.component, origin.stream), ())
         if by_default and len(fields) == 1:
             at = origin.positions[fields[0]]
-            # lists: they are no keys, as the bolt is told when it uses them
+            # A list cannot be a key; the bolt gets the error when it uses the value as one.
             with suppress(TypeError):
                 yield from {tup.values[at] for tup in tuples}
             continue

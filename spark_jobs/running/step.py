@@ -1,7 +1,7 @@
-"""One step of a bolt task: tuples in, the bolt, and all that leaves at the commit.
+"""One step of a bolt task: runs the bolt over its input, and collects the effects for the commit.
 
-Nothing here talks to Redis, but for the state of a stateful bolt, which begins with the step and is
-read while the bolt works. ``Slices`` says how large a step is, and when the next one may begin.
+Nothing here talks to Redis, except the state of a stateful bolt: it begins with the step and is
+read while the bolt executes. ``Slices`` decides the size of a step and the time between steps.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
-# Asked before each tuple: True if the step goes on with it.
+# Called before each tuple: True to execute the tuple, False to end the step.
 May = Callable[[], bool]
-# Returns the rows that failed and are tried again where they are.
+# Returns the failed rows to retry in place.
 Again = Callable[[Record, Lineage], Sequence[int]]
 
-# After this long no further tuple is begun; later where a step costs much itself, so that this
-# takes one part in ten of the time.
+# A step begins no further tuple after this time. If steps have a high fixed cost, the limit is
+# higher, so that the fixed cost is a tenth of the time.
 _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
 _FIRST = 64
 _LARGEST = 8_000
-# Steps of a task to which several chunks come at a time begin no sooner: chunks that come
-# meanwhile share one commit. Where each comes alone it would wait for nothing.
+# Shortest time between steps if several chunks arrive at a time, so that chunks share a commit. A
+# chunk that arrives alone does not wait: no other chunk would share its commit.
 _BETWEEN_S = 0.01
 _LONGEST_BETWEEN_S = 0.05
 _ALONE = 1
-# Commits take one part in this many of a task's time, where nothing waits: on a busy machine
-# steps are larger.
+# Time between steps while no tuples wait, as a multiple of a commit's time: steps are larger on a
+# busy machine.
 _OF_THE_TIME = 3
-# Part of a step's time per tuple by which a quicker one lowers the expected time of the next.
+# Weight of the latest step in the moving averages.
 _NEWS = 0.25
-# Sizes of steps are told apart from this factor on.
+# Step sizes that differ by at most this factor count as one size.
 _ANOTHER_SIZE = 1.5
-# Full steps after which a larger claim is tried that should not fit: at first, and in the end.
+# Number of full steps before a claim above the estimate is tried: at first, and at most.
 _FIRST_TRY = 4
 _RAREST_TRY = 256
-# An inbox that was empty is not looked at again sooner, while there is other work.
+# While there is other work, an empty inbox is not read again before this time.
 _LOOK_S = 0.01
 
 
@@ -80,22 +80,22 @@ _LOOK_S = 0.01
 class Execution:
     """Runs the bolts of one kind over the input of a step.
 
-    All else about a step is the same for all bolts: its input, the seeds of its tuples, what leaves
-    and in which order. ``BoltKind`` (kind.py) says where the input comes from.
+    Everything else about a step is the same for all bolts: its input, the seeds of its tuples, the
+    effects and their order. ``BoltKind`` (kind.py) provides the input.
     """
 
-    # Has the input of a step, as tuples or as rows, and all that the bolt did.
+    # Type of the record: the input of a step, as tuples or rows, and everything the bolt did.
     record: type[Record]
-    # ``execute(bolt, step)`` gives the input to the bolt, then flushes it, and returns whether the
-    # copy of the bolt can still be trusted. Errors of the bolt fail tuples, and are never raised
-    # here. ``Step.may`` is asked before each tuple, and ``Step.noting`` sees each before the bolt
-    # does: ``Step.input`` sees to both for a bolt that is called for each tuple.
+    # ``execute(bolt, step)`` passes the input to the bolt, flushes the bolt, and returns False if
+    # the copy of the bolt can no longer be trusted. The bolt's errors fail tuples and are never
+    # raised here. ``Step.may`` must be called before each tuple, and ``Step.noting`` must see each
+    # tuple before the bolt does; ``Step.input`` does both for bolts that are called per tuple.
     execute: Callable[[Any, Step], bool]
-    # ``departures(record, lineage, seeds)`` returns which emissions leave.
+    # ``departures(record, lineage, seeds)`` returns the emissions that leave.
     departures: Callable[[Any, Lineage, Ids], Sequence[Departure]]
-    # True if the bolt is given its whole input in one call, which no clock can cut.
+    # True if the bolt gets its whole input in one call, which the clock cannot cut.
     at_once: bool = False
-    # Of a bolt with a state: makes the states of one step.
+    # Makes the states of one step, for a bolt with a state.
     states: type[TaskStates] | None = None
 
 
@@ -105,34 +105,31 @@ class Done:
 
     record: Record
     lineage: Lineage
-    # Numbers of tuples: of the shares, and of the first ones of them, which were executed.
+    # Number of tuples in the shares, and how many of them, from the first on, were executed.
     offered: int
     executed: int
-    # True if the tick was executed, which comes last.
+    # True if the tick, which comes last, was executed.
     ticked: bool
-    # Parcels of one target in the order of their parts.
+    # Parcels for one target are in the order of their parts.
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
-    # None: it is as it was.
+    # None: unchanged.
     snapshot: bytes | None
-    # Time from the beginning of ``execute`` to the ack, summed over the acked tuples.
+    # Time from the start of ``execute`` to the ack, summed over the acked tuples.
     process_ns: int = 0
-    # The input, with the tuples that were not executed.
+    # The whole input, including tuples that were not executed.
     chunks: Sequence[Chunk] = ()
-    # Numbers of the tuples that failed and are tried again where they are: the step does not cover
-    # them.
+    # Indices of failed tuples that are retried in place: the step does not cover them.
     again: Sequence[int] = ()
 
     def roots(self, row: int) -> list[int]:
-        """The roots of one tuple of the input."""
+        """Return the roots of one input tuple."""
         return roots_of(self.lineage, row)
 
 
 class StepSetup:
-    """Everything that the steps of one bolt task share: its outputs, its copy, the
-    places of the targets.
-    """
+    """Objects that all steps of one bolt task share."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - everything that steps share
         self,
@@ -143,25 +140,25 @@ class StepSetup:
         copy: WorkingCopy,
         local: AbstractSet[int],
     ) -> None:
-        """``local`` are the bolt tasks in the process of this one."""
+        """``local`` has the bolt tasks in this task's process."""
         self.salt = zlib.crc32(run.encode())
         self.task = task
         self.component = topology.component_of(task)
         self.execution = execution
         self.copy = copy
         self.outputs = Outputs(topology, task, local)
-        # Tasks that this one must never wait for: they lie on a cycle with it.
+        # Tasks that this task must never wait for: they are on a cycle with it.
         self.unbounded = cycle_of(topology, task)
 
 
 class Step:
-    """The work of one step: made of its input, executed once. One thread only."""
+    """The work of one step, executed once. One thread only."""
 
-    # Ends the step before the tuple for which it says no; None: all tuples are executed.
+    # Called before each tuple; False ends the step. None: all tuples are executed.
     may: May | None = None
-    # Sees each tuple before the bolt does; None: nothing is noted.
+    # Notes each tuple before the bolt gets it; None: tuples are not noted.
     noting: Watch | None = None
-    # Returns the rows that failed and are tried again where they are; None: there are none.
+    # Returns the failed rows to retry in place; None: failed rows are not retried in place.
     _again: Again | None = None
 
     def __init__(
@@ -189,38 +186,36 @@ class Step:
             seeds = seeds.copy()
             seeds[untracked] = mix_array(untracked.astype(np.uint64) + np.uint64(salt))
         setup.outputs.clear()
-        # Has the tuples that the task holds and then its input, in the order of the lineage.
+        # Has the held tuples followed by the input, in the order of the lineage.
         self.record = setup.execution.record(
             setup.component, setup.outputs, frozenset(untracked.tolist()), salt
         )
         self.record.answers = setup.copy.answers
         self.record.receive(self._chunks, seeds, kept.tuples)
-        # True once the bolt has been called: before that the step may wait for its turn.
+        # True once the bolt is called; until then, the step may be waiting for its turn.
         self.at_work = False
 
     def retry_in_place(self, again: Again) -> None:
-        """Let tuples that fail stay in the inbox, where ``again`` says so: of what they emitted
-        nothing leaves.
-        """
+        """Keep failed tuples that ``again`` returns in the inbox, and drop their emissions."""
         self._again = again
         self.record.in_order = True
 
     def roots(self, row: int) -> list[int]:
-        """The roots of one tuple of the input."""
+        """Return the roots of one input tuple."""
         return roots_of(self.lineage, row)
 
     def has(self, identities: AbstractSet[int]) -> bool:
-        """Return True if one of these tuples is in the input."""
+        """Return True if the input has a tuple with one of these identities."""
         return bool(identities) and not identities.isdisjoint(self._seeds.tolist())
 
     @property
     def identity(self) -> int:
-        """Of all input of the step; of a step of one tuple, the tuple's."""
+        """Identity of the step's input; for a single tuple, the tuple's own identity."""
         return int(np.bitwise_xor.reduce(self._seeds[self.record.held :], initial=np.uint64(0)))
 
     @property
     def all_roots(self) -> list[int]:
-        """The roots of all input of the step."""
+        """Roots of the step's input, each once."""
         return list(
             dict.fromkeys(
                 root
@@ -235,8 +230,8 @@ class Step:
         return self._done()
 
     def execute(self, may: May | None = None, noting: Watch | None = None) -> Done:
-        """Run the bolt over the input, until ``may`` says no; ``noting`` looks for a tuple that
-        kills the process.
+        """Run the bolt over the input until ``may`` returns False; ``noting`` notes each tuple, to
+        find one that kills the process.
         """
         if isinstance(self._bolt, BaseException):
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
@@ -250,12 +245,12 @@ class Step:
         return self._done()
 
     def input(self, flush: Callable[[], bool]) -> Iterator[Any]:
-        """Yield the tuples to execute one by one, until ``may`` says no."""
+        """Yield the tuples to execute one by one, until ``may`` returns False."""
         return self._until() if self.noting is None else self.noting(self._until(), flush)
 
     def _until(self) -> Iterator[Item]:
-        """Yield one tuple at least; tuples after a no, or after large output, are left to a later
-        step.
+        """Yield at least one tuple. Once ``may`` returns False or the output is large, the other
+        tuples are left to a later step.
         """
         record = self.record
         may = self.may
@@ -268,7 +263,7 @@ class Step:
             may()
 
     def _leave_out(self, first: int) -> None:
-        """Take the input from its ``first``-th tuple on out of this step."""
+        """Remove the input from tuple ``first`` on from this step."""
         kept = self.record.held + first
         self.record.tuples = self.record.tuples[:kept]
         self.lineage = select(self.lineage, np.arange(kept))
@@ -276,11 +271,12 @@ class Step:
 
     def _done(self) -> Done:
         record = self.record
-        # Before the snapshot: a value of a wrong type fails its anchors, which are then not held.
+        # Pack before the snapshot: a value of the wrong type fails its anchors, which are then not
+        # held.
         parcels, children = self._parcels()
         snapshot = self._setup.copy.snapshot(record, self.lineage)
         if record.aborted:
-            # The copy cannot be kept: the input fails, and nothing that it did leaves.
+            # The copy cannot be kept: the input fails, and none of its effects leave.
             parcels, children = [], []
             if self.states is not None:
                 self.states.forget(self.task)
@@ -317,7 +313,7 @@ class Step:
         ]
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
-        """Return the emissions by target, and their lineages."""
+        """Return the emissions as parcels, and their lineages."""
         packed: dict[int, list[tuple[bytes, int]]] = {}
         children: list[Lineage] = []
         for departure in self._setup.execution.departures(self.record, self.lineage, self._seeds):
@@ -340,48 +336,49 @@ class Step:
 class Slices:
     """Size of the steps of one bolt task, and the time between them, in seconds on its clock.
 
-    A step should last some milliseconds: long enough to be worth its commit, short enough that
-    acks of finished tuples leave soon. So it is cut by the clock after a tuple, and its size
-    follows what fitted. Where each step costs something of its own, it may last in proportion.
+    A step should last some milliseconds: long enough to be worth a commit, short enough that acks
+    of finished tuples leave soon. So the clock cuts a step between two tuples, and the next step
+    has as many tuples as fitted. Steps with a high fixed cost may last longer in proportion.
 
-    The time of a step has two parts. That of its calls is measured, and put down to the tuples. The
-    rest (``flush``, the one call of an ``ArrowBolt``, packing) is split by comparing steps of two
-    sizes: its growth is put down to the tuples, and what remains to the step. Commits do not count.
+    The time of a step has two parts. The time of its calls is measured and attributed to the
+    tuples. The rest (``flush``, the one call of an ``ArrowBolt``, packing) is split by comparing
+    steps of two sizes: the part that grows with the size is attributed to the tuples, the remainder
+    to the step. Commits do not count.
     """
 
     def __init__(self, clock: Callable[[], float], *, arrow: bool) -> None:
-        """A step of an ``ArrowBolt`` cannot be cut: its size alone bounds it."""
+        """A step of an ``ArrowBolt`` cannot be cut: only its size bounds it."""
         self._clock = clock
         self._can_be_cut = not arrow
-        # Tuples that the next step may take.
+        # Number of tuples that the next step may take.
         self.size = _FIRST
         self._began = self._executed = clock()
         self._work_began: float | None = None
-        # The last time at which it was asked whether the step goes on, or began.
+        # Time of the last call of ``may`` or ``begin``.
         self.asked_at = self._began
         # Number of the step's tuples that the bolt has begun.
         self.begun = 0
-        # True while another thread may give back the tuples behind these: the bolt then waits
-        # between two tuples. It holds ``between`` meanwhile.
+        # True while another thread, holding ``between``, may give back the tuples that have not
+        # begun: the bolt waits for it between two tuples.
         self.asked_back = False
         self.gave_back = False
         self.between = threading.Lock()
         self._look_at = self._began
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
         self._least_s = 0.0
-        # Tuples that the task can execute now, within one step. Of unknown work no more than one:
-        # others may be free.
+        # Number of tuples that the task can execute in one step. Starts at one, while the cost of a
+        # tuple is unknown: other tasks may be free.
         self.claimable = 1
-        # Tuples beyond these that are worth a longer step, if the line has as many for each task.
+        # Number of further tuples worth a longer step, if the line has that many per task.
         self.worthwhile = 0
-        # Time of one tuple as it is to be expected: a slow one counts at once, quick ones in time.
+        # Expected time of one tuple: rises at once, falls gradually.
         self._tuple_s = 0.0
         self._rest = _Rest()
         self._longest_s = _STEP_S
         self._try_after = self._until_try = _FIRST_TRY
 
     def wanted(self, waiting: int) -> int:
-        """Return how many tuples to take from the inbox, where this many wait already; 0: none."""
+        """Return the number of tuples to take from the inbox while this many wait already."""
         if not waiting:
             return 2 * self.size
         if waiting >= self.size or self._clock() < self._look_at:
@@ -389,29 +386,27 @@ class Slices:
         return 2 * self.size - waiting
 
     def rest_s(self) -> float:
-        """Return how long to wait before looking into an empty inbox: until the next step may
-        begin.
-        """
+        """Return the time to wait before reading an empty inbox: until the next step may begin."""
         return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
 
     def took(self, entries: int) -> None:
-        """Note how many entries the inbox had."""
+        """Note the number of entries that the inbox returned."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
         else:
             self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
-        """A step begins. Its tuples are not executed yet: their data is fetched before."""
+        """Note that a step begins. The time to fetch its data does not count as work."""
         self.asked_at = self._began = self._clock()
         self._work_began = None
         self.begun = 0
         self.gave_back = False
 
     def may(self) -> bool:
-        """Return True if the step goes on with another tuple, and count the tuple as begun.
+        """Return True if the step may execute another tuple, and count that tuple as begun.
 
-        Ask before each, also before the first, and once more after the last.
+        Call it before each tuple, including the first, and once after the last.
         """
         begun = self.begun = self.begun + 1
         if self.asked_back:
@@ -427,12 +422,12 @@ class Slices:
         return False
 
     def ended(self, executed: int, offered: int) -> None:
-        """Note how many of the offered tuples the bolt executed. Call it before the commit."""
+        """Note how many of the offered tuples were executed. Call it before the commit."""
         self._executed = self._clock()
         began = self._began if self._work_began is None else self._work_began
         took_s = self._executed - began
         if executed:
-            # Of a bolt that is not asked for each tuple all of it is the rest.
+            # If ``may`` is not called per tuple, all of the time counts as the rest.
             rest_s = self._executed - max(began, self.asked_at)
             self._rest.saw(executed, rest_s)
             self._learn(executed, (took_s - rest_s) / executed)
@@ -458,8 +453,10 @@ class Slices:
         self.worthwhile = most - self.claimable
 
     def _tried(self, before: int, most: int) -> int:
-        """Return how many to claim after a full step: now and then twice as many as should fit,
-        for the rest may be the step's and not theirs. Never of calls that are slow themselves.
+        """Return the number of tuples to claim after a full step.
+
+        This is occasionally twice the estimate, because time attributed to the tuples may be the
+        step's fixed cost; never if the calls themselves are slow.
         """
         if most > before:
             self._try_after = self._until_try = _FIRST_TRY
@@ -477,19 +474,19 @@ class Slices:
 
 
 class _Rest:
-    """Time of a step beyond its calls: a part of the step's, and a part for each tuple."""
+    """Time of a step beyond its calls: a fixed part, and a part per tuple."""
 
     def __init__(self) -> None:
         self.step_s = 0.0
         self.tuple_s = 0.0
-        # The size and the time of the last steps of about one size, and of those before them.
+        # Mean size and time of the latest steps of about one size, and of the size before.
         self._now = self._before = (0.0, 0.0)
 
     def saw(self, tuples: int, seconds: float) -> None:
         size, mean_s = self._now
         expected_s = self.step_s + self.tuple_s * tuples
         if seconds > 2 * expected_s and tuples < max(size, self._before[0]):
-            # The work has changed, and may be slow now: nothing is known but the mean.
+            # The work has changed and may be slow now: forget the earlier sizes.
             self._before, self._now = (0.0, 0.0), (float(tuples), seconds)
         elif size / _ANOTHER_SIZE <= tuples <= size * _ANOTHER_SIZE:
             size += _NEWS * (tuples - size)
@@ -501,34 +498,33 @@ class _Rest:
 
     def _split(self) -> None:
         (size, seconds), (other, others_s) = self._now, self._before
-        # Sizes that have come near to each other say nothing new.
+        # Two similar sizes give no new estimate per tuple.
         if abs(size - other) * 4 > size:
             self.tuple_s = max(0.0, min(seconds / size, (seconds - others_s) / (size - other)))
         self.step_s = max(0.0, seconds - self.tuple_s * size)
 
 
 def _fitting(seconds: float, tuple_s: float) -> int:
-    """Return how many tuples of this time are executed within the seconds; one at least."""
+    """Return the number of tuples of this duration that fit in the time; at least one."""
     return max(1, min(int(seconds / tuple_s), _LARGEST)) if tuple_s else _LARGEST
 
 
 class Spacing:
-    """Time between two beginnings, in seconds: it follows their cost.
+    """Seconds between two starts of recurring work, adapted to its cost.
 
-    A busy machine, on which everything takes longer, is then given larger pieces and not more of
-    them.
+    On a busy machine, where everything takes longer, the work is done in fewer, larger pieces.
     """
 
     def __init__(self, *, times: float, longest_s: float) -> None:
-        """``times`` as long as the costs are, and ``longest_s`` at most."""
+        """The spacing is ``times`` the mean cost, but at most ``longest_s``."""
         self._times = times
         self._longest_s = longest_s
         self._cost_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """Note what one beginning cost. A moment of trouble counts little."""
+        """Note the cost of one piece of work. A single outlier counts little."""
         self._cost_s += (min(seconds, self._longest_s) - self._cost_s) / 8
 
     def between_s(self, least_s: float) -> float:
-        """Time from one beginning to the next, ``least_s`` at least."""
+        """Return the time from one start to the next, at least ``least_s``."""
         return min(max(least_s, self._times * self._cost_s), self._longest_s)

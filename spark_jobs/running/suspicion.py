@@ -1,5 +1,5 @@
-"""Suspicion: what the bolt tasks of a process do where the process before it died, and the watch
-for tuples that hang.
+"""Suspicion: executes input with care after a process died, to find the tuple that killed it; and
+the watch for tuples that hang.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tiercel.spark_jobs.suspects.watchdog import CallLimit, WatchedStep
 
 
 class Turns:
-    """Thread-safe. A step that waits to be alone comes before all that come later."""
+    """Lock that steps hold together or alone. Thread-safe.
+
+    A step that waits to be alone goes before all steps that come later.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -28,7 +31,7 @@ class Turns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Beside others that are not alone."""
+        """Hold the lock together with other steps."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone and not self._waiting)
             self._inside += 1
@@ -41,7 +44,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Without any other."""
+        """Hold the lock alone."""
         with self._changed:
             self._waiting += 1
             try:
@@ -58,11 +61,11 @@ class Turns:
 
 
 class Suspicion:
-    """For the bolt tasks of one process. Thread-safe.
+    """Finds the tuples that kill processes, for the bolt tasks of one process. Thread-safe.
 
-    A process that dies takes all its bolt tasks with it, and what each was executing becomes a
-    suspect. A suspect is then executed alone, without any other tuple that is watched: only its own
-    death proves it.
+    A process that dies takes all its bolt tasks with it, and the tuple that each was executing
+    becomes a suspect. A suspect is then executed alone, without any other watched tuple: only a
+    death while it is alone proves it guilty.
     """
 
     def __init__(self, run: str, book: CaseBook | None, ledger: Ledger | None) -> None:
@@ -73,8 +76,8 @@ class Suspicion:
         self.turns = Turns()
 
     def of(self, task: int, taken: str) -> RetakenInput:
-        """Return the suspect in the input of one task, where the attempt before had taken it
-        up to ``taken``.
+        """Return the input of one task that the previous attempt had taken, up to position
+        ``taken``.
         """
         return RetakenInput(self, task, taken)
 
@@ -85,14 +88,14 @@ class Suspicion:
         waiting: Callable[[], Iterable[int]] = tuple,
         limit: CallLimit | None = None,
     ) -> Lookout:
-        """Looks at one task for the watchdog; ``work`` returns the step that it executes,
-        ``waiting`` the inbox's roots.
+        """Return the watchdog's view of one task; ``work`` returns the step being executed,
+        ``waiting`` the roots in the inbox.
         """
         token = self._token(task)
         return Lookout(token, self._book, self._ledger, work, waiting=waiting, limit=limit)
 
     def notes(self, task: int) -> ExecutionNotes | None:
-        """The notes of the task, the same ones in a process: another attempt in this process is
+        """Return the task's notes, one object per process: another attempt in the same process is
         not another death.
         """
         if self._book is None or self._ledger is None:
@@ -118,38 +121,38 @@ class RetakenInput:
 
     @property
     def is_over(self) -> bool:
-        """True once all of that part was executed."""
+        """True once all of this part has been executed."""
         return self._taken is None
 
     def shares(self, backlog: Backlog, most: int) -> list[Share]:
-        """Return what the next step executes: a tuple that was being executed when a process died
+        """Return the input of the next step: a tuple that was being executed when a process died
         comes first, and alone.
         """
         alone = self.suspect(backlog) if self.waits(backlog) else None
         return backlog.first(most) if alone is None else [alone]
 
     def suspect(self, backlog: Backlog) -> Share | None:
-        """The first tuple that waits and was being executed when a process died."""
+        """Return the first waiting tuple that was being executed when a process died."""
         notes = self._suspicion.notes(self._task) if self._taken is not None else None
         return backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
 
     def waits(self, backlog: Backlog) -> bool:
-        """Return True if some of it waits; else it is over."""
+        """Return True if some of this part still waits."""
         first = backlog.first(1)
         if self._taken is not None and first and place(first[0].entry.position) > self._taken:
             self._taken = None
         return self._taken is not None and bool(first)
 
     def goes_together(self) -> bool:
-        """Return True if its tuples may be under way at once: every death that was noted has been
-        put down to a tuple.
+        """Return True if its tuples may be executed concurrently: a guilty tuple explains every
+        recorded death.
         """
         notes = self._suspicion.notes(self._task)
         return notes is None or notes.clear
 
     def execute_together(self, shares: Sequence[Share], step: Step) -> Done:
-        """Execute a step of calls that are under way at once, noted as one piece of work, so that
-        the next death shows.
+        """Execute a step of concurrent calls, noted as one piece of work, so that another death is
+        noticed.
         """
         notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
         if notes is None:
@@ -162,8 +165,8 @@ class RetakenInput:
                 notes.rest()
 
     def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
-        """Execute a step of these; ``may`` is None for one that was sealed, and is
-        repeated as a whole.
+        """Execute a step of these shares; ``may`` is None for a sealed step, which is repeated as a
+        whole.
         """
         notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
         if notes is None:
@@ -186,6 +189,6 @@ class RetakenInput:
 
 
 def place(position: str) -> tuple[int, int]:
-    """A position that can be compared."""
+    """Parse a position into a form that can be compared."""
     first, _, second = position.partition("-")
     return int(first), int(second or 0)

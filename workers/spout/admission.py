@@ -1,8 +1,8 @@
-"""Bound on the spout tuples that a task may have in flight: a fixed number, or one that follows
-the rate at which trees complete.
+"""Bound on the spout tuples that a task may have in flight: fixed, or adapted to the rate at which
+trees complete.
 
-The algorithm is the bandwidth-delay product of BBR with a floor under the delay, TCP's slow start
-and its multiplicative decrease on timeouts: docs/decisions/what-is-emitted-can-be-finished.md.
+The algorithm combines BBR's bandwidth-delay product, with a floor under the delay, with TCP's slow
+start and multiplicative decrease on timeouts: docs/decisions/what-is-emitted-can-be-finished.md.
 """
 
 from __future__ import annotations
@@ -15,39 +15,40 @@ from tiercel.spark_jobs.topology.bolt_settings import Shape
 
 # One task finishes two tuples of ten seconds each within the default timeout.
 FIRST_BOUND = 2
-UNPROVEN_BOUND = 16  # few tuples for most work, and enough for bolts that hold some tuples
+UNPROVEN_BOUND = 16  # small for most workloads, enough for bolts that hold a few tuples
 LARGEST_BOUND = 200_000
 # The target residence time is short at high rates, because the broker searches all unacked messages
-# for each message that is acked out of order. It is longer while few tuples are in flight. Free
-# tasks that pull from a line need fewer tuples than tasks with tuples dealt to their inboxes.
+# for each message that is acked out of order. It is longer while few tuples are in flight. Tasks
+# that pull from a line when free need fewer tuples than tasks whose tuples are dealt to inboxes.
 _SHORT_S, _SHORT_PER_BOLT_S, _LONG_S = 0.17, 0.07, 2.0
 _FEW, _FEW_DEALT = 17, 256
-# Headroom over the base latency, by which the bound grows until tuples queue.
+# Headroom over the base latency: it lets the bound grow until tuples queue.
 _GAIN = 1.5
-# The base latency is forgotten after this time, and measured again with this part of the bound.
+# The base latency expires after this time and is measured again at this fraction of the bound.
 _BASE_S, _BASE_ROUNDS, _DRAIN = 60.0, 20, 0.6
 # The rate is a mean over at least this many trees, so that it includes slow tuples.
 _SAMPLE = 128
-# A bound that was not reached for this time says nothing about the bolts.
+# A bound that has not been reached for this long says nothing about the bolts.
 _GAP_S, _IDLE_S = 1.0, 60.0
 
 
 class Admission:
     """The bound of one spout task. One thread; times are seconds on one monotonic clock.
 
-    By Little's law, tuples in flight are completions per second times residence time. Completions
-    are counted in rounds of as many as the bound, while the bound is reached. A round waits for no
-    particular tuple, so tuples that leave without an outcome hold nothing up.
+    By Little's law, tuples in flight are completions per second times residence time. While the
+    bound is reached, completions are counted in rounds: a round ends after ``bound`` completions.
+    It waits for no particular tuple, so a tuple without an outcome delays nothing.
 
     * The bound becomes rate times target, and at most doubles or halves per round. The target is a
       fixed residence time, or 1.5 times the base latency if that is longer.
-    * The bound grows until there is a tuple for every task, while that many finish in time.
+    * The bound grows until every task has a tuple, while that many tuples finish in time.
     * A timeout halves the bound, once for all tuples that were emitted before. After a long round
       it leaves five seconds of work: tasks may be busy with tuples that timed out before.
-    * If nothing completes for seven tenths of the timeout, bolts may hold tuples until they have
-      more. A bound of 16 is tried, seldom after timeouts; without timeouts, a larger one each time.
+    * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
+      arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
+      timeout, it grows each time.
     * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
-      flight: a burst may find other work than before.
+      flight: the next burst may be of different work.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class Admission:
         message_timeout: timedelta | None,
         shape: Shape | None = None,
     ) -> Admission:
-        """Return a fixed bound if the topology sets one, else a bound that follows its bolts."""
+        """Return a fixed bound if the topology sets one, else an adaptive bound."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
         return cls(timeout=message_timeout, shape=shape)
 
     def follow(self, shape: Shape) -> None:
-        """Follow the numbers of tasks that bolts have from now on."""
+        """Adapt to new numbers of tasks per bolt."""
         self._places = shape.places
         self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
         self._enough = max(FIRST_BOUND, int((2.5 if shape.dealt else 1.5) * shape.places))
@@ -96,14 +97,14 @@ class Admission:
         self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))
 
     def reached(self, now: float) -> None:
-        """Note that the bound kept a tuple back."""
+        """Note that the bound held back a tuple."""
         if now - self._reached_at > _GAP_S:
             self._limited_since = now
             self._begin_round(now)
         self._reached_at = now
 
     def completed(self, count: int, total_s: float, now: float) -> None:
-        """Note trees that completed or wait for a limit, and the sum of their latencies."""
+        """Note trees that completed or wait for a rate limit, and the sum of their latencies."""
         if count:
             self._completed_at = now
             self._count(count, total_s, now)
@@ -111,8 +112,9 @@ class Admission:
     def failed(self, latency_s: float, now: float) -> None:
         """Note that a bolt failed a tuple.
 
-        This counts as a completion up to a bound of 16, or messages that always fail would be
-        emitted two at a time. Above, a bolt whose database is away would raise the bound.
+        Below a bound of 16, a failure counts as a completion: otherwise messages that always fail
+        would be emitted two at a time. From 16 on it does not: otherwise a bolt whose database is
+        down would raise the bound.
         """
         if self.bound < UNPROVEN_BOUND:
             self._most = UNPROVEN_BOUND
@@ -130,7 +132,7 @@ class Admission:
         self._start_again(max(1, bound), now)
 
     def look(self, now: float, in_flight: int) -> None:
-        """Check for a standstill or an idle time; call it about once per second."""
+        """Check for a standstill or idle time; called about once per second."""
         if self._fixed:
             return
         if now - self._reached_at > _IDLE_S:
@@ -182,14 +184,14 @@ class Admission:
             self.bound = max(1, wanted, bound // 2)
 
     def _rate(self) -> float:
-        """Return the completions per second of the last rounds."""
+        """Return the completions per second over the last rounds."""
         count = sum(done for done, _ in self._rounds)
         while count - self._rounds[0][0] >= _SAMPLE:
             count -= self._rounds.popleft()[0]
         return count / sum(seconds for _, seconds in self._rounds)
 
     def _follow_base(self, latency_s: float, target_s: float, now: float) -> None:
-        """Keep the smallest mean latency of a round; drain the queue at times to find it again."""
+        """Track the smallest mean latency of a round; drain the queue at times to remeasure it."""
         if latency_s > max(self._base_s, target_s):
             if now - self._base_at <= max(_BASE_S, _BASE_ROUNDS * latency_s):
                 return

@@ -1,5 +1,5 @@
-"""The collector of a spout task: it gathers tuples, and makes batches of them, each with chunks for
-the inboxes, and with roots and their first ack-vals for the ledger.
+"""The collector of a spout task: it gathers tuples into batches, each with chunks for the inboxes,
+and roots with their first ack-vals for the ledger.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from tiercel.workers.spout.tally import Tally
 
 log = logging.getLogger(__name__)
 
-# Up to this many tuples are faster one by one. At low rates all code is cold: a batch of one tuple
-# takes 0.4 ms this way, and 0.55 ms with the calls of numpy and Arrow that many tuples share. At 16
-# they are equal.
+# Up to this many tuples, a Python loop is faster than vectorized calls. At low rates all code is
+# cold: a batch of one tuple takes 0.4 ms in the loop and 0.55 ms with numpy and Arrow. At 16 tuples
+# the two are equal.
 _FEW = 16
 _ROOTS_DRAWN = 2_000
 
@@ -67,7 +67,7 @@ class RootSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Emission:
-    """A batch: all tuples that the spout emitted since the one before.
+    """A batch: all tuples that the spout has emitted since the previous batch.
 
     Register the roots first, then append the parcels.
     """
@@ -78,15 +78,15 @@ class Emission:
     transferred: int
     parcels: list[Parcel]
     roots: list[int]
-    # XOR of the edges of each root's copies; 0 where no task receives the tuple.
+    # Per root, the XOR of the edges of its copies; 0 if no task receives the tuple.
     ack_vals: list[int]
 
 
 class TaskCollector:
     """``SpoutCollector`` of one spout task. One thread only.
 
-    A call that raises records nothing. Recorded values have the stream's types, so ``take`` cannot
-    fail for a value.
+    A call that raises records nothing. Recorded values have the stream's types, so ``take`` never
+    fails because of a value.
     """
 
     def __init__(  # noqa: PLR0913 - the task, and where its ids come from
@@ -99,32 +99,34 @@ class TaskCollector:
         *,
         drawn_at_once: int = _ROOTS_DRAWN,
     ) -> None:
-        """Without ``root_ids`` nothing is tracked. ``drawn_at_once`` is the number of ids to draw
-        for tuples that are emitted one by one.
+        """Without ``root_ids``, no tuple is tracked.
+
+        ``drawn_at_once`` is the number of ids to draw for tuples that are emitted one by one.
         """
         self.task_id = task_id
         self._component = component
         self._tally = tally
         self._root_ids = root_ids
-        # True if any tuple is tracked.
+        # True if tuples with a message id are tracked.
         self.tracks = root_ids is not None
         self._drawn_at_once = drawn_at_once
         self._fresh_roots: list[int] = []
         self._outputs = Outputs(topology, task_id)
         self._origin = KeyOrigin(topology.name, component)
-        # Tuples since the last ``take``, as in an ``Emission``; those with a root; their bytes.
+        # Tuples since the last ``take``, as in ``Emission``; the number of tracked tuples; the size
+        # of all tuples in bytes.
         self.tuples: list[tuple[int | None, MsgId | None]] = []
         self.tracked = 0
         self.size = 0
         self._transferred = 0
-        # Tuples that were emitted together, and their lineage.
+        # Batches of tuples that were emitted together, with their lineage.
         self._whole: dict[TaskOutput, list[tuple[pa.RecordBatch, Lineage]]] = {}
-        # Number of tuples so far, which gives untracked tuples their identity.
+        # Number of tuples so far; untracked tuples derive their identity from it.
         self._count = 0
 
     def follow(self, topology: Topology) -> Emission:
-        """Emit to the tasks of this topology from now on; return the tuples for the tasks of the
-        last one, which go nowhere.
+        """Emit to the tasks of this topology from now on; drop and return the tuples that were
+        routed by the previous one.
         """
         dropped = self.take()
         self._outputs = Outputs(topology, self.task_id)
@@ -191,7 +193,7 @@ class TaskCollector:
     # -- for the task ------------------------------------------------------------------------------
 
     def take(self) -> Emission:
-        """Return everything emitted since the last call, encoded."""
+        """Return the tuples emitted since the last call, encoded."""
         tuples, self.tuples = self.tuples, []
         transferred, self._transferred = self._transferred, 0
         roots = [root for root, _ in tuples if root is not None]
@@ -201,7 +203,7 @@ class TaskCollector:
             if not task_output.values and task_output not in self._whole:
                 continue
             values, lineage = self._taken(task_output)
-            # One task has one copy of a tuple, so each root occurs once here.
+            # A task receives one copy of a tuple, so each root occurs once here.
             mine = lineage.roots.tolist()
             before = map(ack_vals.__getitem__, mine)
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
@@ -228,7 +230,7 @@ class TaskCollector:
         )
 
     def _taken(self, task_output: TaskOutput) -> tuple[pa.RecordBatch, Lineage]:
-        """Return the tuples for one task on one stream."""
+        """Return the tuples of one stream for one task, with their lineage."""
         parts = self._whole.get(task_output, [])
         if task_output.values:
             made = (
@@ -244,7 +246,7 @@ class TaskCollector:
             [lineage for _, lineage in parts]
         )
 
-    # -- one tuple, or a few -----------------------------------------------------------------------
+    # -- one or a few tuples -----------------------------------------------------------------------
 
     def _root(self, msg_id: MsgId | None) -> int | None:
         if msg_id is None or self._root_ids is None:
@@ -264,7 +266,7 @@ class TaskCollector:
             None if identity is None else self._key(identity, stream)
             for identity in identities or [None] * len(rows)
         ]
-        # All choices first: one of them may raise.
+        # Choose all receivers before recording anything: a choice may raise.
         chosen = [
             self._chosen(row, root, stream) for row, (root, _) in zip(rows, tuples, strict=True)
         ]
@@ -278,7 +280,7 @@ class TaskCollector:
         stream: str,
         receiver: TaskOutput | None = None,
     ) -> tuple[tuple[Any, ...], list[TaskOutput]]:
-        """Return the values as they are now, and their receivers: ``receiver`` alone if given."""
+        """Return a snapshot of the values, and their receivers: only ``receiver`` if given."""
         outputs = self._outputs
         output_stream = outputs.streams[stream] if receiver else outputs.for_emit(stream, values)
         try:
@@ -322,7 +324,7 @@ class TaskCollector:
     def _bad_values(self, stream: str, error: SchemaError) -> BadValuesError:
         return BadValuesError(f"{self._component!r}, stream {stream!r}: {error}")
 
-    # -- many tuples, without a loop in Python where Arrow and numpy can do it ---------------------
+    # -- many tuples, vectorized with Arrow and numpy where possible -------------------------------
 
     def _roots(self, msg_ids: Sequence[MsgId]) -> list[int] | None:
         return None if self._root_ids is None else self._root_ids.draw(len(msg_ids))
@@ -343,7 +345,7 @@ class TaskCollector:
         )
         numbers = np.arange(self._count + 1, self._count + count + 1, dtype=np.uint64)
         mixed = mix_array(numbers if roots is None else given)
-        # All choices first: one of them may raise.
+        # Choose all receivers before recording anything: a choice may raise.
         chosen = _chosen_rows(output_stream, batch, mixed, keyed=keys is not None)
         for task_output, mine, copies in chosen:
             every = len(mine) == count
@@ -356,7 +358,7 @@ class TaskCollector:
         self._count += count
 
     def _keys(self, identities: Sequence[Identified | None], stream: str) -> Keys | None:
-        """Return the keys of many tuples; None if none has one."""
+        """Return the keys of many tuples; None if no tuple has a key."""
         keys = [NO_KEY if one is None else self._key(one, stream) for one in identities]
         return as_keys(keys) if any(one is not NO_KEY for one in keys) else None
 
@@ -365,7 +367,7 @@ class TaskCollector:
     ) -> pa.RecordBatch:
         if any(len(row) != output_stream.width for row in rows):
             for row in rows:
-                self._outputs.for_emit(stream, row)  # raises for the row of another width
+                self._outputs.for_emit(stream, row)  # raises for the row of the wrong width
         try:
             batch = output_stream.schema.batch(rows)
         except SchemaError as error:
@@ -381,7 +383,7 @@ class TaskCollector:
 def _chosen_rows(
     output_stream: OutputStream, batch: pa.RecordBatch, identities: Ids, *, keyed: bool
 ) -> list[tuple[TaskOutput, Rows, Ids | None]]:
-    """Return the rows of each receiver; with ``keyed``, the numbers of the copies of a row too."""
+    """Return the rows of each receiver and, if ``keyed``, the copy number of each row."""
     chosen: list[tuple[TaskOutput, Rows, Ids | None]] = []
     for choose, (_, made) in zip(
         output_stream.batch_choosers, output_stream.subscribers, strict=True

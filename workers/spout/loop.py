@@ -1,8 +1,8 @@
 """The loop of one spout task: it sends the spout's tuples, tracks their trees, and tells the spout
-the outcome of each; with its pace, its orders, and the number of messages that the spout may hold.
+each outcome. Also its pace, its orders, and the number of messages that the spout may hold.
 
-Only the thread that calls ``run`` touches the spout, its trees and the collector. The thread of the
-outcome reader hands over outcomes, and a spout's own threads call ``wake``.
+Only the thread that calls ``run`` touches the spout, its trees and the collector. The outcome
+reader's thread hands over outcomes, and a spout's own threads call ``wake``.
 
 The test kit runs the same loop on simulated time, turn by turn: ``open``, ``turn``, ``close``.
 """
@@ -36,29 +36,29 @@ from tiercel.workers.spout.trees import OutcomeTeller, Trees
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
-# A batch is sent when it is full or old enough, or when the spout has no more.
+# A batch is sent when it is full or old enough, or when the spout has no more tuples.
 _BATCH_TUPLES = 2_000
 _BATCH_SECONDS = 0.02
-# No further tuple is asked for after this size, so that a batch is encoded in little memory.
+# The spout is not asked for more tuples beyond this size, so that encoding a batch takes little
+# memory.
 _BATCH_BYTES = 4 * PARCEL_BYTES
-# Without this pause a thousand messages per second would be a thousand batches, at ten times the
-# cost.
+# Without this pause, a thousand messages per second would be sent in a thousand batches, at ten
+# times the cost.
 _BETWEEN_BATCHES_S = 0.01
 _LONGEST_BETWEEN_BATCHES_S = 0.04
-# Sending takes at most one part in this many of a worker's time: on a busy machine batches are
-# larger.
+# Time between batches, as a multiple of the time to send one: batches are larger on a busy machine.
 _OF_THE_TIME = 4
-# Pause between turns with nothing to do, for spouts that do not call ``wake``.
+# Rest after a turn that had nothing to do, for spouts that do not call ``wake``.
 _SHORTEST_REST_S = 0.02
 _LONGEST_REST_S = 0.1
 
 
 class Bell:
-    """Rung by any thread, waited for by one. A ring between two waits ends the next wait.
+    """A bell that any thread rings and one thread waits for. A ring between waits ends the next.
 
-    It is a bare lock, released to ring. A ``threading.Event`` makes and takes locks in Python for
-    each wait; and a ``queue.SimpleQueue``, at least in Python 3.11, waits forever if its timeout
-    ends while it takes its lock.
+    The bell is a bare lock, released to ring. A ``threading.Event`` creates and acquires locks in
+    Python code for each wait, and a ``queue.SimpleQueue``, at least in Python 3.11, waits forever
+    if its timeout ends while it acquires its lock.
     """
 
     def __init__(self) -> None:
@@ -70,27 +70,27 @@ class Bell:
         try:
             self._silent.release()
         except RuntimeError:
-            return  # it is already ringing
+            return  # already rung
 
     def wait(self, timeout_s: float) -> None:
-        """Return when it is rung, or after this time."""
+        """Return when the bell is rung, or after this time."""
         self._silent.acquire(timeout=timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Time for which a spout holds messages that cannot be emitted."""
+    """Limits on how long a spout holds messages that cannot be emitted."""
 
     without_driver: timedelta = timedelta(minutes=1)
-    # Far below a broker's consumer timeout, half an hour, and above most outages.
+    # Far below RabbitMQ's consumer timeout of half an hour, and longer than most outages.
     without_redis: timedelta = timedelta(minutes=5)
 
 
 class Holding:
     """Decides the number for ``Spout.expect``. One thread; times are monotonic seconds.
 
-    It is 0 when the spout is opened: the spout takes nothing before there is a driver, however long
-    Spark takes to start, so that nothing has to be given back.
+    The number is 0 when the spout is opened: the spout takes no messages until a driver runs,
+    however long Spark takes to start, so that it has none to give back.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -99,13 +99,13 @@ class Holding:
         self._idle_since: float | None = float("-inf")
 
     def look(self, now: float, *, bound: int, active: bool, attendance: Attendance) -> int | None:
-        """Return the number to tell the spout now; None: it stays as it is.
+        """Return the number to tell the spout now, or None to leave it unchanged.
 
         ``bound`` is the bound on the tuples in flight.
         """
         wanted = bound if active and self._is_worth_holding(attendance, now) else 0
         told = self._told
-        # Each change may cost a round trip to the broker, so small changes are left out.
+        # Each change may cost a round trip to the broker, so small changes are skipped.
         if (wanted == 0) == (told == 0) and told / 2 <= wanted <= told:
             return None
         self._told = wanted
@@ -123,14 +123,15 @@ class Holding:
 
 
 class Pace:
-    """Pace of one task: when its next batch may begin, and how long to rest. Times are monotonic
-    seconds.
+    """Pace of one task: when its next batch may begin, and how long the task rests.
+
+    Times are monotonic seconds.
     """
 
     def __init__(self, between_s: float = _BETWEEN_BATCHES_S) -> None:
-        """``between_s`` is the least time from one batch to the next."""
+        """``between_s`` is the shortest time from one batch to the next."""
         self._between_s = between_s
-        # Time from the last batch to the next; slow sending lengthens it.
+        # Current time from one batch to the next; slow sending lengthens it.
         self._gap_s = between_s
         self._next_batch = 0.0
         self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
@@ -139,7 +140,7 @@ class Pace:
     def may_begin(self, now: float) -> bool:
         """Return True if the last batch began long enough ago.
 
-        After a pause the first tuple leaves at once.
+        After a pause, the first tuple leaves at once.
         """
         return now >= self._next_batch
 
@@ -158,8 +159,8 @@ class Pace:
         self._rest_s = _SHORTEST_REST_S
 
     def rest_s(self, now: float) -> float:
-        """Return how long to wait for a wake-up: until the next batch may begin, otherwise longer
-        each time that there was nothing to do.
+        """Return how long to wait for a wake-up: until the next batch may begin, or, after that,
+        longer with each idle turn.
         """
         if now < self._next_batch:
             return self._next_batch - now
@@ -168,9 +169,9 @@ class Pace:
 
 
 class Orders:
-    """The last orders of the task. One thread.
+    """The latest orders of the task. One thread.
 
-    They stay valid while Redis is away, and when Redis comes back empty.
+    Orders stay valid while Redis is down, and when Redis comes back empty.
     """
 
     def __init__(
@@ -179,10 +180,10 @@ class Orders:
         on_no_order: Callable[[], None] = lambda: None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
-        """``on_no_order`` is called when Redis has no order: the topology is new to it, or it was
+        """``on_no_order`` is called when Redis has no order: the topology is new, or Redis was
         emptied.
 
-        ``attend`` is called once per second: it reports that the task is there, and returns False
+        ``attend`` is called once per second: it reports that the task is alive, and returns False
         if another worker has the task. Both may raise RedisUnavailableError.
         """
         self._control = control
@@ -198,7 +199,7 @@ class Orders:
     def obey(
         self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0
     ) -> None:
-        """Report, ask for orders, and obey them; call it about once per second.
+        """Report the task's presence, ask for orders and obey them; called about once per second.
 
         Raises RedisRefusedError.
         """
@@ -217,7 +218,7 @@ class Orders:
                 stop()
             self._ask()
         except RedisUnavailableError as error:
-            # No other worker can take the task now either.
+            # Keeping the task is safe: no other worker can take it now either.
             log.debug(
                 "could not read orders, keeping the last state: %s",
                 error,
@@ -233,9 +234,9 @@ class Orders:
             self._switch(spout)
 
     def end(self, spout: Spout) -> None:
-        """Begin to end: deactivate the spout if it is active.
+        """Start the shutdown: deactivate the spout if it is active.
 
-        From now on ``obey`` only reports, and obeys no orders.
+        From now on, ``obey`` only reports and obeys no orders.
         """
         self._over = True
         if self.active:
@@ -246,7 +247,7 @@ class Orders:
         self._control.close()
 
     def _ask(self) -> None:
-        # A kill is only for the workers that read it: it is not passed on to an emptied Redis.
+        # A kill applies only to workers that read it: it is not written to an emptied Redis.
         known = State.DEACTIVATED if self._state is State.DEACTIVATED else State.ACTIVE
         found = self._control.ask(known)
         self._state = found or known
@@ -267,7 +268,7 @@ class SpoutSettings:
 
     message_timeout: timedelta | None
     admission: Admission
-    # Time for the shutdown: trees that complete within it are acked, all others given back.
+    # Grace time of the shutdown: trees that complete within it are acked, all others are released.
     grace: timedelta
     patience: Patience = field(default_factory=Patience)
 
@@ -277,7 +278,7 @@ class SpoutParts:
     """The parts of a spout task, each with its own contract."""
 
     teller: OutcomeTeller
-    # Without root ids (``ackers=0``) a tuple counts as acked as soon as it is in an inbox.
+    # Without root ids (``ackers=0``), a tuple counts as acked as soon as it is in an inbox.
     collector: TaskCollector
     ledger: Ledger
     outbox: Outbox
@@ -292,17 +293,17 @@ class SpoutParts:
 class LoopTurn(NamedTuple):
     """Result of one turn of the loop."""
 
-    # True if there was an outcome, a timeout, or a tuple to emit.
+    # True if the turn handled an outcome, a timeout, or a tuple to emit.
     worked: bool
-    # True if a batch has left.
+    # True if the turn sent a batch.
     sent: bool
 
 
 class SpoutTask:
     """One task of one spout.
 
-    A spout may also emit from ``ack``, ``fail`` and ``release``, at any time: these tuples belong
-    to the next batch.
+    A spout may also emit from ``ack``, ``fail`` and ``release``, at any time: these tuples go into
+    the next batch.
     """
 
     def __init__(self, parts: SpoutParts, settings: SpoutSettings) -> None:
@@ -347,16 +348,16 @@ class SpoutTask:
 
     @property
     def next_timeout(self) -> float | None:
-        """Time at which the next tree times out; None if no tree will."""
+        """Time at which the next tree times out; None if no tree will time out."""
         return self._pending.next_timeout
 
     def stop(self) -> None:
-        """Begin to end. Thread-safe, and safe in a signal handler."""
+        """Start the shutdown. Thread-safe, and safe in a signal handler."""
         self._stop.set()
         self._bell.ring()
 
     def run(self, config: Mapping[str, Any], context: SpoutContext) -> None:
-        """Open the spout and work until ``stop``. Raises errors that an operator must act on."""
+        """Open the spout and work until ``stop``. Raises errors that need an operator."""
         if not self.open(config, context):
             return
         try:
@@ -367,28 +368,27 @@ class SpoutTask:
             self.close()
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> bool:
-        """Open the spout; return False if ``stop`` came first."""
+        """Open the spout; return False if ``stop`` was called first."""
         if self._tracked and not self._outcomes.open(self._stop, self._bell.ring):
             return False
-        # The same mapping for the life of the spout, which finds the tasks of the driver's run here
-        # whenever it emits.
+        # The spout keeps this mapping; ``_follow`` updates it in place with each run's tasks.
         self._tasks.update(context.tasks)
         self._spout.open(config, replace(context, tasks=self._tasks))
         try:
-            self._spout.expect(0)  # until a driver is there
+            self._spout.expect(0)  # until a driver runs
         except BaseException:
             self.close()
             raise
         return True
 
     def turn(self, *, emitting: bool = True) -> LoopTurn:
-        """Tell the spout the outcomes, expire trees, then fill and send a batch."""
+        """Tell the spout its outcomes, expire trees, then fill and send a batch."""
         now = self._clock()
         worked = self._take_outcomes(now)
         attendance = self._outbox.look(now)
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
-        # A tuple that times out while there is no driver is not to blame.
+        # A tuple that times out while no driver runs is not to blame.
         worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
@@ -396,8 +396,8 @@ class SpoutTask:
         batch = self._outbox.held
         if emitting:
             self._tell_what_to_expect(now, attendance)
-            # Without a driver every tuple would time out, and each timeout counts as a failure:
-            # after an hour without a driver the messages would be in the dead-letter queue.
+            # Without a driver, every tuple would time out, and each timeout counts as a failure:
+            # after an hour, the messages would be in the dead-letter queue.
             may_fill = attendance is Attendance.DRIVER and batch is None
             if may_fill and self._orders.active and self._pace.may_begin(now):
                 batch = self._fill(now)
@@ -409,7 +409,7 @@ class SpoutTask:
         return LoopTurn(worked, sent)
 
     def obey(self) -> None:
-        """Ask for orders and obey them. A turn does this once per second."""
+        """Ask for orders and obey them. ``turn`` does this once per second."""
         held = self._outbox.held
         outgoing = 0 if held is None else len(held.tuples)
         in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
@@ -417,7 +417,7 @@ class SpoutTask:
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
 
     def close(self) -> None:
-        """Ack trees that complete within the grace time, give back all others, close the spout."""
+        """Ack trees that complete in the grace time, release all others, and close the spout."""
         deadline = self._clock() + self._settings.grace.total_seconds()
         self._orders.end(self._spout)
         while (self._pending or self._outbox.held) and self._clock() < deadline:
@@ -441,15 +441,15 @@ class SpoutTask:
             if outcomes.ledger_lost:
                 self._outbox.register_again()
                 self._trees.give_back_all("Redis lost the ledger")
-            # If another worker has this task now, its outcomes arrive here too, and are not late.
+            # Once another worker has this task, its outcomes arrive here too; they are not late.
             if late and not self._orders.dismissed:
                 self._tally.add("late_outcomes", late)
         return bool(taken)
 
     def _follow(self, topology: Topology) -> None:
-        """Emit to the tasks that bolts have in the driver's run from now on.
+        """Emit to the tasks of the driver's run from now on.
 
-        Tuples that the spout emitted to other tasks since the last batch are released.
+        Tuples that the spout has emitted since the last batch are released.
         """
         self._topology = topology
         said = ", ".join(f"{bolt}: {number}" for bolt, number in topology.parallelism.items())
@@ -472,7 +472,7 @@ class SpoutTask:
         self.obey()
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
-        # Only the inboxes bound untracked tuples, and these leave in full batches.
+        # Untracked tuples are bounded only by the inboxes, and are sent in full batches.
         bound = (
             self._admission.bound + len(self._pending.waiting) if self._tracked else _BATCH_TUPLES
         )
@@ -483,11 +483,11 @@ class SpoutTask:
             self._spout.expect(expected)
 
     def _fill(self, now: float) -> Emission | None:
-        """Ask the spout for the next batch: step 2 of docs/one-message.md. Return None if it has no
-        tuples.
+        """Ask the spout for the next batch: step 2 of docs/one-message.md. Return None if the spout
+        has no tuples.
 
-        The bound counts tracked tuples, except those that wait for a rate limit, which the limited
-        bolt bounds. Only the inboxes bound untracked tuples.
+        The bound counts tracked tuples, except tuples that wait for a rate limit: the limited bolt
+        bounds those itself. Untracked tuples are bounded only by the inboxes.
         """
         collector = self._collector
         room = self._admission.bound - len(self._pending.working)
@@ -503,7 +503,7 @@ class SpoutTask:
         return batch
 
     def _ask_for_tuples(self, room: int, now: float) -> None:
-        """Ask the spout for tuples until it has no more, or until the batch is full or old, or has
+        """Ask the spout for tuples until it has no more, or the batch is full, old enough, or has
         ``room`` tracked tuples.
         """
         collector = self._collector
@@ -523,8 +523,9 @@ class SpoutTask:
             count = len(collector.tuples)
 
     def _send(self, batch: Emission, began: float) -> bool:
-        """Send the batch: step 3 of docs/one-message.md. Return False if Redis does not take it
-        now. The tuples of a refused batch are released.
+        """Send the batch: step 3 of docs/one-message.md. Return False if Redis cannot take it.
+
+        The tuples of a refused batch are released.
         """
         if batch is not self._outbox.held:
             self._outbox.put(batch)
@@ -535,7 +536,7 @@ class SpoutTask:
             _log("3. message %s, root %d, is in the ledger and on its way", batch)
         wanted = [(root, msg_id) for root, msg_id in batch.tuples if msg_id is not None]
         tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
-        # The timeout begins here, and not while tuples wait for Redis.
+        # The timeout starts here, not while tuples wait for Redis.
         now = self._clock()
         self._pace.sent(now - began)
         if fate is BatchFate.REFUSED:
@@ -552,9 +553,9 @@ class SpoutTask:
         return True
 
     def _give_back_unsent(self) -> None:
-        """Release the tuples that are not in flight, since the worker ends.
+        """Release the tuples that are not in flight yet; called at shutdown.
 
-        Tuples that the spout emits in ``release`` go nowhere, and are not released in turn.
+        Tuples that the spout emits in ``release`` are dropped without another ``release``.
         """
         waiting = self._collector.take().tuples
         batch = self._outbox.held
@@ -568,11 +569,11 @@ class SpoutTask:
 
     def _may_go_on(self, turn: LoopTurn) -> bool:
         """Return True if the next turn may have work without a wake-up."""
-        # The turn asked the spout after it took the outcomes: only a sent batch makes room.
+        # A turn asks the spout after it takes outcomes, so only a sent batch makes room.
         return turn.sent and self._pace.may_begin(self._clock())
 
     def _rest(self) -> None:
-        """Wait for a wake-up, for a moment at most."""
+        """Wait for a wake-up, or until the pace's rest is over."""
         self._bell.wait(self._pace.rest_s(self._clock()))
 
 

@@ -1,4 +1,4 @@
-"""The outbox of a spout task: it holds a batch until it is in the ledger and the inboxes."""
+"""The outbox of a spout task: it holds a batch until the ledger and the inboxes have it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 _ROOM_SECONDS = 0.02
 _LOOK_SECONDS = 0.5
-# A server that is nearly full refuses and takes by turns, several times per second.
+# A nearly full server alternates between refusing and accepting, several times per second.
 _SAY_AGAIN_SECONDS = 60.0
 
 
 class Attendance(enum.Enum):
-    """Readiness of the other side to take what a spout worker sends."""
+    """Readiness of the driver and Redis to take a spout worker's batches."""
 
     DRIVER = "driver"
-    # There is none, or only one of another version of the topology.
+    # No driver is running, or only a driver of another version of the topology.
     NO_DRIVER = "no driver"
     REDIS_AWAY = "Redis away"
 
@@ -36,17 +36,17 @@ class Attendance(enum.Enum):
 class BatchFate(enum.Enum):
     """Result of sending the batch."""
 
-    # Redis does not answer, or an inbox is full: the batch stays held, try again. Or none is held.
+    # Redis does not answer or an inbox is full, so the batch stays held; or no batch is due.
     LATER = "later"
     DONE = "done"
-    # One of its root ids was taken, or its run is over: all of its tuples must be emitted anew.
+    # A root id was already taken, or the run is over: all tuples must be emitted again.
     REFUSED = "refused"
 
 
 class Outbox:
-    """Holds at most one batch until Redis took it. One thread only, the spout's.
+    """Holds at most one batch until Redis has taken it. Runs on the spout's thread.
 
-    Registering comes first: an outcome must never find its root unknown.
+    Roots are registered first: an outcome must never find its root unknown.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Outbox:
         self._inboxes = inboxes
         self._lease = lease
         self._owner = owner
-        # Drawn for each worker: the numbers of its batches begin anew, and must not be taken for
-        # those of an earlier worker of this task. None: one is drawn before the next append.
+        # Unique to this worker: batch numbers start over with each worker, and must not be mistaken
+        # for the numbers of an earlier worker of this task. None: drawn before the next append.
         self._sender: Sender | None = None
         self._arrangement = Arrangement(topology)
-        # The topology for the next batch: ``look`` changes it, with the run.
+        # The topology for the next batch; ``look`` changes it together with the run.
         self.topology = topology
-        # The batch until Redis took it; None: another one may be ``put``.
+        # The batch that Redis has not fully taken; None if another one may be ``put``.
         self.held: Emission | None = None
         # Parcels of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
-        # The run to send to.
+        # Id of the run to send to.
         self._run = ""
         self._number = 0
         self._registered = False
         self._retry_at = 0.0
         self._away = False
-        # An outage is logged once, and the next one not before this time.
+        # An outage is logged once; the next outage is not logged before ``_tell_at``.
         self._told_away = False
         self._tell_at = 0.0
         self._attendance: Attendance | None = None
@@ -82,7 +82,7 @@ class Outbox:
         self._look_at = 0.0
 
     def look(self, now: float) -> Attendance:
-        """Return whether a driver can take the batch; ask Redis at most twice per second."""
+        """Return the attendance now; asks Redis at most twice per second."""
         if self._attendance is None or now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
@@ -92,26 +92,24 @@ class Outbox:
         return self._attendance
 
     def put(self, batch: Emission) -> None:
-        """Hold a batch; only when none is held."""
+        """Hold a batch; allowed only while ``held`` is None."""
         self.held = batch
         self._parcels = batch.parcels
         self._number += 1
 
     def register_again(self) -> None:
-        """Register the held batch again: the ledger lost its memory."""
+        """Register the held batch again at the next ``send``: the ledger lost its data."""
         self._registered = False
 
     def send(self, now: float) -> BatchFate:
-        """Register and append the held batch, if there is one and it is due; the next call repeats
-        a part that failed.
-        """
+        """Register and append the held batch if it is due; the next call retries a failed step."""
         batch = self.held
         if batch is None or now < self._retry_at:
             return BatchFate.LATER
         collided: list[int] = []
         try:
-            # Only once: after an append whose reply was lost, the tree may be complete by now, and
-            # its root would be pending forever.
+            # Register only once: if the reply to an append was lost, the tree may already be
+            # complete, and a root registered again would stay pending forever.
             if batch.roots and not self._registered:
                 collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
                 self._registered = not collided
@@ -139,7 +137,7 @@ class Outbox:
     def _append(self, now: float) -> BatchFate:
         """Append the parcels that no inbox has taken yet.
 
-        If an inbox is full, its parcel is appended later, and all parcels after it wait.
+        If an inbox is full, its parcel and all parcels after it are appended later.
         """
         if self._sender is None:
             self._sender = self._inboxes.draw_sender()
@@ -179,14 +177,14 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
-        # Both at once: tuples for other numbers of tasks must never reach this run.
+        # Change both together: tuples routed for other numbers of tasks must not reach this run.
         if self.held is None:
             self._run = holder.run
             self.topology = self._arrangement.follow(holder)
         return Attendance.DRIVER
 
     def _understood(self, holder: Holder) -> bool:
-        """Return True if the driver's topology is the one that this worker sends for."""
+        """Return True if the driver runs the same version of the topology as this worker."""
         if self._arrangement.understands(holder):
             return True
         if holder.driver != self._stranger:
@@ -208,8 +206,8 @@ class Outbox:
 class Arrangement:
     """The topology that a spout worker emits for. One thread only.
 
-    The lease has the number of tasks of each bolt in the driver's run. With these numbers the
-    worker's own topology must have the driver's shape; else the two are of different versions.
+    The driver's lease has the number of tasks of each bolt in its run. With these numbers, the
+    worker's own topology must have the same shape as the driver's; otherwise their versions differ.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -222,9 +220,9 @@ class Arrangement:
         return self._is_same(holder) or shape_of(self._numbered(holder)) == holder.shape
 
     def follow(self, holder: Holder) -> Topology:
-        """Take over the numbers of tasks of a driver that this worker understands.
+        """Adopt the numbers of tasks of a driver that this worker understands.
 
-        Return the topology to emit for: the same object while the numbers are the same.
+        Return the topology to emit for: the same object while the numbers stay the same.
         """
         if not self._is_same(holder):
             self._topology = self._numbered(holder)

@@ -1,4 +1,4 @@
-"""The outcomes of a spout task's trees, from their feed to the loop of the task."""
+"""Passes the outcomes of a spout task's trees from their feed to the task's loop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ _WAIT = timedelta(seconds=1)
 
 
 class OutcomeSource(Protocol):
-    """Outcomes of the roots of one spout task, for its loop."""
+    """Source of the outcomes of one spout task's roots."""
 
     def open(self, stopped: threading.Event, wake: Callable[[], None]) -> bool:
-        """Open the feed, which has all outcomes of roots that are registered after this.
+        """Open the feed, which has all outcomes of roots that are registered after this call.
 
-        ``wake`` is called when there are outcomes to take. Return False if ``stopped`` came first.
+        ``wake`` is called when there are outcomes to take. Return False if ``stopped`` is set
+        before the feed is open.
         """
         ...
 
     def take(self) -> list[Outcomes]:
-        """Return all outcomes since the last call; never block. Raises the error that ended the
-        feed.
+        """Return all outcomes since the last call, without blocking.
+
+        Raises the error that ended the feed.
         """
         ...
 
@@ -45,7 +47,7 @@ class OutcomeReader:
         self._wake: Callable[[], None] = lambda: None
         self._arrived: queue.SimpleQueue[Outcomes] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        # Error that ended the thread, without which the worker cannot go on.
+        # Error that ended the thread; ``take`` raises it.
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -63,7 +65,7 @@ class OutcomeReader:
         if self._error is not None:
             raise self._error
         taken = []
-        while not self._arrived.empty():  # no other thread takes from it
+        while not self._arrived.empty():  # no other thread reads this queue
             taken.append(self._arrived.get_nowait())
         return taken
 

@@ -1,4 +1,4 @@
-"""One spout task with all its parts: joins a spout to its ledger, inboxes and counters."""
+"""One spout task with all its parts: connects a spout to its ledger, inboxes and counters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SpoutProcess:
         management_url: str | None = None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
     ) -> None:
-        """``attend`` is for ``Orders``.
+        """``attend`` is passed to ``Orders``.
 
         Raises UsageError if the topology has no such spout task.
         """
@@ -58,7 +58,7 @@ class SpoutProcess:
         self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._announce, attend)
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        # As for bolts, the spout's own settings override the addresses: it may have its own broker.
+        # As with bolts, the spout's own settings override the addresses: it may use another broker.
         self._config = {
             "amqp_url": amqp_url,
             "redis_url": redis_urls[0],
@@ -68,11 +68,11 @@ class SpoutProcess:
 
     @property
     def dismissed(self) -> bool:
-        """True if it ended because another worker has its task."""
+        """True if the task ended because another worker has taken it."""
         return self._orders.dismissed
 
     def run(self) -> None:
-        """Work until ``task.stop()``. Raises errors that an operator must act on."""
+        """Work until ``task.stop()``. Raises errors that need an operator."""
         try:
             self._announce()
         except RedisUnavailableError as error:
@@ -127,7 +127,7 @@ class SpoutProcess:
 
 
 def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:
-    """Return the spout; raises UsageError if there is no such spout, or no such task of it."""
+    """Return the spout's spec; raises UsageError if the spout or its task does not exist."""
     spec = topology.spouts.get(component)
     if spec is None:
         raise UsageError(

@@ -15,7 +15,7 @@ from tiercel.acker.metrics.contract import ErrorReport, Metrics
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.5
-# As in Storm: at most five errors per ten seconds; further errors are only counted.
+# As in Storm: at most five errors per ten seconds are reported, the rest are only counted.
 _ERRORS_KEPT = 5
 _ERRORS_WINDOW_S = 10.0
 
@@ -37,7 +37,7 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: list[ErrorReport] = []
-        # True if the metrics have counters that could not be sent.
+        # True if the metrics hold counters that could not be sent.
         self._owed = False
         self._flushed_at = clock()
         self._window: tuple[float, int] = (clock(), 0)
@@ -51,8 +51,8 @@ class Tally:
             self._counts.update(counts)
 
     def error(self, message: str) -> bool:
-        """Keep an error to show to operators, unless five were kept within ten seconds; return True
-        if it was kept.
+        """Keep an error for operators, unless five were kept within ten seconds; return True if it
+        was kept.
         """
         now = self._clock()
         report = ErrorReport(
@@ -73,7 +73,7 @@ class Tally:
             return kept < _ERRORS_KEPT
 
     def flush(self, *, now: bool = False) -> None:
-        """Send the counters and errors: twice per second at most, unless ``now``.
+        """Send the counters and errors, at most twice per second unless ``now``.
 
         Counters and errors that cannot be sent are kept for the next call.
         """
@@ -87,7 +87,7 @@ class Tally:
             self._errors = []
         try:
             if counts or self._owed:
-                # If this fails, the metrics keep them, and send them with the next call.
+                # If this fails, the metrics keep the counters and send them with the next call.
                 self._owed = True
                 self._metrics.add(self._component, self._task, counts)
                 self._owed = False

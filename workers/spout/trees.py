@@ -1,5 +1,5 @@
-"""The tuple trees of one spout task: the trees in flight, and how outcomes, timeouts and losses end
-them.
+"""The tuple trees of one spout task: tracks trees in flight, and ends them on an outcome, a timeout
+or a loss.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class OutcomeTeller:
             self.spout.fail(msg_id)
 
     def reject(self, msg_id: MsgId, reason: str) -> None:
-        """Reject a message that can never be processed, as a bolt said."""
+        """Reject a message that, according to a bolt, can never be processed."""
         self.spout.reject(msg_id, reason)
 
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
-        """Have a message emitted again after this time, as a bolt asked."""
+        """Have a message emitted again after this time, as a bolt requested."""
         self.spout.retry_later(msg_id, seconds, reason, blame=blame)
 
     def release(self, msg_id: MsgId) -> None:
-        """Have a message emitted again that is not to blame."""
+        """Have a message emitted again without counting a failure."""
         self.spout.release(msg_id)
 
 
@@ -65,29 +65,30 @@ class InFlight(NamedTuple):
     msg_id: MsgId
     # Seconds on the caller's monotonic clock.
     emitted_at: float
-    # True if it waited for a limit.
+    # True if the tuple waited for a rate limit.
     waited: bool = False
 
 
 class Pending:
-    """Roots in flight, oldest deadline first. One thread; times are seconds on one monotonic clock.
+    """Roots in flight, earliest deadline first. One thread; times are seconds on one monotonic
+    clock.
 
-    Storm rotates two buckets, so a tuple times out after one to two timeouts. Here the timeout is
-    the same for all tuples, so a dict in the order of insertion has them in the order of their
-    deadlines, and a timeout is never early, and late by one call of ``expire`` at most.
+    Storm rotates two buckets, so a tuple times out after one to two timeouts. Here all tuples have
+    the same timeout, so a dict's insertion order is the order of the deadlines. A timeout is never
+    early, and late by at most one call of ``expire``.
 
-    Tuples that wait for a rate limit are in flight too, but kept apart: their age says nothing
-    about how long work takes, so ``oldest_s`` leaves them out.
+    Tuples that wait for a rate limit are in flight too, but kept in a separate dict: their age says
+    nothing about how long the work takes, so ``oldest_s`` excludes them.
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
-        """``timeout`` of None: nothing expires."""
+        """If ``timeout`` is None, nothing expires."""
         self._timeout = timeout.total_seconds() if timeout else None
-        # By root: the message id, the time of emission, and the time at which the timeout began.
-        # ``waiting`` has the tuples that wait for a limit, ``working`` all others; only these count
+        # By root: the message id, the emission time, and the start of the timeout. ``waiting`` has
+        # the tuples that wait for a rate limit, ``working`` all others; only ``working`` counts
         # towards the bound.
         self.working: dict[int, tuple[MsgId, float, float]] = {}
-        # Emission times of working tuples whose timeout began again: one of them may be the oldest.
+        # Emission times of working tuples whose timeout was restarted: the oldest may be here.
         self._reset: dict[int, float] = {}
         self.waiting: dict[int, tuple[MsgId, float, float]] = {}
 
@@ -98,11 +99,11 @@ class Pending:
         return root in self.working or root in self.waiting
 
     def add_all(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
-        """Note tuples, as (root, message id), that were emitted at ``now``."""
+        """Add tuples, as (root, message id), that were emitted at ``now``."""
         self.working.update([(root, (msg_id, now, now)) for root, msg_id in emitted])
 
     def pop(self, root: int) -> InFlight | None:
-        """Take out a tuple that has its outcome; return None if it is no longer in flight."""
+        """Remove and return a tuple; None if it is no longer in flight."""
         found = self.working.pop(root, None)
         waited = found is None
         if found is None:
@@ -112,8 +113,8 @@ class Pending:
         return InFlight(*found[:2], waited=waited) if found else None
 
     def pop_all(self, roots: Sequence[int]) -> tuple[list[MsgId], list[float], list[InFlight]]:
-        """Take out the tuples that are in flight; return their message ids, their times of
-        emission, and, apart, tuples that waited for a limit.
+        """Remove the tuples that are still in flight. Return the message ids and emission times of
+        the working tuples, and the tuples that waited for a rate limit.
         """
         found = [
             entry for entry in [self.working.pop(root, None) for root in roots] if entry is not None
@@ -128,9 +129,9 @@ class Pending:
         return [entry[0] for entry in found], [entry[1] for entry in found], waited
 
     def wait(self, root: int, now: float) -> float | None:
-        """Note that a tuple waits for a limit, and start its timeout again.
+        """Note that a tuple waits for a rate limit, and restart its timeout.
 
-        Return its time of emission if it did not wait before, else None.
+        Return its emission time if it was in ``working``, else None.
         """
         known = self.waiting.pop(root, None)
         found = known or self.working.pop(root, None)
@@ -142,7 +143,7 @@ class Pending:
         return None if known else emitted_at
 
     def reset(self, root: int, now: float) -> bool:
-        """Start the timeout of a tuple again; return False if it is no longer in flight."""
+        """Restart the timeout of a tuple; return False if the tuple is no longer in flight."""
         if root in self.waiting:
             self.wait(root, now)
             return True
@@ -155,7 +156,7 @@ class Pending:
         return True
 
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
-        """Take out all tuples that have timed out."""
+        """Remove and return all tuples that have timed out."""
         if self._timeout is None:
             return []
         both = [
@@ -168,13 +169,13 @@ class Pending:
 
     @property
     def next_timeout(self) -> float | None:
-        """Time at which the next tuple times out; None if no tuple will."""
+        """Time at which the next tuple times out; None if no tuple will time out."""
         firsts = [next(iter(group.values()), None) for group in (self.working, self.waiting)]
         began = [first[2] for first in firsts if first is not None]
         return None if not began or self._timeout is None else min(began) + self._timeout
 
     def oldest_s(self, now: float) -> float:
-        """Return the seconds since the oldest working tuple was emitted; 0 if there is none."""
+        """Return the age of the oldest working tuple in seconds; 0 if there is none."""
         first = next(iter(self.working.values()), None)
         return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
 
@@ -213,27 +214,27 @@ class Trees:
         self._ledger = ledger
         self._tally = tally
         self._admission = admission
-        # Trees in flight, without trees that are being sent. To be read only.
+        # Trees in flight, except trees of the batch that is being sent. Read-only for callers.
         self.pending = Pending(message_timeout)
-        # Outcomes of roots whose batch is still being sent: its append took effect, and the reply
+        # Outcomes of roots whose batch is still being sent: the append took effect, but its reply
         # was lost.
         self._early: list[Outcomes] = []
 
     # -- batches -----------------------------------------------------------------------------------
 
     def sent(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> None:
-        """Note tuples, as (root, message id), that are in flight from now on."""
+        """Add tuples, as (root, message id), that are in flight from now on."""
         self.pending.add_all(emitted, now)
         for outcomes in self._take_early():
             self.take_outcomes(outcomes, now)
 
     def not_sent(self) -> None:
-        """Forget the early outcomes of a batch that was refused: it is emitted anew."""
+        """Drop the early outcomes of a refused batch: its tuples are emitted again."""
         self._take_early()
 
     def split_early(self, emitted: Sequence[tuple[int, MsgId]], now: float) -> set[int]:
-        """Tell the early outcomes of tuples that are being sent while the worker ends; return the
-        roots that have one.
+        """Tell the spout the early outcomes of a batch that is still being sent at shutdown; return
+        the roots that have an outcome.
         """
         known = {root for outcomes in self._early for root in _roots_of(outcomes)}
         self.pending.add_all([(root, msg_id) for root, msg_id in emitted if root in known], now)
@@ -250,7 +251,7 @@ class Trees:
     def take_outcomes(self, outcomes: Outcomes, now: float, sending: Sequence[int] = ()) -> int:
         """Tell the spout the outcomes; return the number of roots that were no longer in flight.
 
-        Outcomes of roots in ``sending`` wait for ``sent``. The caller handles a loss of the ledger.
+        Outcomes of roots in ``sending`` are kept until ``sent``. The caller handles a lost ledger.
         """
         if sending:
             outcomes = self._put_aside(outcomes, set(sending))
@@ -276,8 +277,8 @@ class Trees:
         return late
 
     def expire(self, now: float, *, blame: bool) -> bool:
-        """Fail the tuples that have timed out, or release them without ``blame``, as while there is
-        no driver. Return False if none has.
+        """Fail the tuples that have timed out; without ``blame``, as when no driver runs, release
+        them. Return False if no tuple has timed out.
         """
         expired = self.pending.expire(now)
         if not expired:
@@ -315,7 +316,7 @@ class Trees:
         self._teller.ack(msg_ids)
 
     def _put_aside(self, outcomes: Outcomes, mine: set[int]) -> Outcomes:
-        """Keep outcomes of the batch that is being sent; return all others."""
+        """Keep the outcomes of the batch that is being sent; return all others."""
         early = _part(outcomes, lambda root: root in mine)
         if not early:
             return outcomes
@@ -328,7 +329,7 @@ class Trees:
         told = [*msg_ids, *(each.msg_id for each in waited)]
         if told:
             self.tell_acked(told)
-        # Tuples that were sent together have the same latency.
+        # Group by emission time: tuples that were sent together have the same latency.
         completions = Counter(emitted_at)
         total_s = sum([(now - then) * count for then, count in completions.items()])
         self._admission.completed(len(msg_ids), total_s, now)
@@ -343,15 +344,15 @@ class Trees:
         return len(roots) - len(told)
 
     def _set_apart(self, roots: Sequence[int], now: float) -> None:
-        """Set trees apart that wait for a limit: they no longer count towards the bound, and the
-        bolts before the limited one are done with them.
+        """Move trees that wait for a rate limit out of the bound. Each counts as a completion: the
+        bolts before the limited one are done with it.
         """
         found = [self.pending.wait(root, now) for root in roots]
         took_s = [now - emitted_at for emitted_at in found if emitted_at is not None]
         self._admission.completed(len(took_s), sum(took_s), now)
 
     def _fail(self, in_flight: InFlight, failure: Failure, now: float) -> None:
-        """Fail, reject or postpone a message, as the bolt asked."""
+        """Fail, reject or postpone a message, as the bolt requested."""
         reason = _said(failure)
         if failure.blame:
             self._count_failure(in_flight, reason)

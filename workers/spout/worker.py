@@ -1,6 +1,6 @@
-"""The worker that ``tiercel spout`` runs: without a task of its own it takes one that is free.
+"""The worker that ``tiercel spout`` runs: it takes a free task unless it is given one.
 
-So any number of equal workers may be started, stopped and started again: a worker that finds all
+So any number of identical workers may be started and stopped at any time: a worker that finds all
 tasks taken waits in reserve.
 """
 
@@ -31,12 +31,12 @@ from tiercel.workers.spout.process import SpoutProcess, spout_spec
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-# Time for a worker to give messages back and close connections after its own grace time.
+# Time for a worker to give messages back and close its connections after the grace time.
 _EXTRA_GRACE = timedelta(seconds=5)
 
 
 class SpoutWorker:
-    """A worker of one spout: takes a free task, and another one when it loses its task."""
+    """Worker of one spout: takes a free task, and takes another one if it loses that task."""
 
     def __init__(self, topology: Topology, component: str, settings: Settings) -> None:
         """Raises UsageError if the topology has no such spout."""
@@ -44,7 +44,7 @@ class SpoutWorker:
         self._topology = topology
         self._component = component
         self._settings = settings
-        # Unique to this process: the process that it replaces may be stopped, and go on later.
+        # Unique to this process: the process it replaces may only be suspended and resume later.
         self._name = secrets.token_hex(12)
         self._seats = SpoutSeats(
             RedisPresences(settings.redis_urls[0], topology.name), of_this_process()
@@ -55,7 +55,7 @@ class SpoutWorker:
         self._process: SpoutProcess | None = None
 
     def stop(self) -> None:
-        """Begin to end. Thread-safe, and safe in a signal handler."""
+        """Start the shutdown. Thread-safe, and safe in a signal handler."""
         self._stopped.set()
         process = self._process
         if process is not None:
@@ -64,7 +64,7 @@ class SpoutWorker:
     def run(self) -> None:
         """Work until ``stop``, or until the topology is killed.
 
-        Raises errors that an operator must act on.
+        Raises errors that need an operator.
         """
         task_ids = self._topology.task_ids(self._component)
         while (task_id := self._wait_for(task_ids)) is not None:
@@ -77,7 +77,7 @@ class SpoutWorker:
                 management_url=self._settings.management,
                 attend=partial(self._attend, task_id),
             )
-            if self._stopped.is_set():  # ``stop`` came before there was a process
+            if self._stopped.is_set():  # ``stop`` was called before the process existed
                 process.task.stop()
             try:
                 process.run()
@@ -88,14 +88,12 @@ class SpoutWorker:
                 return
 
     def _wait_for(self, task_ids: range) -> int | None:
-        """Wait for a free task and take it; return None after ``stop``, or when the topology is
-        killed.
-        """
+        """Wait for a free task and take it; return None after ``stop`` or a kill."""
         said = False
         while not self._stopped.is_set():
             self._heartbeat.beat()
-            # Asked first, or it would take the task of a worker that has obeyed a kill: the command
-            # does not wait for workers in reserve.
+            # Check the state first: the kill command does not wait for workers in reserve, so this
+            # worker could take over the task of a worker that has just obeyed the kill.
             if patiently(self._stopped, self._control.state) is State.KILLED:
                 log.info("killed: ending", extra={"event": "killed"})
                 return None
@@ -124,9 +122,9 @@ class SpoutWorker:
 def run_spouts(
     name: str, topology: Topology, settings: Settings, component: str | None, task_index: int | None
 ) -> None:
-    """Run the command until a signal comes: a worker of this spout, or of each spout.
+    """Run a worker of this spout, or one of each spout, until a signal arrives.
 
-    It works on ``task_index``; without it, on a task that is free.
+    The worker runs ``task_index``, or any free task if that is None.
     """
     if component is None and len(topology.spouts) > 1:
         stopped = threading.Event()
@@ -150,7 +148,7 @@ def run_spouts(
 
 
 def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
-    """Run this task until a signal comes; take it from any worker that has it."""
+    """Run this task until a signal arrives; take it from any worker that has it."""
     spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
     seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name), of_this_process())
@@ -181,9 +179,9 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
 def run_each(
     name: str, spouts: Sequence[str], settings: Settings, grace: timedelta, stopped: threading.Event
 ) -> bool:
-    """Run a worker of each spout as child processes until ``stopped``, or until all have ended.
+    """Run one child process per spout until ``stopped`` is set or all children have ended.
 
-    Return False if one of them refused to work.
+    Return False if a child refused to work.
     """
     heartbeat = Heartbeat(settings.heartbeat)
     with Supervisor(grace + _EXTRA_GRACE) as supervisor:
