@@ -47,7 +47,7 @@ class ArrowRecord(Record):
         self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int
     ) -> None:
         super().__init__(component, outputs, untracked, salt)
-        # The identity of each tuple of the step's input.
+        # Identities of the tuples in the step's input.
         self.seeds: Ids = np.zeros(0, np.uint64)
         self.sent: list[ArrowTaskOutput] = []
         self.emissions: list[Anchors] = []
@@ -84,7 +84,7 @@ class ArrowRecord(Record):
             )
 
     def returned(self, rows: Rows, took_ns: int) -> None:
-        """Note that the call with these rows returned, which acks the rows that did not fail."""
+        """Note that a call returned: its rows are acked unless they failed."""
         self._calls.append((rows, took_ns))
 
     @property

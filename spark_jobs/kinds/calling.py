@@ -126,7 +126,7 @@ class Calls:
         self._caller.close()
 
     def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
-        """Queue failed tuples that stay in the backlog again."""
+        """Requeue failed tuples that stayed in the backlog."""
         for entry, row in places:
             # A tuple of a new entry is queued later anyway: its step made the call itself.
             if not any(one is entry for one in self._new):

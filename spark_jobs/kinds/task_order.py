@@ -35,8 +35,8 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 
-# A task waits for a tuple for this many message timeouts, and at least for this time. By then a dead
-# spout worker has restarted, and its messages have been redelivered.
+# A task waits for a tuple for this many message timeouts, and at least for this time. By then, a
+# dead spout worker has restarted, and its messages have been redelivered.
 _TIMEOUTS = 2.0
 _PATIENCE_S = 60.0
 # The same for messages that a user's own spout replays: shorter, as the successors are held.
@@ -379,7 +379,7 @@ class SetApart:
         return self._look_at
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
-        """Report the roots of new waiting tuples, and of all of them before they time out.
+        """Report new waiting tuples, and report all of them again before they time out.
 
         Call this in every turn while the task has a failed tuple.
         """

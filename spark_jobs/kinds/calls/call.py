@@ -157,7 +157,7 @@ class Caller(Protocol):
     """Runs the calls of one bolt task. Only ``hanging`` may be called by other threads."""
 
     def time(self) -> float:
-        """Return the time on the clock of the calls, in seconds."""
+        """Return the time on the caller's clock, in seconds."""
         ...
 
     def recorder(self, call: Call | None) -> CallRecorder:
@@ -173,7 +173,10 @@ class Caller(Protocol):
         ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
-        """Wait until a call changes, for at most ``seconds``. May return early."""
+        """Wait until a call ends or the task is woken, for at most ``seconds``.
+
+        May return early.
+        """
         ...
 
     def do(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:

@@ -79,7 +79,7 @@ class Loop(Protocol):
         ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
-        """Let the loop run until one of the calls changes, for at most ``seconds``."""
+        """Let the loop run until a call ends or the task is woken, at most ``seconds``."""
         ...
 
     def blocking(self) -> asyncio.Task[Any] | None:

@@ -58,7 +58,7 @@ class ThreadCalls:
         for call in calls:
             self._given[call] = None
             self._work.put((execute, call, ended))
-        # Count given calls first: a call that begins in between counts twice, and never not at all.
+        # Count given calls first: a call that begins in between then counts twice instead of never.
         needed = min(self._most, len(self._given) + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
