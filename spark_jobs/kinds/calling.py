@@ -100,7 +100,7 @@ class Calls:
         return self._hanging
 
     def takes(self, wait_s: float) -> StepInput | None:
-        """Take tuples, begin calls, and return the calls that have ended.
+        """Take tuples, begin calls, and return a step of the calls that have ended.
 
         Blocks for at most ``wait_s`` if there is nothing to do.
         """

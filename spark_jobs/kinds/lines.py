@@ -336,8 +336,8 @@ class Returns:
         return RetryLater(seconds, _REASON, blame=False)
 
 
-# Tuples that begin within this time wait in the task. It is longer than most messages live, and far
-# shorter than the broker's consumer timeout.
+# Tuples that will begin within this time wait in the task. The time is longer than most messages
+# live, and far shorter than the broker's consumer timeout.
 _HELD_S = 60.0
 
 

@@ -82,7 +82,7 @@ class TaskOrder:
         return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
-        """Report tuples with a failed predecessor to the spouts, except those of ``busy`` keys."""
+        """Report failed tuples and their successors to the spouts, except for ``busy`` keys."""
         if self._failed or self._apart.waits:
             self._apart.look(lambda: self._waiting_in(backlog, busy))
 

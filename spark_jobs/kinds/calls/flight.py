@@ -16,7 +16,7 @@ from typing import Protocol
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
-# A bound, since the flight asks the gate about each of them whenever a call ends.
+# Maximum, as the flight asks the gate about each of these tuples whenever a call ends.
 MOST_HELD_BACK = 2_000
 _IMPATIENT_S = 1.0
 
