@@ -133,7 +133,7 @@ class FailedTuple:
     since_wall: float = 0.0
     # True if the broker has to redeliver the message.
     awaited: bool = False
-    # True if the tuple may never come back: the repeat of its step had other results, and the
+    # True if the tuple may never come back: its step was repeated with other results, and its
     # message may have been acked the first time.
     doubtful: bool = False
     # Entry and row in the backlog. None: the tuple is not there, or an earlier process tried it.

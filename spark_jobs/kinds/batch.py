@@ -256,8 +256,8 @@ class BatchSlices(Slices):
         """Return how long the next poll of the inbox may block."""
         if waiting:
             return min(longest_s, self._left_s())
-        # Do not block right after a step. A poll that blocks could not tell tuples that arrived
-        # during the step, and have waited already, from new ones.
+        # Do not block right after a step: tuples that arrived during the step have waited already,
+        # and after a blocking poll they look like new ones.
         return 0.0 if self._worked else longest_s
 
     def rest_s(self) -> float:

@@ -128,7 +128,7 @@ class Calls:
     def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
         """Requeue failed tuples that stayed in the backlog."""
         for entry, row in places:
-            # A tuple of a new entry is queued later anyway: its step made the call itself.
+            # Tuples of new entries are still to be queued: their step made the call itself.
             if not any(one is entry for one in self._new):
                 [call] = calls_of(entry.chunk, [row], entry.position)
                 self.flight.number(call)
@@ -160,7 +160,7 @@ class Calls:
 
     @property
     def _crowd(self) -> int:
-        """Number of tuples that may need only a place."""
+        """Number of tuples that may need nothing but a free place."""
         return self.flight.queued + self.line.crowd + sum(one.rows.size for one in self._new)
 
     @property

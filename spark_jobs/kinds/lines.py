@@ -41,7 +41,7 @@ class OpenLine:
         self._new: list[Call] = []
         # Number of waiting tuples.
         self.held = 0
-        # Number of waiting tuples that may need only a place.
+        # Number of waiting tuples that may need nothing but a free place.
         self.crowd = 0
 
     @property
@@ -284,7 +284,7 @@ class LimitLine(OpenLine):
         if ledger is None or not self.held or min(self._tell_at, self._tell_all_at) > now:
             return
         everything = now >= self._tell_all_at
-        # Tuples that only need a place are ordinary work and are not reported.
+        # Tuples that only need a free place are ordinary work and are not reported.
         waiting = [
             call for value, line in self._lines.items() if value not in self._due for call in line
         ]

@@ -74,7 +74,7 @@ class CallsInOrder(InOrder):
             self._gate.left()
             self._calls.call_again(order.fresh)
         if order.due(backlog) or self._stepped:
-            # Tuples that were held back may begin. Else the flight would only wait for new tuples.
+            # Tuples that were held back may begin: do not wait for new tuples.
             self._calls.flight.ask_again()
         order.tell(backlog, self._gate.busy)
         taken = self._calls.takes(wait_s)

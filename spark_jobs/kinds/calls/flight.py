@@ -46,7 +46,7 @@ class Flight:
 
     @property
     def queued(self) -> int:
-        """Number of waiting tuples that the gate is not known to hold back."""
+        """Number of waiting tuples that the gate has not held back."""
         return len(self._waiting) - self.held_back
 
     @property

@@ -58,7 +58,7 @@ class ThreadCalls:
         for call in calls:
             self._given[call] = None
             self._work.put((execute, call, ended))
-        # Count given calls first: a call that begins in between then counts twice instead of never.
+        # Count given calls first, so that no call is missed; a call that begins now counts twice.
         needed = min(self._most, len(self._given) + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
