@@ -130,7 +130,7 @@ class LimitLine(OpenLine):
         self._clock = clock
         self._behind = behind
         self._lines: dict[bytes, deque[Call]] = {}
-        # Values that need permits now, in order, and a heap of values to request permits for later.
+        # Values that need permits now, in order; and a heap of values that need permits later.
         self._due: dict[bytes, None] = {}
         self._later: list[tuple[float, bytes]] = []
         self._retry_at = float("-inf")

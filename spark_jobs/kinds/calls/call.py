@@ -184,7 +184,7 @@ class Caller(Protocol):
         ...
 
     def hanging(self) -> Call | None:
-        """Return the call for the watchdog to time: the process ends if it exceeds its limit.
+        """Return the call that may be hanging; the watchdog ends the process after its limit.
 
         Thread-safe.
         """

@@ -16,7 +16,7 @@ from typing import Protocol
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
-# Maximum, as the flight asks the gate about each of these tuples whenever a call ends.
+# The number is bounded because the flight asks the gate about each tuple whenever a call ends.
 MOST_HELD_BACK = 2_000
 _IMPATIENT_S = 1.0
 
@@ -120,7 +120,7 @@ class Flight:
     def take_ended(self) -> list[Call]:
         """Return the ended calls in the order in which their tuples arrived.
 
-        If their output is large, return only the first calls to end.
+        If the output of all ended calls is large, returns only the calls that ended first.
         """
         calls: list[Call] = []
         size = 0
