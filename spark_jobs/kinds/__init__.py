@@ -1,13 +1,13 @@
-"""The kinds of bolts: one object each, which the attempts at a bolt task are given.
+"""The kinds of bolts: each attempt at a bolt task uses one ``BoltKind`` object.
 
-choice      chooses the kind of a bolt, and begins attempts
-plain       bolts that are called for each tuple, and who is to blame when a call of many raises
-arrow       bolts that are given rows
-batch       bolts that are given batches, which wait for company
-calling     bolts with calls under way
-lines       the tuples that come to calls: an open line, or one before a rate limit
-calls       these calls
-ordered     bolts with an order (``ordered_by``), of any of these kinds
-task_order  the order of one bolt task: what may begin, what a step did, what is kept
-awaited     tuples that failed and come before their successors, one per key
+choice      chooses the kind of a bolt and begins attempts
+plain       bolts called once per tuple; the search for the tuple that makes a call raise
+arrow       bolts that receive rows
+batch       bolts that receive batches; a batch waits until it is full or its wait time is over
+calling     bolts that run several calls at once
+lines       the queue in front of these calls: open, or limited by a rate
+calls       the calls themselves
+ordered     bolts of any of these kinds with an order (``ordered_by``)
+task_order  the order of one bolt task: which tuples may begin, and which have failed
+awaited     failed tuples that come before their successors, one per key
 """

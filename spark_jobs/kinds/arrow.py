@@ -1,4 +1,4 @@
-"""``ArrowBolt``: it is given rows instead of tuples."""
+"""``ArrowBolt``: bolts that receive rows instead of tuples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Received:
     chunk: Chunk
-    # The row of its first tuple in the step's input.
+    # Row of the chunk's first tuple in the step's input.
     first: int
 
     @property
@@ -41,20 +41,20 @@ class _Received:
 
 
 class ArrowRecord(Record):
-    """Record of what one task of an ``ArrowBolt`` did in one step; it has rows and no tuples."""
+    """Record of one step of an ``ArrowBolt`` task; it has rows instead of tuples."""
 
     def __init__(
         self, component: str, outputs: Outputs, untracked: AbstractSet[int], salt: int
     ) -> None:
         super().__init__(component, outputs, untracked, salt)
-        # The identity of each tuple of the step's input.
+        # Identities of the tuples in the step's input.
         self.seeds: Ids = np.zeros(0, np.uint64)
         self.sent: list[ArrowTaskOutput] = []
         self.emissions: list[Anchors] = []
         self._received: list[_Received] = []
         self._calls: list[tuple[Rows, int]] = []
 
-    def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:  # noqa: ARG002 - no tuples, and so none held
+    def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:  # noqa: ARG002 - rows are never held
         self.seeds = seeds
         row = 0
         for chunk in chunks:
@@ -62,9 +62,9 @@ class ArrowRecord(Record):
             row += chunk.values.num_rows
 
     def portions(self) -> Iterator[Portion]:
-        """The input, by source, a tick last.
+        """Yield the input grouped by source, with ticks last.
 
-        Not in the order of the chunks: a repeated step meets these in another one.
+        The order does not depend on the order of the chunks, which differs in a repeated step.
         """
         sources: dict[tuple[str, str], list[_Received]] = {}
         for received in sorted(self._received, key=lambda one: one.chunk.route.source_task):
@@ -84,7 +84,7 @@ class ArrowRecord(Record):
             )
 
     def returned(self, rows: Rows, took_ns: int) -> None:
-        """The call with these rows returned, which acks the rows that did not fail."""
+        """Note that a call returned: its rows are acked unless they failed."""
         self._calls.append((rows, took_ns))
 
     @property
@@ -95,7 +95,7 @@ class ArrowRecord(Record):
         )
 
     def commit(self, collector: ArrowRecorder) -> None:
-        """The call returned: what its collector was told counts."""
+        """Add the emissions and failures of a call that returned."""
         self.sent += collector.sent
         self.emissions += collector.emissions
         self.emitted += collector.emitted
@@ -126,7 +126,7 @@ class ArrowRecord(Record):
 
 @dataclass(slots=True)
 class _Row:
-    """One row by itself, for an attempt that looks for the row that kills the process."""
+    """A single row, for an attempt that searches for the row that kills the process."""
 
     portion: Portion
     row: int
@@ -135,9 +135,9 @@ class _Row:
 
 
 def _execute_rows(bolt: ArrowBolt, step: Step) -> bool:
-    """Execute all rows, row by row where each one is noted, then flush.
+    """Execute the input in one call per source, which the clock cannot cut, then flush.
 
-    The clock cannot cut a call over all rows.
+    A step that notes each row executes them one by one.
     """
     record = cast("ArrowRecord", step.record)
     began = time.perf_counter_ns()
@@ -173,12 +173,12 @@ def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
 
 
 def _departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Sequence[Departure]:
-    """The emissions of a task that has executed its input, whose tuples have this lineage
-    and these seeds.
+    """Return the emissions that leave after a step.
 
-    An emission whose anchors all failed stays behind, as a BasicBolt's do; one that has a
-    good anchor goes, as a Bolt's do: the good one's tree counts on it, and was told nothing
-    of the failure. The record then counts what leaves.
+    ``lineage`` and ``seeds`` are those of the step's input. An emission is dropped if all its
+    anchors failed, as for a ``BasicBolt``. It leaves if any anchor did not fail, as for a ``Bolt``,
+    because the tree of that anchor counts on it. The record's counters only include the emissions
+    that leave.
     """
     failed = np.zeros(len(seeds), bool)
     failed[list(record.reasons)] = True
@@ -205,7 +205,7 @@ def _departures(record: ArrowRecord, lineage: Lineage, seeds: Ids) -> Sequence[D
 
 
 def _execute(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
-    """One call; if it raises, two with half of the rows each, down to single rows."""
+    """Call the bolt; if it raises, call it again with each half, down to single rows."""
     by_halves(portion, partial(_call, bolt, record), partial(_fail_rows, record))
 
 

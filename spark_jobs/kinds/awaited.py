@@ -1,12 +1,12 @@
-"""Memory of a bolt task with an order: the tuples that failed, per key. Pure.
+"""The failed tuples of a bolt task with an order, one per key. Pure.
 
-Most of them stay in the backlog, and the task tries them again. A few are awaited, for their
-messages must come again from the broker. Until then nothing else of their key may begin. A tuple
-that does not come again in time is awaited no longer: its message was dead-lettered, or its values
-are others now, or it was a copy of a message that was acked.
+Most failed tuples stay in the backlog, and the task retries them. A few are awaited: the broker has
+to redeliver their messages, and until then no other tuple of their key may begin. The task gives up
+a tuple that does not come back in time: its message was dead-lettered, its values have changed, or
+it was a copy of a message that was acked.
 
-``TupleKeys`` finds the key of a tuple, by which it is ordered, and its identity, by which it is
-known again: a message that is delivered again has another root, but the same values.
+``TupleKeys`` computes two digests of a tuple: its key, which defines the order, and its identity,
+by which the task recognizes a redelivered tuple. A redelivery has another root but the same values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SALT_BYTES = 64
 
 
 class TupleKeys:
-    """Keys of the tuples of one bolt, whichever of its streams they come on."""
+    """Computes the keys and identities of tuples on all input streams of one bolt."""
 
     def __init__(self, topology: Topology, component: str) -> None:
         spec = topology.bolts[component]
@@ -51,23 +51,23 @@ class TupleKeys:
         }
 
     def key(self, tup: Tuple) -> bytes | None:
-        """Return the key of a tuple; None for a tick, which is in no order."""
+        """Return the key of a tuple; None for a tick, which has no order."""
         stream = self._streams.get((tup.source_component, tup.source_stream))
         return None if stream is None else stream.key(tup.values)
 
     def identity(self, tup: Tuple) -> bytes:
-        """Return the name by which a tuple that has a key is known again."""
+        """Return the identity of a tuple that has a key."""
         return self._streams[tup.source_component, tup.source_stream].identity(tup.values)
 
     def keys_in(self, chunk: Chunk) -> Sequence[bytes | None]:
-        """Return the key of each row."""
+        """Return the key of each row of a chunk."""
         stream = self._stream_of(chunk)
         if stream is None:
             return [None] * chunk.values.num_rows
         return stream.keys_in(chunk)
 
     def identity_in(self, chunk: Chunk, row: int) -> bytes:
-        """Return the name by which one row is known again."""
+        """Return the identity of one row of a chunk."""
         stream = self._streams[chunk.route.component, chunk.route.stream]
         return stream.identity([python_value(column, row) for column in chunk.values.columns])
 
@@ -76,13 +76,15 @@ class TupleKeys:
 
 
 class _StreamKeys:
-    """Keys of the tuples of one stream."""
+    """Computes the keys and identities of tuples on one stream."""
 
     def __init__(
         self, schema: Schema, names: Sequence[str], source: str, changing: AbstractSet[str]
     ) -> None:
-        """``source`` tells tuples of two streams apart that have the same values. ``changing``
-        fields have others when a tuple comes again.
+        """Compute keys from the fields ``names``.
+
+        ``source`` separates tuples of two streams with equal values. The identity leaves out the
+        ``changing`` fields, whose values differ on redelivery.
         """
         self._width = len(schema.names)
         self._positions = [schema.position(name) for name in names]
@@ -114,52 +116,52 @@ def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[st
     return spec.spout.changing_fields
 
 
-# Key, identity, number of failures, time of the last one, True where it is awaited, and doubtful.
+# Key, identity, failures, wall time of the last failure, awaited, doubtful.
 _RECORD = struct.Struct(f">{KEY_BYTES}s{IDENTITY_BYTES}sId??")
-# A new process looks into its inbox before it gives anything up: the one before may have died of
-# the awaited tuple, or late.
+# A new process reads its inbox before it gives up a tuple. The tuple may be there: it killed the
+# previous process, or that process died late.
 _LOOK_S = 2.0
 
 
 @dataclass(kw_only=True, slots=True)
 class FailedTuple:
-    """A tuple that failed, the first of its key."""
+    """A failed tuple, the first of its key."""
 
     identity: bytes
     failures: int = 0
-    # When it failed, by the clock that outlives the process.
+    # Time of the last failure, on the wall clock, which is the same in the next process.
     since_wall: float = 0.0
-    # True if it had to come from the broker again.
+    # True if the broker has to redeliver the message.
     awaited: bool = False
-    # True if it may never come: its step was repeated and did other work, and its message may have
-    # been acked before.
+    # True if the tuple may never come back: its step was repeated with other results, and its
+    # message may have been acked the first time.
     doubtful: bool = False
-    # Its place in the backlog; None: it is not here, or an earlier process tried it.
+    # Entry and row in the backlog. None: the tuple is not there, or an earlier process tried it.
     entry: OpenEntry | None = None
     row: int = -1
-    # End of its back-off, or of the patience with it; None: it may begin.
+    # Time at which the back-off ends, or the task gives the tuple up. None: the tuple may begin.
     until: float | None = None
-    # Its step failed as a whole, and it is executed in a step of its own: another tuple may be to
-    # blame, which would take it along among the dead letters.
+    # True if the whole step failed. The tuple is then retried in a step of its own: otherwise
+    # another tuple that makes each step fail would get this one dead-lettered too.
     alone: bool = False
 
     @property
     def holds(self) -> bool:
-        """True if nothing else of its key may begin."""
+        """True if no other tuple of the key may begin."""
         return self.awaited or self.entry is not None
 
     def is_over(self, now: float) -> bool:
-        """Return True if its back-off has ended, or the patience with it."""
+        """Return True if ``until`` is set and has passed."""
         return self.until is not None and now >= self.until
 
     def may_begin_at(self, position: str | None, row: int) -> bool:
-        """Return True if this is its place, and its back-off is over."""
+        """Return True if the tuple is at this place and its back-off is over."""
         is_here = self.entry is not None and self.entry.position == position and self.row == row
         return is_here and self.until is None
 
 
 class FailedTuples:
-    """Of one bolt task: one per key at most."""
+    """The failed tuples of one bolt task, at most one per key."""
 
     def __init__(
         self,
@@ -168,10 +170,10 @@ class FailedTuples:
         retry: tuple[RetryPolicy, int],
         patience_s: tuple[float, float],
     ) -> None:
-        """``clock`` never goes back; ``wall`` is the same in each process.
+        """``clock`` is monotonic; ``wall`` is the same in all processes.
 
-        ``retry``: after which waits a tuple is tried again, and how often. ``patience_s``: for how
-        long one that must come again is awaited, and a doubtful one, which comes soon or never.
+        ``retry`` has the back-off policy and the delivery limit. ``patience_s`` has the time to
+        wait for an awaited tuple, and the shorter time for a doubtful one.
         """
         self._clock = clock
         self._wall = wall
@@ -183,22 +185,22 @@ class FailedTuples:
         return len(self._first)
 
     def first(self, key: bytes) -> FailedTuple | None:
-        """Return the tuple of the key that failed, and comes before all others if it ``holds``."""
+        """Return the failed tuple of a key; if it ``holds``, it comes before all others."""
         return self._first.get(key)
 
     def failures(self, key: bytes, identity: bytes) -> int:
-        """Return how often the tuple has failed."""
+        """Return how often a tuple has failed."""
         one = self._first.get(key)
         return one.failures if one is not None and one.identity == identity else 0
 
     def is_last(self, failures: int) -> bool:
-        """Return True if a tuple that failed so often is not tried again."""
+        """Return True if a tuple with this many failures is not retried."""
         return failures > self._limit
 
     def tries_again(
         self, key: bytes, identity: bytes, entry: OpenEntry, row: int, *, alone: bool
     ) -> None:
-        """A tuple failed, and is tried again where it is, after the back-off."""
+        """Note a failed tuple that is retried in place after its back-off."""
         failures = self.failures(key, identity)
         action = next_action(failures, self._policy, self._limit)
         before = self._first.get(key)
@@ -206,7 +208,7 @@ class FailedTuples:
             identity=identity,
             failures=failures + 1,
             since_wall=self._wall(),
-            # Another process may find it behind its successors.
+            # Another process may find the tuple behind its successors.
             awaited=before is not None and before.awaited and before.identity == identity,
             entry=entry,
             row=row,
@@ -215,7 +217,10 @@ class FailedTuples:
         )
 
     def comes_again(self, key: bytes, identity: bytes, *, doubtful: bool = False) -> None:
-        """A tuple failed with its message, which comes again: ``doubtful``, if it was not acked."""
+        """Note a failed tuple whose message is redelivered.
+
+        If ``doubtful``, the message may have been acked already.
+        """
         before = self._first.get(key)
         if before is not None and before.awaited and before.identity != identity:
             return
@@ -226,13 +231,13 @@ class FailedTuples:
         self._first[key] = one
 
     def done(self, key: bytes, identity: bytes) -> None:
-        """A tuple was executed, and neither is tried again nor comes again."""
+        """Note an executed tuple that is neither retried nor redelivered."""
         one = self._first.get(key)
         if one is not None and (one.identity == identity or not one.awaited):
             del self._first[key]
 
     def due(self) -> bool:
-        """Return True if back-offs have ended since the last call: their tuples may begin."""
+        """Release tuples whose back-off has ended; return True if there are any."""
         now = self._clock()
         due = [one for one in self._first.values() if one.entry is not None and one.is_over(now)]
         for one in due:
@@ -241,22 +246,22 @@ class FailedTuples:
 
     @property
     def alone(self) -> FailedTuple | None:
-        """Return a tuple that may begin, in a step of its own."""
+        """A tuple that may begin and needs a step of its own; None if there is none."""
         failed = self._first.values()
         return next((one for one in failed if one.alone and one.until is None), None)
 
     def late(self) -> list[bytes]:
-        """Return the keys whose awaited tuple has not come in time."""
+        """Return the keys whose awaited tuple has not come back in time."""
         now = self._clock()
         return [key for key, one in self._first.items() if one.entry is None and one.is_over(now)]
 
     def is_here(self, key: bytes) -> None:
-        """The awaited one has come, and is under way or waits for its turn."""
+        """Extend the wait for an awaited tuple that is back but not executed yet."""
         one = self._first[key]
         one.until = self._clock() + self._patience(one)
 
     def lapse(self) -> list[bytes]:
-        """Stop waiting for the tuples that have not come in time; return their keys."""
+        """Give up the tuples that have not come back in time, and return their keys."""
         late = self.late()
         for key in late:
             del self._first[key]
@@ -264,19 +269,19 @@ class FailedTuples:
 
     @property
     def next_at(self) -> float | None:
-        """Time at which the next back-off ends, or patience."""
+        """Time at which the next back-off ends or the next tuple is given up."""
         moments = (one.until for one in self._first.values())
         return min((at for at in moments if at is not None), default=None)
 
     def dump(self) -> bytes:
-        """Return all as bytes; empty if there are none."""
+        """Serialize the failed tuples; the result is empty if there are none."""
         return b"".join(
             _RECORD.pack(key, one.identity, one.failures, one.since_wall, one.awaited, one.doubtful)
             for key, one in self._first.items()
         )
 
     def load(self, dumped: bytes) -> None:
-        """Take over from an earlier process. Raises ValueError for an invalid dump."""
+        """Load the dump of an earlier process. Raises ValueError if it is invalid."""
         if len(dumped) % _RECORD.size:
             raise ValueError("not an order: it ends too early")
         now, wall = self._clock(), self._wall()

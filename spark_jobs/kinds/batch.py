@@ -1,4 +1,4 @@
-"""``BatchBolt``: a step is a batch, and a batch that is not full waits for company."""
+"""``BatchBolt``: a step is one batch, and a batch that is not full waits for more tuples."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 log = logging.getLogger(__name__)
 
-# Between two looks into the inbox while a batch comes together: tuples that come one by one must
+# Interval between polls of the inbox while a batch fills, so that tuples that arrive one by one do
 # not cost a round trip each.
 _LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tuples of one call."""
+    """The tuples of one call."""
 
     tuples: Sequence[Tuple]
 
@@ -48,9 +48,9 @@ class Batch:
 
 
 def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
-    """Execute the input, tuple by tuple where each one is noted, then flush.
+    """Execute the input in one batch, then flush.
 
-    Where each tuple is a call of its own the step is cut as others are.
+    A step that notes each tuple executes them one by one, and the clock may then cut it.
     """
     record = step.record
     began = time.perf_counter_ns()
@@ -74,7 +74,7 @@ class _Calls:
     def __init__(self, bolt: BatchBolt, record: Record) -> None:
         self._bolt = bolt
         self._record = record
-        # Failures that the bolt reported in the call that raised: more than the exception can say.
+        # Failures that the bolt reported before the call raised; they override the exception.
         self._said: Mapping[int, Failing] = {}
 
     def execute(self, batch: Batch) -> None:
@@ -87,7 +87,7 @@ class _Calls:
             if len(batch) == 1:
                 self._refuse(batch, error)
                 return
-            # None of them may be to blame: two halves emit half each.
+            # Perhaps no single tuple is to blame: each half emits less.
             for half in batch.halves():
                 self.execute(half)
         except RAISED as error:
@@ -97,12 +97,12 @@ class _Calls:
         record = self._record
         record.begin_call()
         record.signs += 1
-        # The watchdog can name a tuple that hangs only where it is alone.
+        # The watchdog can only name a hanging tuple if it is alone in the batch.
         record.doing = batch.tuples[0] if len(batch) == 1 else None
         collector = BatchRecorder(record, batch.tuples)
         began = time.perf_counter_ns()
         try:
-            # A separate list: the bolt may sort it.
+            # Pass a copy, as the bolt may sort the list.
             self._bolt.execute_batch(list(batch.tuples), collector)
         except BaseException:
             collector.undo()
@@ -114,7 +114,7 @@ class _Calls:
         record = self._record
         reason, verdict = record.blame(error)
         if len(batch) > 1 and isinstance(verdict, Reject):
-            # One of them is meant, and which one is not said: the others may be good.
+            # The bolt rejects an unknown one of these tuples, and the others may be good.
             verdict = None
         log.debug(
             "%s: a batch of %d failed",
@@ -127,7 +127,7 @@ class _Calls:
 
 
 def _batches(tuples: Sequence[Tuple]) -> Iterator[Batch]:
-    """All tuples together, then each tick."""
+    """Yield one batch of all tuples, then each tick by itself."""
     ticks = [tup for tup in tuples if tup.is_tick]
     others = [tup for tup in tuples if not tup.is_tick] if ticks else tuples
     if others:
@@ -152,12 +152,12 @@ BATCH = Execution(
 
 
 class BatchRecorder(Recorder, BatchCollector):
-    """The ``BatchCollector`` of one call: ``commit`` or ``undo`` it when that has ended."""
+    """The ``BatchCollector`` of one call. When the call ends, ``commit`` it or ``undo`` it."""
 
     def __init__(self, record: Record, tuples: Sequence[Tuple]) -> None:
-        """``tuples`` are the input of the call; none in ``flush``."""
+        """``tuples`` are the input of the call, empty for ``flush``."""
         super().__init__(record)
-        # The reason of each tuple that the bolt failed, by its row.
+        # Reason and verdict of each tuple that the bolt failed, by row.
         self.failed: dict[int, Failing] = {}
         self._output = OutputRecorder(record)
         self._tuples = tuples
@@ -192,7 +192,7 @@ class BatchRecorder(Recorder, BatchCollector):
         self.failed.setdefault(tup.row, failing_for(reason))
 
     def commit(self, took_ns: int) -> None:
-        """The call returned after this time: its answers count, and the other tuples are acked."""
+        """Apply the failures of a call that returned, and ack its other tuples."""
         self._closed = True
         for tup in self._tuples:
             if tup.row in self.failed:
@@ -202,7 +202,7 @@ class BatchRecorder(Recorder, BatchCollector):
                 tup.process_ns = took_ns
 
     def undo(self) -> None:
-        """The call raised: its emissions are forgotten, and its tuples are as before."""
+        """Discard the emissions of a call that raised, and reset its tuples."""
         self._closed = True
         record = self._record
         record.outputs.rewind(self._marks)
@@ -236,16 +236,16 @@ class BatchRecorder(Recorder, BatchCollector):
 
 
 class BatchSlices(Slices):
-    """``Slices`` of a task whose step is one batch."""
+    """``Slices`` of a task whose steps are batches."""
 
     def __init__(self, clock: Callable[[], float], batching: Batching) -> None:
         super().__init__(clock, arrow=True)
         self.size = batching.size
         self._wait_s = batching.wait_s
-        # The tuples that wait, as (arrival, number) in their order.
+        # The waiting tuples as pairs (time of arrival, number of tuples), oldest first.
         self._waiting: deque[tuple[float, int]] = deque()
         self._looked_at = self._arrival = clock()
-        # True if there was a step since the last look into the inbox.
+        # True if a step was executed since the last poll of the inbox.
         self._worked = False
 
     def wanted(self, waiting: int) -> int:
@@ -253,11 +253,11 @@ class BatchSlices(Slices):
         return max(0, self.size - waiting)
 
     def patience_s(self, waiting: int, longest_s: float) -> float:
-        """Return how long the look into the inbox may wait, where this many tuples wait already."""
+        """Return how long the next poll of the inbox may block."""
         if waiting:
             return min(longest_s, self._left_s())
-        # What came while the task was at work has waited already. A look that waits could not tell
-        # it from what comes now.
+        # Do not block right after a step: tuples that arrived during the step have waited already,
+        # and after a blocking poll they look like new ones.
         return 0.0 if self._worked else longest_s
 
     def rest_s(self) -> float:
@@ -265,15 +265,15 @@ class BatchSlices(Slices):
             return 0.0
         return min(max(0.0, self._looked_at + _LOOK_S - self._clock()), self._left_s())
 
-    def took(self, entries: int) -> None:  # noqa: ARG002 - others count them
+    def took(self, entries: int) -> None:  # noqa: ARG002 - for other Slices
         now = self._clock()
-        # At the earliest: between the last look and this one it may have come at any time.
+        # After a step, assume that the tuples arrived right after the previous poll.
         self._arrival = self._looked_at if self._worked else now
         self._looked_at = now
         self._worked = False
 
     def allowed(self, waiting: int) -> int:
-        """Return how many of the tuples that wait the next step may take; 0: none yet."""
+        """Return how many waiting tuples the next step may take; 0 if the batch must wait."""
         self._follow(waiting)
         return self.size if waiting >= self.size or not self._left_s() else 0
 
@@ -282,14 +282,14 @@ class BatchSlices(Slices):
         self._worked = True
 
     def _left_s(self) -> float:
-        """Time that the oldest tuple still waits; 0 where none does."""
+        """Return how much longer the oldest tuple may wait; 0 if no tuple waits."""
         if not self._waiting:
             return 0.0
         left_s = self._waiting[0][0] + self._wait_s - self._clock()
         return left_s if left_s > 0 else 0.0
 
     def _follow(self, waiting: int) -> None:
-        """Note the tuples executed since the last call, or arrived with the last look."""
+        """Account for tuples that were executed or arrived since the last call."""
         known = sum(number for _, number in self._waiting)
         if waiting > known:
             self._waiting.append((self._arrival, waiting - known))
@@ -302,7 +302,7 @@ class BatchSlices(Slices):
 
 
 class InBatches:
-    """``BoltKind`` whose steps take as much as a batch."""
+    """``BoltKind`` whose steps are batches."""
 
     execution = BATCH
     gives_back = True
@@ -325,10 +325,10 @@ class InBatches:
         return attempt.first(slices.allowed(backlog.tuples) if backlog else 0)
 
     def hanging(self) -> None:
-        """Nothing: no call is under way between two steps."""
+        """Return None: no call runs between two steps."""
 
     def wake(self) -> None:
-        """Nothing else waits than the look into the inbox."""
+        """Do nothing: only the poll of the inbox blocks, and the attempt wakes it."""
 
     def close(self) -> None:
         self.copy.drop()

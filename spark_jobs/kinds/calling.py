@@ -1,8 +1,8 @@
-"""Bolts with calls under way: an ``AsyncBolt``, or a ``BasicBolt`` with threads or a rate limit.
+"""Bolts with concurrent calls: an ``AsyncBolt``, or a ``BasicBolt`` with threads or a rate limit.
 
-The kind takes tuples, lets the flight begin their calls, and a step is made of calls that have
-ended. The step plays them back, so groupings, ids, counts, the commit and what follows a death are
-those of every bolt. The calls outlive steps, and so does the copy of the bolt.
+The kind takes tuples, lets the flight begin their calls, and makes steps of the calls that have
+ended. A step plays its calls back, so groupings, ids, counters, the commit and recovery work as for
+every other bolt. The calls and the copy of the bolt outlive the steps.
 """
 
 from __future__ import annotations
@@ -42,29 +42,30 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 
-# Between two looks into the inbox while calls are under way.
+# Interval between polls of the inbox while calls are running.
 _LOOK_S = 0.01
 
 
 class Calls:
-    """``BoltKind`` of calls under way. One thread only, but ``wake`` and ``hanging``."""
+    """``BoltKind`` with concurrent calls. Only ``wake`` and ``hanging`` are thread-safe."""
 
-    # Tuples that were claimed are under way, or wait for a permit.
+    # Claimed tuples are running or wait for a permit.
     gives_back = False
 
     def __init__(
         self, attempt: Attempt, snapshot: bytes | None, gate: OrderGate | None = None
     ) -> None:
-        """``gate`` is that of a bolt with an order. There is no ``snapshot``: it would show calls
-        that are not done.
+        """``gate`` is set if the bolt has an order.
+
+        ``snapshot`` is ignored, as it would include the effects of unfinished calls.
         """
         del snapshot
         around = attempt.around
         topology = around.topology
         self._attempt = attempt
         self._gate = gate
-        # The calls that the next step plays back, and whether calls that it lacks may be made at
-        # once. The first step may be one that an earlier attempt had sealed: it lacks all.
+        # The calls that the next step plays back; True if the step may make missing calls
+        # concurrently. The first step may repeat a sealed one, for which all calls are missing.
         self._next: tuple[Sequence[Call], bool] = ((), self._go_together())
         self._places = concurrency_of(topology.bolts[topology.component_of(attempt.task)]) or 1
         self._outputs = Outputs(topology, attempt.task)
@@ -75,7 +76,7 @@ class Calls:
         self.flight = Flight(self._caller, self._places, gate)
         self.line = line_of(around, attempt.task)
         self._renewals = Renewals(around, attempt.task)
-        # Entries whose tuples the flight does not have yet.
+        # Entries whose tuples are not in the line yet.
         self._new: list[OpenEntry] = []
         self._tick: Call | None = None
         self._look_at = 0.0
@@ -99,8 +100,9 @@ class Calls:
         return self._hanging
 
     def takes(self, wait_s: float) -> StepInput | None:
-        """Take what is there, begin what may begin, and return the calls that have ended; wait
-        where there is nothing to do.
+        """Take tuples, begin calls, and return a step of the calls that have ended.
+
+        Blocks for at most ``wait_s`` if there is nothing to do.
         """
         self._receive(wait_s)
         self._renewals.look(at_work=not self.flight.idle)
@@ -111,22 +113,22 @@ class Calls:
         self._renewals.look(at_work=not self.flight.idle)
         self._pause(wait_s)
         if self.flight.has_ended and wait_s:
-            # Calls that end meanwhile share the commit.
+            # Wait a little, so that calls that end soon share the commit.
             self._attempt.stop.wait(self._until(self.slices.rest_s()))
         self._start()
         return self._over()
 
     def close(self) -> None:
-        """Cancel the calls, and clean the bolt up if none of them goes on."""
+        """Cancel the calls, and clean the bolt up if none is still running."""
         if self._caller.cancel():
             self.copy.end()
         self.line.close()
         self._caller.close()
 
     def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
-        """Let tuples wait once more that failed and stay in the backlog."""
+        """Requeue failed tuples that stayed in the backlog."""
         for entry, row in places:
-            # Else the flight has not had it yet: its step made the call itself.
+            # Tuples of new entries are still to be queued: their step made the call itself.
             if not any(one is entry for one in self._new):
                 [call] = calls_of(entry.chunk, [row], entry.position)
                 self.flight.number(call)
@@ -135,12 +137,12 @@ class Calls:
     # -- before the calls ------------------------------------------------------------------------
 
     def _receive(self, wait_s: float) -> None:
-        """Take more where few wait for their place, and wait for it where nothing is under way."""
+        """Fetch tuples if few wait for a place; block if there is nothing else to do."""
         if not self._takes_more():
             return
         before = self._attempt.backlog.entries
         wanted = 2 * self._places - self._crowd
-        # What waits for a permit waits here; all else that is claimed begins at once.
+        # With a rate limit, claimed tuples may wait here. Without one, claim only for free places.
         free = self._places - self.flight.under_way - self._crowd
         claims = Claims(wanted if self.line.limited else max(0, free))
         if self._waits_for_more:
@@ -153,17 +155,17 @@ class Calls:
         self._new += self._attempt.backlog.latest(self._attempt.backlog.entries - before)
 
     def _takes_more(self) -> bool:
-        """Return True if few wait for nothing but a place, and not too many for anything else."""
+        """Return True if few tuples wait for a place, and the line and the gate have room."""
         return not (self.line.full or self.flight.full or 2 * self._crowd > self._places)
 
     @property
     def _crowd(self) -> int:
-        """Number of tuples for which a place may be all that is missing."""
+        """Number of tuples that may need nothing but a free place."""
         return self.flight.queued + self.line.crowd + sum(one.rows.size for one in self._new)
 
     @property
     def _waits_for_more(self) -> bool:
-        """True if nothing is to be done before more tuples come, or a permit."""
+        """True if there is nothing to do before a tuple or a permit arrives."""
         flight = self.flight
         if self._new or self.line.full or flight.full:
             return False
@@ -171,7 +173,7 @@ class Calls:
         return idle or flight.stands_still
 
     def _until(self, wait_s: float) -> float:
-        """Return so long, or until there is something to do in the line or at a gate."""
+        """Shorten a wait so that it ends when the line or the gate has work to do."""
         at = self.next_at
         if at is None:
             return wait_s
@@ -180,14 +182,14 @@ class Calls:
     def _makes_calls(self) -> bool:
         """Return True if the next step makes its calls itself, or has none to make.
 
-        So it is with tuples that were under way when a process died, and while ``prepare`` raises.
+        This applies to tuples that were running when a process died, and while ``prepare`` raises.
         """
         if not self.flight.idle:
             return False
         backlog = self._attempt.backlog
         without_flight = self._retaken_waits() or backlog.must_leave
         works = without_flight or self._new or self._attempt.due()
-        # Once per turn: a step then has what came of it.
+        # Call ``begin`` once per turn: the step uses its result.
         return bool(works) and (isinstance(self.copy.begin(), BaseException) or without_flight)
 
     def _to_be_called(self, wait_s: float) -> StepInput | None:
@@ -214,7 +216,7 @@ class Calls:
         return StepInput(shares=shares, ticks=attempt.due(), together=together)
 
     def _in_turn(self, calls: list[Call]) -> list[Call]:
-        """Return the calls that may be under way at once; the flight has the others."""
+        """Return the calls that may run concurrently; add the others to the flight."""
         if self._gate is None:
             return calls
         chosen, others = self._gate.in_turn(calls)
@@ -227,7 +229,7 @@ class Calls:
         return retaken is None or retaken.goes_together()
 
     def _retaken_waits(self) -> bool:
-        """Return True if the next step takes some of what an earlier attempt had taken."""
+        """Return True if the next step takes tuples that an earlier attempt had taken."""
         attempt = self._attempt
         if attempt.retaken is None:
             return False
@@ -237,7 +239,7 @@ class Calls:
         return waits
 
     def _feed(self) -> None:
-        """Give the flight the tuples that have come, and the tick that is due."""
+        """Queue the tuples that have arrived and the tick that is due."""
         self._feed_tuples()
         ticks = self._attempt.ticks
         for chunk in self._attempt.due():
@@ -255,7 +257,7 @@ class Calls:
         self._new.clear()
 
     def _refuse(self) -> None:
-        """End what the line has no room for: it comes again."""
+        """End the calls for which the line has no room; their tuples are redelivered."""
         for call in self.line.over():
             self.flight.refuse(call)
 
@@ -266,38 +268,38 @@ class Calls:
             self.flight.add(call)
         if self.flight.waiting:
             playback = self.copy.begin()
-            # Prepared before anything was fed.
+            # Always true: the bolt was prepared before any tuple was queued.
             if isinstance(playback, Playback):
                 self.flight.start(playback.bolt.execute)
 
-    # -- while they are under way ----------------------------------------------------------------
+    # -- while calls are running -----------------------------------------------------------------
 
     def _pause(self, wait_s: float) -> None:
-        """Wait for a call to end, if one is under way or no more tuples are taken."""
+        """Wait for a call to end, if one is running or no more tuples are fetched."""
         if not self.flight.has_ended and not self._waits_for_more:
             self.flight.pause(self._longest_pause(wait_s))
 
     def _longest_pause(self, wait_s: float) -> float:
-        """Return how long to wait for a call to end: until there may be more to begin."""
+        """Return how long to wait for a call to end before the task must look for more work."""
         wait_s = self._until(wait_s)
         if self._takes_more():
             wait_s = min(wait_s, _LOOK_S)
         else:
-            # No look into the inbox will finish the last step soon.
+            # No poll of the inbox will finish the last step soon.
             self._attempt.finish()
         return wait_s
 
-    # -- after them ------------------------------------------------------------------------------
+    # -- after the calls -------------------------------------------------------------------------
 
     def _over(self) -> StepInput | None:
-        """Return the calls that have ended; None if there are none."""
+        """Return a step of the calls that have ended; None if there are none."""
         calls = self.flight.take_ended()
         if not calls:
             return None
         ticks: list[Chunk] = []
         ordered = [call for call in calls if call.position is not None]
         if self._gate is not None:
-            # One that was called again has come behind others.
+            # Sort by place in the inbox: a retried call has a new number.
             ordered.sort(key=_place_of)
         rows = rows_of(ordered)
         clock = self._attempt.ticks
@@ -310,14 +312,14 @@ class Calls:
         return StepInput(shares=self._attempt.backlog.of(rows), ticks=ticks, together=True)
 
     def _execute(self, bolt: Playback, step: Step) -> bool:
-        """Play back the calls that have ended, or make the calls of the step."""
+        """Play the calls of the step back, or make them if they are missing."""
         calls, together = self._next
         bolt.load(calls, together=together)
         return execute_basic(bolt, step)
 
 
 def _caller_of(around: Around, task: int, outputs: Outputs) -> Caller:
-    """Make what runs the calls of one task."""
+    """Create the caller of one task."""
     component = around.topology.component_of(task)
     spec = around.topology.bolts[component]
     if isinstance(spec.bolt, AsyncBolt):
@@ -330,29 +332,29 @@ def _place_of(call: Call) -> tuple[tuple[int, int], int]:
 
 
 def _wake_no_task() -> None:
-    """Do nothing: a bolt with calls under way has no collector that threads may keep."""
+    """Do nothing: no thread keeps a collector after its call, so no answer can arrive."""
 
 
 class Playback(BasicBolt):
-    """Stands for one copy of a bolt. The task's thread only.
+    """Replays the ended calls of one copy of a bolt. The task's thread only.
 
-    A tuple whose call was not given is called when its turn comes, and waited for: a step that is
-    repeated, and one that looks for the tuple that kills the process.
+    It makes a missing call when the tuple's turn comes, and waits for it. Calls are missing in a
+    repeated step, and in a step that searches for the tuple that kills the process.
     """
 
     def __init__(self, bolt: AsyncBolt | BasicBolt, caller: Caller, places: int) -> None:
-        """At most ``places`` of the calls that it makes itself are under way at once."""
+        """Make at most ``places`` missing calls at once."""
         self.bolt = bolt
         self._caller = caller
         self._places = places
-        # By row of the step's input.
+        # Calls by row in the step's input.
         self._calls: dict[int, Call] = {}
         self._together = False
 
     def load(self, calls: Sequence[Call], *, together: bool) -> None:
-        """Take the calls of the next step, in the order of its tuples, or none of them.
+        """Load the calls of the next step, in the order of its tuples, or none of them.
 
-        ``together``: calls that are not given may be made at once.
+        If ``together``, missing calls may be made concurrently.
         """
         self._calls = dict(enumerate(calls))
         self._together = together
@@ -389,9 +391,9 @@ class Playback(BasicBolt):
 
 
 class CallingCopy(WorkingCopy):
-    """Lives as long as the attempt: other calls are using it when a step ends, or fails.
+    """``WorkingCopy`` that lives as long as the attempt, as calls outlive steps.
 
-    So it has no snapshots, which would show calls that are not done. One thread only.
+    It has no snapshots, which would include the effects of unfinished calls. One thread only.
     """
 
     def __init__(
@@ -408,8 +410,9 @@ class CallingCopy(WorkingCopy):
         self._playback: Playback | BaseException | None = None
 
     def begin(self) -> Playback | BaseException:
-        """Make the copy if there is none; returns what steps execute, or what ``prepare`` raised
-        this time.
+        """Create and prepare the copy if there is none.
+
+        Returns the playback that steps execute, or the error of ``prepare``.
         """
         if not isinstance(self._playback, Playback):
             try:
@@ -420,21 +423,21 @@ class CallingCopy(WorkingCopy):
 
     @property
     def works(self) -> bool:
-        """True if ``prepare`` did not raise when it was begun last."""
+        """True if ``prepare`` did not raise in the last ``begin``."""
         return isinstance(self._playback, Playback)
 
     def ready(self) -> Playback | BaseException:
-        """The same as ``begin`` returned last."""
+        """Return the last result of ``begin``."""
         return self.begin() if self._playback is None else self._playback
 
-    def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:  # noqa: ARG002 - as the base has it
+    def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:  # noqa: ARG002 - signature of the base
         return None
 
     def drop(self) -> None:
-        """Keep the copy: its attributes are not the step's alone."""
+        """Keep the copy, since running calls still use it."""
 
     def end(self) -> None:
-        """Clean it up. No call is under way."""
+        """Clean the copy up. Call this only when no call is running."""
         playback = self._playback
         self._playback = None
         if not isinstance(playback, Playback):
@@ -460,7 +463,7 @@ class HangingCall:
     def __init__(
         self, call: Call, component: str, outputs: Outputs, step: WatchedStep | None
     ) -> None:
-        """``step`` has the tuple where the call does not know its trees."""
+        """``step`` contains the tuple if the call does not know its lineage."""
         self.call = call
         self.record = Record(component, outputs)
         self.record.doing = call.tup
@@ -468,18 +471,19 @@ class HangingCall:
         self._roots: Callable[[int], list[int]] = (
             (lambda row: roots_of(lineage, row))
             if lineage is not None
-            else (step.roots if step is not None else lambda row: [])  # noqa: ARG005 - none is known
+            else (step.roots if step is not None else lambda row: [])  # noqa: ARG005 - no root is known
         )
 
     def roots(self, row: int) -> list[int]:
-        """The roots of its tuple."""
+        """Return the roots of the tuple."""
         return self._roots(row)
 
 
 class Renewals:
-    """Of one bolt task, where a call may last longer than a message (``execute_timeout_secs``).
+    """Resets message timeouts if calls may outlast them (``execute_timeout_secs``).
 
-    One thread only. The watchdog does it for bolts that execute one tuple after the other.
+    One object per bolt task, one thread only. The watchdog resets the timeouts for bolts that
+    execute one tuple at a time.
     """
 
     def __init__(self, around: Around, task: int) -> None:
@@ -491,14 +495,14 @@ class Renewals:
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which to look again; None: when calls are under way."""
+        """Time on the loop's clock of the next renewal; None while no call is running."""
         return None if self._next_at == float("inf") else self._next_at
 
     def look(self, *, at_work: bool) -> None:
-        """Renew what is in the inbox if that is due; ``at_work`` says that calls are under way.
+        """Reset the timeouts of the tuples in the inbox if that is due.
 
-        Look before and after calls begin: what has just begun is to be renewed while the task waits
-        for it, until ``next_at``. Raises StaleAttemptError.
+        ``at_work`` is True if calls are running. Call this before and after calls begin, so that
+        ``next_at`` is set while the task waits for new calls. Raises StaleAttemptError.
         """
         ledger = self._around.ledger
         if self._renew_s is None or ledger is None:

@@ -1,4 +1,4 @@
-"""Chooses the kind of a bolt: the objects that its attempts are given."""
+"""Chooses the kind of a bolt and begins attempts with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiercel.spark_jobs.running.kind import BoltKind
 from tiercel.spark_jobs.topology.bolt_settings import batching_of, concurrency_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import BoltSpec
 
-# The first class that a bolt is an instance of says how it is executed.
+# The first class that matches a bolt decides how it is executed.
 _EXECUTIONS = ((ArrowBolt, ARROW), (StatefulBolt, STATEFUL), (BasicBolt, BASIC), (object, RICH))
 Begin = Callable[[Attempt, bytes | None], BoltKind]
 
@@ -37,7 +37,7 @@ def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
 
 
 def _one_by_one(spec: BoltSpec) -> Begin:
-    """Return the kind of a bolt without calls under way."""
+    """Return the kind of a bolt that runs one call at a time."""
     batching = batching_of(spec)
     if batching is not None:
         return partial(InBatches, batching=batching)

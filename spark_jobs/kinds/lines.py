@@ -1,10 +1,10 @@
-"""The line before the flight of one bolt task: open, or before a rate limit.
+"""The line in front of the flight of one bolt task, either open or limited by a rate.
 
-Each tuple passes an open line at once. Before a rate limit it waits for a permit, and goes back to
-its spout, for a later time, where the line has no room for it.
+Tuples pass an open line at once. In front of a rate limit each tuple waits for a permit; if the
+line has no room, the tuple goes back to its spout and is redelivered later.
 
-Tuples in line stand before the flight: none of them has a place in it. The spouts are told that
-they wait, so that their messages do not time out, and there is room for others.
+Tuples in line take no place in the flight. The line reports them to the spouts, so that their
+messages do not time out and do not count as in flight.
 """
 
 from __future__ import annotations
@@ -32,84 +32,85 @@ from tiercel.spark_jobs.topology.grouping import Fields, key_digest
 
 
 class OpenLine:
-    """Tuples that come to one bolt task. One thread only, the task's."""
+    """A line without a limit. The task's thread only."""
 
-    # True if a tuple may have to wait.
+    # True if tuples may have to wait.
     limited = False
 
     def __init__(self) -> None:
         self._new: list[Call] = []
-        # Number of tuples that wait.
+        # Number of waiting tuples.
         self.held = 0
-        # Number of waiting tuples that may lack nothing but a place.
+        # Number of waiting tuples that may need nothing but a free place.
         self.crowd = 0
 
     @property
     def full(self) -> bool:
-        """True if no further tuple is to be taken from the inbox."""
+        """True if the task must take no further tuples from the inbox."""
         return False
 
     @property
     def next_at(self) -> float | None:
-        """Time on the loop's clock at which there is something to do here; None: when a tuple
-        comes, or a call ends.
+        """Time on the loop's clock at which the line has work to do.
+
+        None: not before a tuple arrives or a call ends.
         """
         return None
 
-    def add(self, call: Call, *, first: bool = False) -> None:  # noqa: ARG002 - for those with a limit
-        """A tuple comes; ``first`` says that others of its value wait for it."""
+    def add(self, call: Call, *, first: bool = False) -> None:  # noqa: ARG002 - for LimitLine
+        """Queue a call; it goes ``first`` if other tuples of its value wait for it."""
         self._new.append(call)
 
-    def leave(self, room: int) -> list[Call]:  # noqa: ARG002 - for those with a limit
-        """Take out the calls that may begin now. Call it in every turn, even without room."""
+    def leave(self, room: int) -> list[Call]:  # noqa: ARG002 - for LimitLine
+        """Remove and return the calls that may begin now. Call it every turn, even without room."""
         new = self._new
         self._new = []
         return new
 
     def over(self) -> list[Call]:
-        """Hand out the calls that end without having begun: their error says why."""
+        """Return the calls that end without having begun; their ``error`` says why."""
         return []
 
     def close(self) -> None:
-        """The attempt ends. What waits stays in the inbox."""
+        """Close the line when the attempt ends. Waiting tuples stay in the inbox."""
 
 
-# The broker rounds up, by one part in ten at most. One that comes early waits, or goes back again;
-# one that comes late leaves permits unused.
+# The broker rounds delays up, by at most 10 %. A tuple that comes early waits or goes back again; a
+# tuple that comes late leaves permits unused.
 _EARLY = 0.9
 _LEAST_S = 1.0
 _FORGET = 10_000
 _REASON = "more tuples wait for the rate limit than begin soon"
 log = logging.getLogger(__name__)
 
-# All values together, in one task: half of what an inbox holds.
+# Maximum number of waiting tuples per task, over all values: half the bound of an inbox.
 MOST_HELD = 10_000
 # Shorter waits are not worth reporting.
 _TELL_S = 0.1
 _RETRY_S = 0.1
-# Fractions of a message's timeout, so that one call may fail.
+# Three reports per message timeout, so that one report may fail.
 _TELLS_PER_TIMEOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineSettings:
-    """Everything that the line of one task knows about its bolt."""
+    """Settings of the line of one task."""
 
     task: int
-    # The limit's value of a tuple.
+    # Returns the value of the limit's ``by`` fields for the tuple of a call.
     value_of: Callable[[Call], bytes]
-    # Tuples of one value that wait, before others of it go back.
+    # Maximum number of waiting tuples per value; further ones go back to the spout.
     most_per_value: int
-    # Tuples that wait before no further one is taken from the inbox.
+    # Number of waiting tuples at which the task takes no more from the inbox.
     most: int
-    # None: nothing times out.
+    # None: messages never time out.
     timeout_s: float | None
-    # None: what waits is never given back.
+    # None: tuples never go back to the spout.
     returns: Returns | None = None
 
 
 class LimitLine(OpenLine):
-    """``OpenLine`` before a limit. Times are seconds on ``clock``."""
+    """``OpenLine`` in front of a rate limit. Times are in seconds on ``clock``."""
 
     limited = True
 
@@ -121,7 +122,7 @@ class LimitLine(OpenLine):
         clock: Callable[[], float],
         behind: Callable[[], Iterable[int]] = tuple,
     ) -> None:
-        """``behind`` gives the roots of what is in the inbox, for a line that is full."""
+        """``behind`` returns the roots of the tuples in the inbox; used while the line is full."""
         super().__init__()
         self._limits = limits
         self._settings = settings
@@ -129,7 +130,7 @@ class LimitLine(OpenLine):
         self._clock = clock
         self._behind = behind
         self._lines: dict[bytes, deque[Call]] = {}
-        # Values to ask for now, in order; and those to ask for later, the next one first.
+        # Values that need permits now, in order; and a heap of values that need permits later.
         self._due: dict[bytes, None] = {}
         self._later: list[tuple[float, bytes]] = []
         self._retry_at = float("-inf")
@@ -156,7 +157,7 @@ class LimitLine(OpenLine):
         return soonest if self.held and soonest < float("inf") else None
 
     def add(self, call: Call, *, first: bool = False) -> None:
-        """Let a tuple wait for its permit; or not at all, for too many wait already."""
+        """Queue a call for a permit, or send it back if too many tuples wait already."""
         if call.tup.is_tick:
             super().add(call)
             return
@@ -180,21 +181,21 @@ class LimitLine(OpenLine):
     def leave(self, room: int) -> list[Call]:
         now = self._clock()
         beginning = self._permitted(room, now) if room > 0 and now >= self._retry_at else []
-        # Else a call that ends is what it waits for.
+        # Without room, the line waits for a call to end.
         self._has_room = len(beginning) < room
         self.crowd = 0 if self._has_room else sum(len(self._lines[one]) for one in self._due)
         self._tell(now)
-        # Ticks pass.
+        # Ticks need no permit.
         return [*super().leave(room), *beginning]
 
     def over(self) -> list[Call]:
-        """Hand out the calls whose tuples are delivered again later."""
+        """Return the calls whose tuples are redelivered later."""
         over = self._over
         self._over = []
         return over
 
     def close(self) -> None:
-        """Leave the lines at the limit. What waits stays in the inbox."""
+        """Withdraw the requests for permits. Waiting tuples stay in the inbox."""
         asked = [value for value in self._lines if value not in self._due]
         self._lines.clear()
         self.held = 0
@@ -224,7 +225,7 @@ class LimitLine(OpenLine):
         return self._begun(wants, grants, now)
 
     def _wants(self, room: int) -> dict[bytes, int]:
-        """Return how many permits to ask for: no more than can be used now."""
+        """Return how many permits to request per value: no more than ``room`` in total."""
         wants: dict[bytes, int] = {}
         for value in self._due:
             if room <= 0:
@@ -247,7 +248,7 @@ class LimitLine(OpenLine):
             elif grant.again_ms is not None:
                 heapq.heappush(self._later, (now + grant.again_ms / 1000, value))
             else:
-                # Behind the other values.
+                # Queue the value behind the others.
                 self._due[value] = None
         self.held -= len(beginning)
         if not self.held:
@@ -263,10 +264,10 @@ class LimitLine(OpenLine):
             )  # fmt: skip
         self._said = True
 
-    # -- what does not wait here -----------------------------------------------------------------
+    # -- tuples that go back to the spout --------------------------------------------------------
 
     def _goes_back(self, call: Call, value: bytes, before: int) -> bool:
-        """Return True, with the error set, if the tuple is to come again when its turn is."""
+        """Return True and set the error of the call if its tuple goes back to the spout."""
         returns = self._settings.returns
         if returns is None or not _roots(call):
             return False
@@ -275,15 +276,15 @@ class LimitLine(OpenLine):
         call.error = returns.later(value, before, self._clock())
         return True
 
-    # -- what is told of those that wait ---------------------------------------------------------
+    # -- reports to the spouts -------------------------------------------------------------------
 
     def _tell(self, now: float) -> None:
-        """Say that they wait: of each once soon, and of all before they time out."""
+        """Report each new waiting tuple once, and all waiting tuples before they time out."""
         ledger = self._ledger
         if ledger is None or not self.held or min(self._tell_at, self._tell_all_at) > now:
             return
         everything = now >= self._tell_all_at
-        # What a place is all that is missing for is work as any other.
+        # Tuples that only need a free place are ordinary work and are not reported.
         waiting = [
             call for value, line in self._lines.items() if value not in self._due for call in line
         ]
@@ -314,17 +315,18 @@ def _roots(call: Call) -> Sequence[int]:
 
 
 class Returns:
-    """Of one bolt task, per value of the limit. Times are seconds on one clock."""
+    """Schedules tuples that go back to the spout, per value. Times are in seconds on one clock."""
 
     def __init__(self, interval_s: float) -> None:
-        """``interval_s`` from one permit to the next, as far as this task gets them."""
+        """``interval_s`` is the time between two permits for this task."""
         self._interval_s = interval_s
-        # Time of the last turn that was promised.
+        # Per value, the time of the next turn to assign.
         self._promised: dict[bytes, float] = {}
 
     def later(self, value: bytes, before: int, now: float) -> RetryLater:
-        """Return when a tuple comes again whose value has ``before`` tuples in line: each of those
-        that go back has a turn of its own.
+        """Return the delay of a tuple whose value has ``before`` tuples in line.
+
+        Each tuple that goes back gets a turn of its own.
         """
         if len(self._promised) > _FORGET:
             self._promised = {one: at for one, at in self._promised.items() if at > now}
@@ -334,13 +336,13 @@ class Returns:
         return RetryLater(seconds, _REASON, blame=False)
 
 
-# What begins in this time waits in the task: longer than most messages live, and far shorter than
-# the time for which a broker lets a message be held.
+# Tuples that will begin within this time wait in the task. The time is longer than most messages
+# live, and far shorter than the broker's consumer timeout.
 _HELD_S = 60.0
 
 
 def line_of(around: Around, task: int) -> OpenLine:
-    """Return the line of a task."""
+    """Create the line of a task."""
     topology = around.topology
     component = topology.component_of(task)
     spec = topology.bolts[component]
@@ -370,10 +372,11 @@ def _bounds(
     soon = max(1, min(MOST_HELD, int(_HELD_S / interval_s)))
     goes_back = (limit.by or interval_s > _HELD_S) and _may_go_back(topology, spec)
     if goes_back:
-        # What waits for one value is with the tasks that were free, which may be any one of them.
+        # One task may hold all waiting tuples of a value: because of the grouping, or because any
+        # free task takes tuples from the bolt's line.
         shared = _is_grouped_by(spec, limit.by) or takes_from_line
         share = 1 if shared else spec.parallelism
-        # Untracked tuples cannot go back.
+        # Leave room for untracked tuples, which cannot go back.
         return {
             "most_per_value": soon,
             "most": 2 * MOST_HELD,
@@ -384,14 +387,14 @@ def _bounds(
 
 
 def _may_go_back(topology: Topology, spec: BoltSpec) -> bool:
-    """Return True if all spouts bring messages again at a time, and no order would suffer."""
+    """Return True if all spouts can delay a message and the bolt has no order."""
     return not ordered_by_of(spec) and all(
         habits_of(one.spout).retries_later for one in topology.spouts.values()
     )
 
 
 def _is_grouped_by(spec: BoltSpec, fields: tuple[str, ...]) -> bool:
-    """Return True if all tuples of one value come to one task."""
+    """Return True if all tuples of one value go to one task."""
     return bool(fields) and all(
         type(one.grouping) is Fields and set(one.grouping.fields) <= set(fields)
         for one in spec.subscriptions

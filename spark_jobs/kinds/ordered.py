@@ -1,7 +1,7 @@
-"""Bolts with an order (``ordered_by``): a kind of bolt, with an order around it.
+"""Bolts with an order (``ordered_by``): ``InOrder`` wraps the kind of the bolt.
 
-A step never has two tuples of one key. A tuple that failed stays in the backlog and is tried again
-after its back-off; the other tuples of its key wait for it.
+A step never has two tuples of one key. A failed tuple stays in the backlog and is retried after its
+back-off; the other tuples of its key wait for it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tiercel.spark_jobs.running.kind import BoltKind, StepInput
 
 
 class InOrder:
-    """``BoltKind`` around another one, whose steps take the next tuple of each key."""
+    """``BoltKind`` that wraps another kind; its steps take the next tuple of each key."""
 
     def __init__(self, attempt: Attempt, inner: BoltKind, order: TaskOrder) -> None:
-        """``inner`` takes and chooses among the tuples that may begin."""
+        """``inner`` chooses its steps from the tuples that may begin."""
         self._attempt = attempt
         self._inner = inner
         self._order = order
@@ -52,19 +52,19 @@ class InOrder:
         elif wait_s and not waiting:
             attempt.stop.wait(wait_s)
         if taken is None and waiting.held_back >= MOST_HELD_BACK:
-            # Where no more are taken there is no company to wait for.
+            # No more tuples are fetched, so a batch must not wait for them.
             return attempt.first(self.slices.size if waiting else 0)
         return taken
 
 
 class CallsInOrder(InOrder):
-    """The same for calls, which wait for the steps of their predecessors."""
+    """``InOrder`` for concurrent calls, which wait for the steps of their predecessors."""
 
     def __init__(self, attempt: Attempt, calls: Calls, gate: OrderGate, order: TaskOrder) -> None:
         super().__init__(attempt, calls, order)
         self._calls = calls
         self._gate = gate
-        # True if the step that was taken last may let others begin.
+        # True if the last call of ``takes`` returned a step, which may let other tuples begin.
         self._stepped = False
 
     def takes(self, wait_s: float) -> StepInput | None:
@@ -74,7 +74,7 @@ class CallsInOrder(InOrder):
             self._gate.left()
             self._calls.call_again(order.fresh)
         if order.due(backlog) or self._stepped:
-            # Tuples that were held back may begin; else it would wait for more tuples to come.
+            # Tuples that were held back may begin: do not wait for new tuples.
             self._calls.flight.ask_again()
         order.tell(backlog, self._gate.busy)
         taken = self._calls.takes(wait_s)

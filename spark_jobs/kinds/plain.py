@@ -1,7 +1,7 @@
-"""Bolts that are called for each tuple: ``Bolt``, ``BasicBolt`` and ``StatefulBolt``.
+"""Bolts called once per tuple: ``Bolt``, ``BasicBolt`` and ``StatefulBolt``.
 
-An error that a bolt raises fails tuples, never the Spark task. ``by_halves`` finds the tuple to
-blame for kinds that give a call many tuples.
+An error raised by a bolt fails tuples, never the Spark task. ``by_halves`` finds the tuple to blame
+for the kinds that pass many tuples to one call.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def execute_basic(bolt: BasicBolt, step: Step) -> bool:
-    """Execute the input of a ``BasicBolt``, whose tuples are acked by returning."""
+    """Execute the input of a ``BasicBolt``; a tuple is acked when its call returns."""
     return _execute_each(bolt, bolt.execute, BasicRecorder, step)
 
 
 def _execute_stateful(bolt: StatefulBolt, step: Step) -> bool:
-    """Execute as a ``BasicBolt``, while the bolt has its state."""
+    """Lend the bolt its state and execute the input as for a ``BasicBolt``."""
     record = step.record
     with cast("TaskStates", step.states).lent(step.task, bolt, record):
         once = record.once
@@ -57,14 +57,14 @@ def _execute_each(
     flushed = partial(bolt.flush, collector)
 
     def flush() -> bool:
-        # A thread that comes late is told, and anchors nothing to the last tuple.
+        # A late emission by a thread raises an error instead of being anchored to the last tuple.
         collector.current = None
         return record.flush(flushed)
 
     limit = record.outputs.limit
     returned_ns = 0
-    # The clock is read once per tuple, so that the next one begins when this one is done: twice
-    # would cost as much as the loop.
+    # Read the clock once per tuple: the end of one call is the start of the next. Two reads would
+    # cost as much as the loop itself.
     for tup in step.input(flush):
         collector.current = record.doing = tup
         record.most = record.size + limit
@@ -86,9 +86,9 @@ def _execute_each(
 
 
 def _execute_rich(bolt: Bolt, step: Step) -> bool:
-    """Execute the input of a ``Bolt``, which acks by hand.
+    """Execute the input of a ``Bolt``, which acks explicitly.
 
-    Answers of its threads that wait take effect before it and after it.
+    Acks and failures queued by the bolt's threads take effect before and after the input.
     """
     record = step.record
     began = time.perf_counter_ns()
@@ -133,12 +133,12 @@ STATEFUL = Execution(
 
 
 class Divisible(Protocol):
-    """Input of one call."""
+    """The input of one call, which can be split in two."""
 
     def __len__(self) -> int: ...
 
     def halves(self) -> tuple[Self, Self]:
-        """The first and the second half of two or more."""
+        """Split an input of two or more tuples into its first and its second half."""
         ...
 
 
@@ -148,11 +148,11 @@ P = TypeVar("P", bound=Divisible)
 def by_halves(
     part: P, call: Callable[[P], None], refuse: Callable[[P, BaseException], None]
 ) -> None:
-    """Call with the part; if that raises, with each half of it, and so on.
+    """Pass the input to ``call``; if the call raises, split the input and retry each half.
 
-    ``refuse`` is called with each one that the call raises for when it stands alone, and with all
-    that a call was given which raised ``RetryLater``: no one is to blame. The call must leave
-    nothing behind when it raises.
+    ``refuse`` receives each single tuple for which the call raises. If a call raises
+    ``RetryLater``, ``refuse`` receives the whole input of that call, as no tuple is to blame.
+    ``call`` must leave nothing behind when it raises.
     """
     try:
         call(part)

@@ -1,7 +1,7 @@
-"""The order of the tuples of one bolt task: which may begin, and what a step did to it.
+"""The order of the tuples of one bolt task: which tuples may begin, and which have failed.
 
-A step never has two tuples of one key, and none of a key begins before the step of the one before
-it has left. So the outcome of that one is known, and kept. ``OrderGate`` does the same for calls.
+A step never has two tuples of one key. A tuple begins only after the step of its predecessor is
+committed, so the predecessor's outcome is known and stored. ``OrderGate`` does this for calls.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tiercel.spark_jobs.topology.graph import Topology
 
 log = logging.getLogger(__name__)
 
-# A tuple is awaited for this many timeouts and at least for this time: a spout worker that died has
-# begun again by then, and the messages that it had have come once more.
+# A task waits for a tuple for this many message timeouts, and at least for this time. By then, a
+# dead spout worker has restarted, and its messages have been redelivered.
 _TIMEOUTS = 2.0
 _PATIENCE_S = 60.0
-# Where a user's own spout replays, it is this many timeouts: its successors are held.
+# The same for messages that a user's own spout replays: shorter, as the successors are held.
 _PATIENCE_PART = 0.5
-# A tuple is awaited for so long if its message may have been acked: longer than most back-offs.
+# The same for a message that may have been acked: longer than most back-offs.
 _DOUBTFUL_S = 16.0
 # Shorter waits are not worth reporting.
 _LOOK_S = 0.1
-# Fractions of a message's timeout, so that one call may fail.
+# Three reports per message timeout, so that one report may fail.
 _TELLS_PER_TIMEOUT = 3
 
 
@@ -53,7 +53,7 @@ class TaskOrder:
     """``Order`` of one bolt task. One thread only."""
 
     def __init__(self, around: Around, task: int, waiting: Callable[..., OrderedBacklog]) -> None:
-        """``waiting`` makes the backlog that its tuples wait in."""
+        """``waiting`` creates the backlog."""
         topology = around.topology
         self.component = topology.component_of(task)
         self._task = task
@@ -64,25 +64,25 @@ class TaskOrder:
         self._keys = TupleKeys(topology, self.component)
         times = _times(topology, self.component)
         self._failed = FailedTuples(clock, around.wall, _policy(topology), times)
-        # As the newest step left it, and the part of the copy in the newest snapshot.
+        # The dumped order after the newest step, and the bolt's part of the newest snapshot.
         self._kept = b""
         self._copy = b""
-        # Places of the tuples of the last step that are tried again.
+        # Places of the failed tuples of the last step that are retried.
         self.fresh: list[tuple[OpenEntry, int]] = []
 
     @property
     def next_at(self) -> float | None:
-        """Time of the next change that needs no new tuple."""
+        """Time of the next change that does not depend on a new tuple."""
         return self._failed.next_at
 
     def tell_at(self, moment: float | None) -> float | None:
-        """Return that moment, or an earlier one at which to tell the spouts of tuples that wait."""
+        """Return ``moment``, or the time of the next report to the spouts if that is earlier."""
         if not self._apart.waits:
             return moment
         return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
-        """Report waiting tuples to the spouts, unless the key that they wait for is ``busy``."""
+        """Report failed tuples and their successors to the spouts, except for ``busy`` keys."""
         if self._failed or self._apart.waits:
             self._apart.look(lambda: self._waiting_in(backlog, busy))
 
@@ -108,14 +108,12 @@ class TaskOrder:
         return self._keys.key(tup)
 
     def awaits(self, key: bytes) -> bool:
-        """Return True if a tuple of this key failed and comes before all others."""
+        """Return True if a failed tuple of this key comes before all others."""
         failed = self._failed.first(key)
         return failed is not None and failed.holds
 
     def comes_next(self, key: bytes, call: Call) -> bool:
-        """Return True if the tuple is the one that comes before all others of its key, or none
-        does.
-        """
+        """Return True if no failed tuple of the key comes before the tuple of this call."""
         return self._is_next(
             key, call.position, call.tup.row, lambda: self._keys.identity(call.tup)
         )
@@ -131,7 +129,7 @@ class TaskOrder:
         return failed.identity == identity()
 
     def ready(self, backlog: Backlog) -> list[Share]:
-        """Return what the next step may take: of each key what comes next, if it is there."""
+        """Return the tuples that the next step may take: the next one of each key, if present."""
         taken: set[bytes] = set()
         shares = []
         for entry in backlog:
@@ -157,7 +155,7 @@ class TaskOrder:
         return is_next
 
     def alone(self) -> Share | None:
-        """Return the tuple that is executed next, in a step of its own; None: any may be."""
+        """Return the tuple that needs the next step for itself; None if there is none."""
         failed = self._failed.alone if self._failed else None
         if failed is None or failed.entry is None:
             return None
@@ -166,14 +164,16 @@ class TaskOrder:
     # -- while they wait -------------------------------------------------------------------------
 
     def due(self, backlog: Backlog) -> bool:
-        """Return True if tuples may begin that were held back until now: back-offs have ended, or
-        the patience with a tuple that should be in the backlog by now.
+        """Return True if tuples that were held back may begin.
+
+        A back-off has ended, or the task has given up an awaited tuple.
         """
         return bool(self._failed) and (self._failed.due() | self._lapse(backlog))
 
     def _waiting_in(self, backlog: Backlog, busy: Container[bytes]) -> Iterator[int]:
-        """The roots of what waits there, with a key whose first tuple failed, unless that tuple is
-        under way: its key is ``busy``.
+        """Yield the roots of waiting tuples whose key has a failed first tuple.
+
+        Leaves out ``busy`` keys, whose first tuple is running.
         """
         for entry in backlog:
             for row, key in self._rows_of(Share(entry, entry.rows)):
@@ -183,7 +183,7 @@ class TaskOrder:
     def _lapse(self, backlog: Backlog) -> bool:
         if not (late := set(self._failed.late())):
             return False
-        # Under way for long, or without a place or a permit: it has come nevertheless.
+        # Look in the backlog first: a late tuple may be back, but running or waiting for a permit.
         for entry in backlog:
             for row, key in self._rows_of(Share(entry, entry.rows)):
                 if key is not None and key in late:
@@ -200,7 +200,7 @@ class TaskOrder:
             )  # fmt: skip
         return bool(given_up)
 
-    # -- what became of them ---------------------------------------------------------------------
+    # -- the outcome of a step -------------------------------------------------------------------
 
     def again(
         self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
@@ -262,9 +262,7 @@ class TaskOrder:
     def _note(
         self, entry: OpenEntry, number: int, done: Done, row: int, *, tried_again: bool
     ) -> None:
-        """Note what became of the tuple with this ``number`` in its entry and ``row`` in its
-        step.
-        """
+        """Note the outcome of one tuple, row ``number`` of its entry and ``row`` of its step."""
         key = self._keys_of(entry)[number]
         comes_again = _comes_again(done, row)
         if key is None or not (tried_again or comes_again or self._failed.first(key)):
@@ -289,7 +287,7 @@ class TaskOrder:
 
 
 class OrderedBacklog(Backlog):
-    """``Backlog`` from which steps take only tuples that may begin."""
+    """``Backlog`` that only offers steps the tuples that may begin."""
 
     def __init__(self, done: Mapping[str, bytes], order: TaskOrder) -> None:
         super().__init__(done)
@@ -310,17 +308,17 @@ class OrderedBacklog(Backlog):
 
 
 class ReadyBacklog(OrderedBacklog):
-    """Counts as waiting only what may begin; one tuple is executed after the other."""
+    """``OrderedBacklog`` that counts only tuples that may begin; for bolts with single calls."""
 
     def __init__(self, done: Mapping[str, bytes], order: TaskOrder) -> None:
         super().__init__(done, order)
-        # All tuples that wait.
+        # Number of all waiting tuples.
         self._all = 0
         self._shares: Sequence[Share] = ()
 
     @property
     def held_back(self) -> int:
-        """Number of tuples that wait for their predecessors."""
+        """Number of tuples that must wait for a predecessor."""
         return self._all - self.tuples
 
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
@@ -331,7 +329,7 @@ class ReadyBacklog(OrderedBacklog):
         return strange
 
     def refresh(self) -> None:
-        """Look again at what may begin."""
+        """Update the tuples that may begin."""
         self._shares = self._order.ready(self)
         self.tuples = sum(len(share.rows) for share in self._shares)
 
@@ -350,36 +348,40 @@ def _has(share: Share, one: Share) -> bool:
 
 
 class SetApart:
-    """Of one bolt task. One thread only; times are seconds on ``clock``."""
+    """Reports a task's waiting tuples to the spouts, which set them apart.
+
+    Their messages then do not time out and do not count as in flight. One thread only; times are
+    in seconds on ``clock``.
+    """
 
     def __init__(
         self, ledger: Ledger | None, clock: Callable[[], float], timeout_s: float | None
     ) -> None:
-        """``timeout_s`` of None: messages never time out."""
+        """``timeout_s`` is None if messages never time out."""
         self._ledger = ledger
         self._clock = clock
         self._tells_s = None if timeout_s is None else timeout_s / _TELLS_PER_TIMEOUT
-        # Reported tuples that still wait.
+        # Roots of reported tuples that still wait.
         self._told: set[int] = set()
-        # True if there may be others.
+        # True if unreported tuples may be waiting.
         self._unsure = False
         self._look_at = float("-inf")
         self._tell_all_at = float("-inf")
 
     @property
     def waits(self) -> bool:
-        """True if tuples wait, as far as is known."""
+        """True if tuples may be waiting."""
         return self._unsure or bool(self._told)
 
     @property
     def next_at(self) -> float:
-        """Time at which to look again, as long as tuples wait."""
+        """Time at which to call ``look`` again while tuples wait."""
         return self._look_at
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
-        """Tell of the roots of what waits now: of each once soon, and of all before they time out.
+        """Report new waiting tuples, and report all of them again before they time out.
 
-        Call it in every turn in which something is awaited.
+        Call this in every turn while the task has a failed tuple.
         """
         now = self._clock()
         if self._ledger is None:
@@ -408,27 +410,27 @@ def _places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
 
 
 def _held_and_failed(record: Record) -> Iterator[Tuple]:
-    """The tuples of earlier steps that failed in this one."""
+    """Return the tuples held since earlier steps that failed in this one."""
     return (tup for tup in record.tuples if tup.row < record.held and tup.row in record.reasons)
 
 
 def _comes_again(done: Done, row: int) -> bool:
-    """Return True if a tuple failed and its message is delivered again, in its place."""
+    """Return True if a tuple failed and its message is redelivered."""
     return row in done.record.reasons and _would_come_again(done.record, done.lineage, row)
 
 
 def _would_come_again(record: Record, lineage: Lineage, row: int) -> bool:
-    """Return True if the message of a failed tuple is delivered again, in its place.
+    """Return True if the message of a failed tuple is redelivered and keeps its place.
 
-    Who raises ``RetryLater`` has it come later than its successors, and what is rejected never
-    comes.
+    ``RetryLater`` lets its successors go first, and a rejected message never comes back.
     """
     return row not in record.verdicts and bool(lineage.counts[row])
 
 
 def _policy(topology: Topology) -> tuple[RetryPolicy, int]:
-    """Return after which waits a tuple is tried again, and how often: as the most patient spout
-    has it, for a tuple may be of any of them.
+    """Return the back-off and the delivery limit for retries.
+
+    A tuple may come from any spout, so the most patient spout counts.
     """
     spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
     retries = [spout.retry for spout in spouts]
@@ -439,11 +441,10 @@ def _policy(topology: Topology) -> tuple[RetryPolicy, int]:
 
 
 def _times(topology: Topology, component: str) -> tuple[float, float]:
-    """Return for how long a tuple is awaited, and for how long one that may never come.
+    """Return the time to wait for an awaited tuple, and for a doubtful one.
 
-    A queue has a message again after its back-off. Other spouts may never emit it again. An awaited
-    tuple may be held back by an ordered bolt before this one, where another of its key is tried
-    again.
+    A queue redelivers a message after its back-off; other spouts may never emit it again. Ordered
+    bolts upstream add to the time, as they may hold the tuple back while they retry another tuple.
     """
     config = topology.config
     timeout_s = config.message_timeout_secs
@@ -457,7 +458,7 @@ def _times(topology: Topology, component: str) -> tuple[float, float]:
 
 
 def _ordered_before(topology: Topology, component: str) -> int:
-    """Number of ordered bolts that a tuple of this one may have passed."""
+    """Return the number of ordered bolts upstream of a bolt."""
     before: set[str] = set()
     ahead = [component]
     while ahead:
@@ -473,18 +474,18 @@ class OrderGate:
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
-        # Keys of calls that have begun and whose step has not left.
+        # Keys of calls that have begun and whose step is not committed.
         self.busy: set[bytes] = set()
-        # Keys of the calls that were passed over in this look.
+        # Keys of the calls that were held back in this round.
         self._passed: set[bytes] = set()
-        # Keys of calls that have ended since a step left.
+        # Keys of calls that have ended since the last step was committed.
         self._over: list[bytes] = []
 
     @property
     def next_at(self) -> float | None:
         return self._order.next_at
 
-    def look(self, waiting: Sequence[Call]) -> None:  # noqa: ARG002 - each is asked about
+    def look(self, waiting: Sequence[Call]) -> None:  # noqa: ARG002 - may_begin sees each call
         self._passed.clear()
 
     def may_begin(self, call: Call) -> bool:
@@ -500,12 +501,12 @@ class OrderGate:
 
     def passed_over(self, call: Call) -> None:
         key = self._order.key(call.tup)
-        # A tuple that failed may stand behind it, and comes first.
+        # If the key awaits a failed tuple, that tuple may be behind this one and comes first.
         if key is not None and not self._order.awaits(key):
             self._passed.add(key)
 
     def over(self, call: Call) -> None:
-        """Its key stays busy until its step has left: what becomes of it is not known before."""
+        """Note the end of a call. Its key stays busy, as its outcome is open until the commit."""
         if (key := self._order.key(call.tup)) is not None:
             self._over.append(key)
 
@@ -516,7 +517,7 @@ class OrderGate:
         return key is not None and order.awaits(key) and order.comes_next(key, call)
 
     def in_turn(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-        """Split calls into the ones that may be under way at once, and the others."""
+        """Split calls into the ones that may run concurrently and the others."""
         keys: set[bytes] = set()
         chosen: list[Call] = []
         others: list[Call] = []
@@ -528,6 +529,6 @@ class OrderGate:
         return chosen, others
 
     def left(self) -> None:
-        """The step of those that are over has left."""
+        """Free the keys of ended calls: their step is committed."""
         self.busy.difference_update(self._over)
         self._over.clear()

@@ -1,9 +1,9 @@
-"""Calls under way: tuples of one task that are executed at once, on an event loop or in threads.
+"""Concurrent calls of one bolt task, on an event loop or in threads.
 
-A bolt that executes one tuple after the other never comes here.
+Bolts that execute one tuple at a time do not use this package.
 
-call        one tuple under way with its outcome and collector, and the contract of its caller
-flight      which calls of a task wait, are under way, have ended; the contract of a gate
-coroutines  runs an AsyncBolt's calls, on the event loop of the process
-threads     runs a BasicBolt's calls, in threads
+call        one call with its outcome and its collector; the contract of a caller
+flight      the waiting, running and ended calls of a task; the contract of a gate
+coroutines  runs the calls of an AsyncBolt on the event loop of the process
+threads     runs the calls of a BasicBolt in threads
 """

@@ -1,6 +1,6 @@
-"""One call: a tuple under way with its outcome, its collector, and the contract of its caller.
+"""One call of ``execute`` with its outcome and its collector, and the contract of its caller.
 
-A collector checks at once what a call emits, and keeps it until the step that the call ends in.
+A collector checks each emission at once and keeps it until the step that plays the call back.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from tiercel.spark_jobs.errors import OutputLimitError, TupleError
 
 @dataclass(frozen=True, slots=True)
 class CallEmission:
-    """One emission, as the bolt gave it."""
+    """One emission, as the bolt made it."""
 
     values: tuple[Any, ...]
     stream: str
-    # Of a direct stream: the receiver.
+    # The receiving task, for direct streams.
     task: int | None = None
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Call:
-    """One call of ``execute``. Its outcome belongs to the caller's threads until it has ended."""
+    """One call of ``execute``. Only the caller's threads may touch its outcome until it ends."""
 
     tup: Tuple
-    # Of the chunk that has the tuple, whose row there is ``tup.row``; None: the step has it.
+    # Lineage of the tuple's chunk, in which the tuple is row ``tup.row``. None: the step has it.
     lineage: Lineage | None = None
-    # Position of that chunk in the inbox; None: the task's own tick, or a call within a step.
+    # Position of the chunk in the inbox. None: a tick of the task, or a call made within a step.
     position: str | None = None
-    # In the order of arrival, from 1 on; given by the flight.
+    # Number in the order of arrival, from 1. The flight assigns it.
     number: int = 0
     emissions: list[CallEmission] = field(default_factory=list)
-    # Reported by the bolt, without effect on the tuple.
+    # Errors that the bolt reported; they have no effect on the tuple.
     reports: list[BaseException | str] = field(default_factory=list)
-    # Raised by it.
+    # The error that the call raised.
     error: BaseException | None = None
-    # Bytes that it has emitted.
+    # Bytes emitted by the call.
     size: int = 0
     took_ns: int = 0
     ended: bool = False
 
 
 def calls_of(chunk: Chunk, rows: Sequence[int], position: str) -> list[Call]:
-    """Return a call for each of these rows of a chunk."""
+    """Return one call for each of the given rows of a chunk."""
     lineage = chunk.lineage
     tuples = tuples_of(chunk, 0, lineage.seeds.tolist())
     return [Call(tup=tuples[row], lineage=lineage, position=position) for row in rows]
 
 
 def rows_of(calls: Sequence[Call]) -> dict[str, list[int]]:
-    """Return the rows of each position, in the order of the calls."""
+    """Return the rows of the calls by position, in the order of the calls."""
     rows: dict[str, list[int]] = {}
     for call in calls:
         rows.setdefault(call.position or "", []).append(call.tup.row)
@@ -67,14 +67,14 @@ def rows_of(calls: Sequence[Call]) -> dict[str, list[int]]:
 
 
 class CallRecorder(Recorder):
-    """Base of these collectors. One thread at a time, and no other's record: the step's."""
+    """Base of the collectors of calls. Used by one thread at a time."""
 
     def __init__(self, component: str, outputs: Outputs, call: Call | None) -> None:
-        """Without a ``call``: for ``flush``."""
+        """``call`` is None in ``flush``."""
         self._component = component
         self._outputs = outputs
         self._call = call
-        # Reported in ``flush``.
+        # Errors reported by the call, or in ``flush``.
         self.reports: list[BaseException | str] = [] if call is None else call.reports
 
     def report_error(self, error: BaseException | str) -> None:
@@ -123,7 +123,7 @@ class AsyncRecorder(CallRecorder, AsyncCollector):
 
 
 class ThreadRecorder(CallRecorder, BasicCollector):
-    """The ``BasicCollector`` of one call in a thread; the tasks are not known yet."""
+    """The ``BasicCollector`` of one call in a thread; ``emit`` cannot return the tasks yet."""
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         self._keep(values, stream)
@@ -133,18 +133,18 @@ class ThreadRecorder(CallRecorder, BasicCollector):
         self._keep_direct(task, values, stream)
 
 
-# ``execute`` of a bolt.
+# The ``execute`` method of a bolt.
 Execute = Callable[[Any, Any], Awaitable[None] | None]
-# Told of each call that has ended, by any thread.
+# Called with each call that has ended, from any thread.
 Ended = Callable[[Call], None]
 
 
 class UnderWay(Protocol):
-    """Calls of one flight, for a caller that waits for them."""
+    """The calls of one flight, as a waiting caller sees them."""
 
     @property
     def changed(self) -> threading.Event:
-        """Set when a call has ended, and when the task is woken."""
+        """Event that is set when a call ends and when the task is woken."""
         ...
 
     @property
@@ -154,43 +154,49 @@ class UnderWay(Protocol):
 
 
 class Caller(Protocol):
-    """Runs the calls of one bolt task. Used by the task's thread, but ``hanging``."""
+    """Runs the calls of one bolt task. Only ``hanging`` may be called by other threads."""
 
     def time(self) -> float:
-        """Clock of the calls, in seconds."""
+        """Return the time on the caller's clock, in seconds."""
         ...
 
     def recorder(self, call: Call | None) -> CallRecorder:
-        """The collector of a call; of ``flush`` without one."""
+        """Return the collector of a call, or of ``flush`` if ``call`` is None."""
         ...
 
     def start(self, execute: Execute, calls: Sequence[Call], ended: Ended) -> None:
-        """Begin these calls. Each ends by itself, or is cancelled when it takes too long, and is
-        given to ``ended`` once.
+        """Begin the calls.
+
+        Each call ends by itself or is cancelled when it takes too long, and is then passed to
+        ``ended`` once.
         """
         ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
-        """Wait until something changes, at most so long. May return early."""
+        """Wait until a call ends or the task is woken, for at most ``seconds``.
+
+        May return early.
+        """
         ...
 
     def do(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
-        """Run another method of the bolt to its end. Raises what it raises."""
+        """Run another method of the bolt to its end, and propagate its errors."""
         ...
 
     def hanging(self) -> Call | None:
-        """The call to end the process for, if it goes on for as long as a call may last. Any
-        thread.
+        """Return the call that may be hanging; the watchdog ends the process after its limit.
+
+        Thread-safe.
         """
         ...
 
     def cancel(self) -> bool:
-        """Cancel the calls that are under way, and wait for them a moment. None is started later.
+        """Cancel the running calls, wait for them briefly, and start no further call.
 
-        Returns False if some of them go on. Idempotent.
+        Returns False if a call is still running. Idempotent.
         """
         ...
 
     def close(self) -> None:
-        """Release what it works with. Idempotent."""
+        """Release the caller's resources. Idempotent."""
         ...

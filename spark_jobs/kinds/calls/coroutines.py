@@ -1,6 +1,6 @@
-"""The event loop of a process, and the calls of its ``AsyncBolt``s, which run there.
+"""The event loop of a process, and the calls of its ``AsyncBolt``s on that loop.
 
-The loop has one thread, shared by all tasks of ``AsyncBolt``s in the process.
+The loop has one thread. All ``AsyncBolt`` tasks of the process share it.
 """
 
 from __future__ import annotations
@@ -33,60 +33,62 @@ from tiercel.spark_jobs.kinds.calls.call import (
 )
 from tiercel.spark_jobs.reasons import reason_of
 
-# Time after which a loop that does not answer is blocked.
+# Time after which a loop that does not answer counts as blocked.
 BLOCKED_S = 0.5
 _LOOK_S = 0.5
-# A machine that is busy lets threads wait, with one task or another: the same one, again, blocks.
+# On a busy machine the loop's thread may just be starved. Only a loop that is still in the same
+# asyncio task after this time is blocked.
 _AGAIN_S = 0.1
 _SAID_S = 60.0
 _OURS = Path(__file__).parent
 _ASYNCIO = Path(asyncio.__file__).parent
 _THREADING = Path(threading.__file__)
-# Component that a coroutine works for; tasks that a bolt makes itself inherit it.
+# Component of a coroutine, inherited by asyncio tasks that a bolt creates.
 COMPONENT: ContextVar[str | None] = ContextVar("component", default=None)
-# Time for tasks of the bolts' own when the loop ends.
+# Time that asyncio tasks created by bolts have to end when the loop closes.
 _LOOP_GRACE_S = 1.0
-# For ``asyncio.to_thread``; begun as they are needed, so that ``concurrency`` is the bound.
+# Maximum for ``asyncio.to_thread``. Threads start on demand, so ``concurrency`` is the real bound.
 _THREADS = 1_000
 T = TypeVar("T")
 
 
 class Loop(Protocol):
-    """An event loop that several tasks share. ``soon``, ``run`` and ``pause`` are for other
-    threads than its own.
+    """An event loop shared by several bolt tasks.
+
+    ``soon``, ``run`` and ``pause`` must not be called from the loop's own thread.
     """
 
     def time(self) -> float:
-        """The loop's clock, in seconds."""
+        """Return the time on the loop's clock, in seconds."""
         ...
 
     def enter(self) -> None:
-        """One more task uses it: the first one starts it."""
+        """Register a bolt task; the first task starts the loop."""
         ...
 
     def leave(self) -> None:
-        """One task less: the last one ends it."""
+        """Unregister a bolt task; the last task stops the loop."""
         ...
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, and do not wait for it."""
+        """Call a function on the loop without waiting for it."""
         ...
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
-        """Run a coroutine to its end. Raises TimeoutError when that takes too long."""
+        """Run a coroutine to its end. Raises TimeoutError after ``timeout_s``."""
         ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
-        """Let the loop work until something changes with these calls, at most so long."""
+        """Let the loop run until a call ends or the task is woken, at most ``seconds``."""
         ...
 
     def blocking(self) -> asyncio.Task[Any] | None:
-        """The task that has kept the loop from any other for a while. Any thread."""
+        """Return the asyncio task that blocks the loop, if there is one. Thread-safe."""
         ...
 
 
 class ProcessLoop:
-    """``Loop`` in its own thread."""
+    """``Loop`` that runs in a thread of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +96,7 @@ class ProcessLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._look: BlockedLook | None = None
-        # Of the loop that runs: one that was blocked may end when another one runs already.
+        # One event per loop: a blocked loop may end after the next loop has started.
         self._over = threading.Event()
 
     def time(self) -> float:
@@ -133,7 +135,7 @@ class ProcessLoop:
     def _start(self) -> None:
         self._over = threading.Event()
         loop = asyncio.new_event_loop()
-        # Python's own pool has a few threads per core, and calls would wait for one unseen.
+        # Python's default pool has a few threads per core, and calls would queue for it unnoticed.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "a thread of the bolts"))
         owners: WeakKeyDictionary[asyncio.Task[Any], str | None] = WeakKeyDictionary()
         prepare_loop(loop, owners)
@@ -154,7 +156,7 @@ class ProcessLoop:
         look.end()
         self._over.set()
         loop.call_soon_threadsafe(loop.stop)
-        # A blocked loop ends with its process.
+        # A loop that is still blocked after this wait ends with its process.
         thread.join(2 * _LOOP_GRACE_S)
 
     def _serve(self, loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
@@ -162,7 +164,7 @@ class ProcessLoop:
         while not over.is_set():
             try:
                 loop.run_forever()
-            except BaseException as error:  # noqa: BLE001 - sys.exit in a task of a bolt's own: the others go on
+            except BaseException as error:  # noqa: BLE001 - sys.exit in a bolt's own asyncio task
                 log.warning(
                     "a task on the loop of the bolts raised %s; the loop goes on",
                     reason_of(error), extra={"event": "loop_exception"},
@@ -173,7 +175,7 @@ class ProcessLoop:
 def prepare_loop(
     loop: asyncio.AbstractEventLoop, owners: WeakKeyDictionary[asyncio.Task[Any], str | None]
 ) -> None:
-    """Have the loop note for which component each task works, and log in one line."""
+    """Make the loop record the component of each asyncio task, and log errors in one line."""
 
     def factory(
         loop: asyncio.AbstractEventLoop,
@@ -185,13 +187,13 @@ def prepare_loop(
         owners[task] = COMPONENT.get() if context is None else context.get(COMPONENT)
         return task
 
-    # The type of task factories knows no options.
+    # The type stub of task factories lacks the options.
     loop.set_task_factory(cast("Any", factory))
     loop.set_exception_handler(_say_exception)
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks that are left, the bolts' own, and close the loop."""
+    """Cancel the asyncio tasks that bolts left behind, and close the loop."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -202,9 +204,9 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _say_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log in one line what a task of a bolt's own raised, that no call awaited."""
+    """Log in one line the error of an asyncio task that no call awaited."""
     if loop.is_closed():
-        # Of tasks that swallowed their cancellation, as was told.
+        # Errors of tasks that swallowed their cancellation, which was logged before.
         return
     error = context.get("exception")
     log.warning(
@@ -214,7 +216,7 @@ def _say_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 class BlockedLook:
-    """Looks at a loop from its own thread, twice per second."""
+    """Checks twice per second, from a thread of its own, whether a loop is blocked."""
 
     def __init__(
         self,
@@ -222,20 +224,20 @@ class BlockedLook:
         thread: threading.Thread,
         owners: Mapping[asyncio.Task[Any], str | None],
     ) -> None:
-        """``owners`` has the component of each task."""
+        """``owners`` maps each asyncio task to its component."""
         self._loop = loop
         self._loop_thread = thread
         self._owners = owners
         self._over = threading.Event()
         self._said: dict[str, float] = {}
-        # The task that blocks the loop.
+        # The asyncio task that blocks the loop.
         self.blocking: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="look at the loop", daemon=True).start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._over.set()
 
     def _run(self) -> None:
@@ -270,8 +272,8 @@ class BlockedLook:
         )  # fmt: skip
 
     def _place(self) -> str:
-        """The line of the bolt's own code in which the loop stands."""
-        frame = sys._current_frames().get(self._loop_thread.ident or 0)  # noqa: SLF001 - documented, and the only way
+        """Return the line of the bolt's code that the loop's thread is executing."""
+        frame = sys._current_frames().get(self._loop_thread.ident or 0)  # noqa: SLF001 - documented, no alternative
         for place in traceback.extract_stack(frame) if frame else ():
             path = Path(place.filename)
             if path != _THREADING and not {_OURS, _ASYNCIO} & set(path.parents):
@@ -281,28 +283,28 @@ class BlockedLook:
 
 log = logging.getLogger(__name__)
 
-# Time for calls that were cancelled at the end.
+# Time that cancelled calls have to end when the attempt ends.
 _GRACE_S = 2.0
-# Time after which a call that was cancelled and goes on is taken for one that swallowed it.
+# A call that is still running after this time has swallowed its cancellation.
 _SWALLOWED_S = 1.0
 
 
 class Coroutines:
-    """``Caller`` of one task of an ``AsyncBolt``. What has an underscore runs on the loop."""
+    """``Caller`` of one task of an ``AsyncBolt``. Private methods run on the loop."""
 
     def __init__(
         self, loop: Loop, component: str, outputs: Outputs, limit: timedelta | None
     ) -> None:
-        """A call is cancelled after ``limit``. ``outputs`` are for checks alone."""
+        """Cancel calls after ``limit``. ``outputs`` only serve to check emissions."""
         self._loop = loop
         self._component = component
         self._outputs = outputs
         self._limit_s = limit.total_seconds() if limit else None
         self._context = contextvars.copy_context()
         self._context.run(COMPONENT.set, component)
-        # In the order in which they began.
+        # Running calls, in the order in which they began.
         self._tasks: dict[Call, asyncio.Task[None]] = {}
-        # Cancelled, and still going on.
+        # Calls that exceeded their limit, were cancelled, and are still running.
         self._overdue: dict[Call, asyncio.TimerHandle] = {}
         self._open = True
         self._entered = True
@@ -371,7 +373,7 @@ class Coroutines:
             made = execute(call.tup, self.recorder(call))
             if made is not None:
                 await made
-        except BaseException as error:  # noqa: BLE001 - the loop goes on, and the tuple fails
+        except BaseException as error:  # noqa: BLE001 - the loop lives on, and the tuple fails
             call.error = error
         if call in self._overdue:
             self._overdue.pop(call).cancel()
@@ -384,7 +386,7 @@ class Coroutines:
         ended(call)
 
     def _exceed(self, call: Call) -> None:
-        """Cancel a call that takes too long."""
+        """Cancel a call that exceeds its limit."""
         loop = asyncio.get_running_loop()
         self._overdue[call] = loop.call_later(_SWALLOWED_S, self._say_swallowed, call)
         self._tasks[call].cancel()
@@ -399,17 +401,17 @@ class Coroutines:
     async def _awaited(
         self, method: Callable[..., Awaitable[None] | None], arguments: Sequence[object]
     ) -> BaseException | None:
-        """Return what the method raises: a ``SystemExit`` of its own would end the loop."""
+        """Return the error of the method: raised here, a ``SystemExit`` would end the loop."""
         try:
             made = method(*arguments)
             if inspect.isawaitable(made):
                 await made
-        except BaseException as error:  # noqa: BLE001 - raised again by the task's thread
+        except BaseException as error:  # noqa: BLE001 - the task's thread raises it again
             return error
         return None
 
     async def _cancelled(self) -> int:
-        """Return how many calls go on."""
+        """Cancel all calls, and return how many of them are still running."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,9 +1,9 @@
-"""The flight of one bolt task: which tuples wait for a place, are under way, and have ended.
+"""The flight of one bolt task: its waiting tuples, running calls and ended calls.
 
-A ``FlightGate`` makes a tuple wait although there is a place for it. A flight asks its gate about
-the tuples that wait, in the order of their arrival, whenever a call has ended, tuples have come, or
-``next_at`` is reached. A tuple that the gate holds back holds no place, and the tuples behind it
-are asked about nevertheless. Ticks pass the gate.
+A ``FlightGate`` may hold a tuple back although a place is free. The flight asks the gate about the
+waiting tuples, in the order of arrival, whenever a call ends, tuples arrive, or ``next_at`` is
+reached. A tuple that is held back takes no place, and the flight still asks about the tuples behind
+it. Ticks bypass the gate.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Protocol
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
-# Each is asked about whenever a call has ended.
+# The number is bounded because the flight asks the gate about each tuple whenever a call ends.
 MOST_HELD_BACK = 2_000
 _IMPATIENT_S = 1.0
 
 
 class Flight:
-    """The calls of one bolt task. The task's thread only, but ``wake``."""
+    """The calls of one bolt task. Only ``wake`` may be called by other threads."""
 
     def __init__(self, caller: Caller, places: int, gate: FlightGate | None = None) -> None:
-        """At most ``places`` calls are under way at once."""
+        """Run at most ``places`` calls at once."""
         self._caller = caller
         self._places = places
         self._gate = gate
         self._waiting: deque[Call] = deque()
-        # Appended to by the caller's threads.
+        # The caller's threads append to this queue.
         self._ended: deque[Call] = deque()
-        # Calls that have begun and were not handed out.
+        # Number of calls that have begun and were not handed out.
         self._begun = 0
         self._numbers = 0
-        # Tuples that the gate has refused.
+        # Number of waiting tuples that the gate holds back.
         self.held_back = 0
         self.changed = threading.Event()
 
@@ -46,17 +46,17 @@ class Flight:
 
     @property
     def queued(self) -> int:
-        """Number of tuples that wait for nothing but a place, as far as is known."""
+        """Number of waiting tuples that the gate has not held back."""
         return len(self._waiting) - self.held_back
 
     @property
     def full(self) -> bool:
-        """True if the gate holds back as many as there may be."""
+        """True if the gate holds back the maximum number of tuples."""
         return self.held_back >= MOST_HELD_BACK
 
     @property
     def stands_still(self) -> bool:
-        """True if the gate holds back all that there is."""
+        """True if no call is running and the gate holds back all waiting tuples."""
         return not self._begun and 0 < self.held_back == len(self._waiting)
 
     @property
@@ -71,27 +71,27 @@ class Flight:
 
     @property
     def idle(self) -> bool:
-        """True if there is neither a call nor a tuple that waits."""
+        """True if there are neither calls nor waiting tuples."""
         return not self._begun and not self._waiting
 
     @property
     def next_at(self) -> float | None:
-        """Time on the caller's clock at which the gate is to be asked again."""
+        """Time on the caller's clock at which to ask the gate again."""
         return None if self._gate is None else self._gate.next_at
 
     def number(self, call: Call) -> None:
-        """Give a tuple its place in the order of arrival."""
+        """Number a call in the order of arrival."""
         self._numbers += 1
         call.number = self._numbers
 
     def add(self, call: Call) -> None:
-        """Let a tuple wait for its place."""
+        """Queue a call for a place."""
         if not call.number:
             self.number(call)
         self._waiting.append(call)
 
     def refuse(self, call: Call) -> None:
-        """Hand a tuple out that never begins: its ``error`` says why."""
+        """End a call without beginning it; its ``error`` says why."""
         if not call.number:
             self.number(call)
         call.ended = True
@@ -99,7 +99,7 @@ class Flight:
         self._end(call)
 
     def start(self, execute: Execute) -> None:
-        """Begin what may begin."""
+        """Begin the calls that have a place and pass the gate."""
         room = self._places - self.under_way
         if room <= 0 or not self._waiting:
             return
@@ -109,7 +109,7 @@ class Flight:
             self._caller.start(execute, beginning, self._end)
 
     def pause(self, seconds: float) -> None:
-        """Wait until a call ends or the task is woken, at most so long."""
+        """Wait until a call ends or the task is woken, for at most ``seconds``."""
         self._caller.pause(self, seconds)
         self.changed.clear()
 
@@ -118,8 +118,9 @@ class Flight:
         self.changed.set()
 
     def take_ended(self) -> list[Call]:
-        """Hand out the calls that have ended, in the order in which their tuples arrived; where
-        their output is large, the first ones.
+        """Return the ended calls in the order in which their tuples arrived.
+
+        If the output of all ended calls is large, returns only the calls that ended first.
         """
         calls: list[Call] = []
         size = 0
@@ -134,7 +135,7 @@ class Flight:
         return sorted(calls, key=lambda call: call.number)
 
     def finish(self, execute: Execute) -> list[Call]:
-        """Begin all that waits, wait until it has ended, and hand it out."""
+        """Run all waiting calls to their end and return them."""
         calls: list[Call] = []
         while not self.idle:
             self.start(execute)
@@ -144,7 +145,7 @@ class Flight:
         return sorted(calls, key=lambda call: call.number)
 
     def ask_again(self) -> None:
-        """The gate may let tuples begin that it held back, though no call has ended since."""
+        """Ask the gate again about tuples that it held back, although no call has ended."""
         self.held_back = 0
 
     def _beginning(self, room: int) -> list[Call]:
@@ -173,15 +174,15 @@ class Flight:
 
 
 class FlightGate(Protocol):
-    """Of one bolt task. One thread only: the task's."""
+    """Decides which tuples of one bolt task may begin. The task's thread only."""
 
     @property
     def next_at(self) -> float | None:
-        """Time on the flight's clock at which to ask again, though nothing else has happened."""
+        """Time on the flight's clock at which to ask again even if nothing else happens."""
         ...
 
     def look(self, waiting: Sequence[Call]) -> None:
-        """These wait, the oldest first, and are asked about in turn, until no place is left."""
+        """Begin a round: ``waiting`` is checked from the oldest on, until no place is left."""
         ...
 
     def may_begin(self, call: Call) -> bool:
@@ -189,13 +190,13 @@ class FlightGate(Protocol):
         ...
 
     def began(self, call: Call) -> None:
-        """It has begun."""
+        """Note that the call has begun."""
         ...
 
     def passed_over(self, call: Call) -> None:
-        """It waits on."""
+        """Note that the call is held back."""
         ...
 
     def over(self, call: Call) -> None:
-        """It has ended, well or badly: ``call.error``. Its step is not committed yet."""
+        """Note that the call has ended, perhaps with an error; its step is not committed yet."""
         ...

@@ -1,4 +1,4 @@
-"""Runs the calls of a ``BasicBolt`` in threads of its task: for libraries that block."""
+"""Runs the calls of a ``BasicBolt`` in threads of its task, for blocking libraries."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ _Work = tuple[Execute, Call, Ended]
 
 
 class ThreadCalls:
-    """``Caller`` of one task. Threads cannot be cancelled: the watchdog replaces the process of one
-    that hangs.
+    """``Caller`` of one task.
+
+    Threads cannot be cancelled, so the watchdog replaces the process when a call hangs.
     """
 
     def __init__(self, component: str, outputs: Outputs, most: int) -> None:
-        """Use at most this many threads; ``outputs`` are only for checks."""
+        """Use at most ``most`` threads. ``outputs`` only serve to check emissions."""
         self._component = component
         self._most = most
         self._outputs = outputs
-        # None: the thread that takes it ends.
+        # A thread that takes None from the queue exits.
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        # Not the interpreter's own pool: that one waits for its threads at exit, and one may hang.
+        # Not a ThreadPoolExecutor: the interpreter joins its threads at exit, and one may hang.
         self._threads: list[threading.Thread] = []
-        # Calls that have not begun: also those on their way from the queue to their thread.
+        # Calls that have not begun, including calls a thread has just taken from the queue.
         self._given: dict[Call, None] = {}
-        # In the order in which they began.
+        # Running calls, in the order in which they began.
         self._running: dict[Call, None] = {}
         self._open = True
 
@@ -53,15 +54,15 @@ class ThreadCalls:
         return ThreadRecorder(self._component, self._outputs, call)
 
     def start(self, execute: Execute, calls: Sequence[Call], ended: Ended) -> None:
-        """One after the other where there are more calls than threads."""
+        """Queue the calls, and start more threads if needed."""
         for call in calls:
             self._given[call] = None
             self._work.put((execute, call, ended))
-        # In this order: a call that begins meanwhile counts twice, and not never.
+        # Count given calls first, so that no call is missed; a call that begins now counts twice.
         needed = min(self._most, len(self._given) + len(self._running))
         while len(self._threads) < needed:
             name = f"{self._component}: call {len(self._threads)}"
-            # With the task's context: what the bolt logs there names its task.
+            # Copy the task's context, so that log records of the bolt name the task.
             served = partial(contextvars.copy_context().run, self._serve)
             thread = threading.Thread(target=served, name=name, daemon=True)
             self._threads.append(thread)
@@ -93,11 +94,11 @@ class ThreadCalls:
         return not self._running
 
     def close(self) -> None:
-        """Nothing is left after ``cancel``."""
+        """Do nothing: ``cancel`` has released everything."""
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            # What had not begun when the task ended is executed again in its next attempt.
+            # The next attempt executes the calls that had not begun when this one ended.
             if self._open:
                 self._execute(*work)
 
@@ -107,7 +108,7 @@ class ThreadCalls:
         began_ns = time.perf_counter_ns()
         try:
             execute(call.tup, self.recorder(call))
-        except BaseException as error:  # noqa: BLE001 - the thread goes on, and the tuple fails
+        except BaseException as error:  # noqa: BLE001 - the thread lives on, and the tuple fails
             call.error = error
         call.took_ns = time.perf_counter_ns() - began_ns
         call.ended = True
