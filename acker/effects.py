@@ -35,7 +35,7 @@ class LocalEffect(Generic[T]):
 
 
 class Pipeline(Protocol):
-    """A connection's way to make several prepared calls in one round trip."""
+    """A connection that makes several prepared calls in one round trip."""
 
     def perform(self, effects: Sequence[Any]) -> list[Any]:
         """Make all calls in order, then raise the first error if there was one."""

@@ -19,7 +19,7 @@ Figure = float | None
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """One figure of the last line, with its goal."""
+    """One headline figure, with its goal."""
 
     key: str
     says: str
@@ -178,7 +178,7 @@ def slower(results: Results) -> float:
 
 
 def headline(results: Results) -> dict[str, Figure]:
-    """Return the figures of the last line by key, rounded."""
+    """Return the headline figures by key, rounded."""
     basic_us = [
         us for role, us in cpu_per_message(results, "basic").items() if role != "the benchmark"
     ]
@@ -293,7 +293,7 @@ def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
 
 
 def shared(results: Results, figure: str) -> Figure:
-    """Return a figure of how tasks share work, measured in the same part as uneven work."""
+    """Return a figure of the part ``uneven`` that shows how tasks share work."""
     return _of(rounds_of(results, "uneven"), lambda of_round: of_round.get(figure))
 
 

@@ -59,7 +59,7 @@ class Rated:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Latency of messages beside a limited tenant's, in milliseconds."""
+    """Latency of messages that wait behind a limited tenant's messages, in milliseconds."""
 
     waiting: int
     messages: int
@@ -94,7 +94,7 @@ def measure_rate(settings: Settings, seconds: float) -> Rated:
 
 
 def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) -> Beside:
-    """Measure messages of many tenants behind the messages of a limited tenant."""
+    """Measure the latency of many tenants' messages behind a limited tenant's messages."""
     with running("tenants", settings, timed=True, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
         settled_s = _fill_and_settle(settings, topology, waiting)

@@ -5,8 +5,8 @@ per remembered tuple, rows per second into PostgreSQL, by one connection and thr
 
 A message becomes ten tuples of the stateful bolt (the words of a sentence) in one kind of topology,
 and one tuple (an order) in the other. The messages are the same with ``once`` and without, each
-with an id. Both topologies run warm at the same time and take turns, so that they meet the same
-conditions. The last line is one JSON object.
+with an id. Both topologies are warmed up, run at the same time and take turns, so that they meet
+the same conditions. The last line is one JSON object.
 """
 
 from __future__ import annotations

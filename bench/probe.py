@@ -95,7 +95,7 @@ class Probe:
 
             def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
                 self._delivered += 1
-                if self._timed and (properties.message_id or "").isdecimal():  # else of a warm-up
+                if self._timed and (properties.message_id or "").isdecimal():  # not in a warm-up
                     tags.scheduled[method.delivery_tag] = int(properties.message_id)
                 on_message_callback(channel, method, properties, body)
 

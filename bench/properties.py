@@ -4,8 +4,8 @@ names none.
     python bench/properties.py [--sentences N] [--rounds N]
 
 The messages are the same for both, each with an id, a timestamp and three headers. Both topologies
-run warm at the same time and take turns, so that they meet the same conditions. The last line is
-one JSON object.
+are warmed up, run at the same time and take turns, so that they meet the same conditions. The last
+line is one JSON object.
 """
 
 from __future__ import annotations

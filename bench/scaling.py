@@ -121,7 +121,7 @@ def tuples_of_step(setup: Setup, costs: Costs) -> float:
 
 
 def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
-    """Return the most messages per second of each part."""
+    """Return the maximum of messages per second for each part of the system."""
     cores = executors * setup.cores_an_executor
     # More tasks than cores share the cores; fewer tasks leave some cores idle.
     busy = min(tasks_of(setup, executors) * setup.bolts, cores)

@@ -106,8 +106,9 @@ TOGETHER_BYTES = 4 * PARCEL_BYTES
 LARGEST = 2**53 - 1
 
 
-# A line's id is above all task ids: a mark, the number of the bolt's tasks, and the lowest task.
-# Each server has a part of the line (``part_of_line``), and beside it the returned tuples.
+# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all task
+# ids.
+# Each server has a part of the line (``part_of_line``) and an inbox of tuples returned to it.
 _BITS = 24
 
 
@@ -205,10 +206,10 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
-    """Encode a chunk, halved until no part exceeds the bounds of a parcel or, in a line, smaller
-    bounds: each task that claims some tuples of a part copies the whole part.
+    """Encode a chunk in parts of bounded size, each as a payload with its number of tuples.
 
-    Returns each payload with its number of tuples. The same chunk is always split the same way.
+    The same chunk is always split the same way. The bounds are smaller in a line, where each task
+    that claims some tuples of a part copies the whole part.
     """
     rows = chunk.values.num_rows
     ids = 2 * chunk.lineage.roots.nbytes
@@ -523,8 +524,8 @@ def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
 def parcels_left(
     parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
 ) -> Sequence[Parcel]:
-    """Return the parcels that are not appended yet, those for full inboxes last, so that the other
-    parcels need not wait.
+    """Return the parcels that are not appended yet, with parcels for full inboxes last, so that
+    other parcels need not wait for them.
     """
     full = {
         parcel.target

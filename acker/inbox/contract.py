@@ -87,7 +87,7 @@ class Bounds:
 class Entry:
     """One chunk in an inbox."""
 
-    # Opaque; sorts in the order of the appends.
+    # An opaque id; ids are in the order of the appends.
     position: str
     tuples: int
     payload: bytes
@@ -101,7 +101,7 @@ class Claims(NamedTuple):
 
     # All tuples, including the tuples in the task's own inbox.
     tuples: int
-    # More tuples than that, as long as the claim is no more than the task's share of the line.
+    # Additional tuples, as long as the claim stays within the task's share of the line.
     more: int = 0
 
 
@@ -141,7 +141,7 @@ class Covered:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """State that an attempt at a task finds."""
+    """The state in which an attempt finds the inbox of its task."""
 
     # The last finished step, 0 at first.
     step: int
@@ -160,7 +160,7 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InboxFigures:
-    """One inbox at one moment, for the driver and for monitors."""
+    """Figures of one inbox at one time, for the driver and monitors."""
 
     tuples: int
     bytes: int
@@ -232,7 +232,7 @@ class Inbox(Protocol):
     def read(self, positions: Sequence[str]) -> list[Entry]:
         """Return the entries at these positions that are still there, in the order given.
 
-        For a sealed step that must be repeated. Raises StaleAttemptError.
+        Call this to repeat a sealed step. Raises StaleAttemptError.
         """
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:

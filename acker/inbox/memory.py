@@ -44,7 +44,7 @@ from tiercel.acker.inbox.contract import (
 class MemoryInboxes:
     """``Inboxes`` within one process.
 
-    ``clock`` gives seconds; nothing here waits for it to advance.
+    ``clock`` returns seconds; no call waits for it to advance.
     """
 
     def __init__(
@@ -441,7 +441,7 @@ class Box:
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
-    # When the current call of its process began.
+    # The time at which the current call of its process began.
     since: float | None = None
     # The place where its process runs, as it reported.
     place: str = ""

@@ -101,7 +101,7 @@ class RedisInboxes:
         self._bounds = bounds or Bounds()
         self._name = quote(topology, safe="")
         self._boxes: dict[Place, _Box] = {}
-        # The part of each line that each of its tasks takes from.
+        # The part from which each task takes, by line and task.
         self._lines: dict[int, dict[int, int]] = {}
 
     # -- the driver -------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class RedisInboxes:
     def close(self) -> None:
         self._servers.close()
 
-    # -- calls of more than one place -------------------------------------------------------------
+    # -- calls to several inboxes -----------------------------------------------------------------
 
     def _draining(self, run: str) -> Callable[[_Box, Place], Effect[list[Entry]]]:
         args = (run, DRAINED_TUPLES, DRAINED_BYTES)
@@ -305,7 +305,7 @@ class RedisInboxes:
         return box
 
     def _shared(self, line: int) -> dict[int, int]:
-        """Return the part of the line that each of its tasks takes from."""
+        """Return the part of a line from which each task takes, by task."""
         found = self._lines.get(line)
         if found is None:
             lowest: dict[RedisServer, int] = {}
@@ -559,7 +559,7 @@ def _source(name: str) -> str:
 
 
 def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:
-    """Make an entry; malformed entries, written by other programs, count no tuples."""
+    """Make an entry; a malformed one, written by another program, counts 0 tuples."""
     try:
         count, first = int(tuples), int(more[1]) if len(more) > 1 else None
     except ValueError:

@@ -1,9 +1,8 @@
-"""The contract of the counters of every task of a topology, exact and not sampled, and of the last
-errors; with windows, latencies as counters, and errors by kind.
+"""The contract of the counters and the last errors of all tasks of a topology.
 
-A window is a span of time divided into slots: the current slot and the twenty before it, as in
-Storm. Nothing is sampled or dropped early, and a window is at most a twentieth longer than its name
-says.
+Counters are exact: nothing is sampled or dropped early. A window is a span of time divided into
+slots: the current slot and the twenty before it, as in Storm. A window is at most a twentieth
+longer than its name says.
 
 Latencies are a histogram of exact counters, which can be summed over tasks and processes: bucket i
 counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i";
@@ -46,7 +45,7 @@ class Window(enum.Enum):
 
 SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
 
-# By component, task and counter.
+# Counts by component, task and counter.
 Counts = dict[str, dict[int, dict[str, int]]]
 
 
@@ -282,10 +281,9 @@ def trace_counter(kind: str, place: str) -> str:
 def known_errors(
     reports: Iterable[tuple[TraceReport, datetime]], totals: Counts
 ) -> Sequence[KnownError]:
-    """Join first reports, each with the time of the last report of its kind, and counters; newest
-    first.
+    """Add the counts to the first and last reports of each kind; sort by last, newest first.
 
-    A process reports its counters and its tracebacks one after the other: a count is at least one.
+    A count is at least one, even if a process has not yet reported its counters.
     """
     found = [
         KnownError(first=first, last=last, count=max(1, _count(first, totals)))

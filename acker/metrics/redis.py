@@ -100,7 +100,7 @@ class RedisMetrics(Metrics):
     def _send(self) -> None:
         now = self._clock()
         slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
-        # Kept for two slots longer than requested: clocks may differ a little.
+        # Keep slots longer than necessary, by the length of two: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
         pairs = [part for pair in self._unsure.items() for part in pair]
         with translated("count"):

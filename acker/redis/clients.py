@@ -1,4 +1,4 @@
-"""The one place where clients of Redis are made."""
+"""Makes all clients of Redis, and checks servers."""
 
 from __future__ import annotations
 

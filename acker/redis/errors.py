@@ -100,7 +100,7 @@ _BY_CLASS: dict[type, _Meaning] = {
     exceptions.AskError: _MEMBER,  # the base of MovedError
     exceptions.ClusterCrossSlotError: _BY_CODE["CROSSSLOT"],
     exceptions.CrossSlotTransactionError: _BY_CODE["CROSSSLOT"],
-    # ``_meaning`` has looked at the error inside it; nothing took effect.
+    # ``_meaning`` checks the error inside it first; nothing took effect.
     exceptions.ExecAbortError: _away("it discarded a transaction: see its log"),
     exceptions.InvalidResponse: _refusal(
         "what answers there speaks another protocol: check host and port"

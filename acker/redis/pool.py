@@ -60,7 +60,7 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RedisAddress:
-    """A URL, split into the parts that redis-py does not know."""
+    """A Redis URL, with the parts that redis-py does not understand taken out."""
 
     form: Form
     # For redis-py; with Sentinels or a cluster its host is a placeholder for the primary's.

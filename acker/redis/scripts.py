@@ -38,7 +38,7 @@ _JOINED_WORDS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class RedisEffect(Generic[T]):
-    """One prepared call of one server. ``read`` converts the server's reply into the effect's.
+    """One prepared call to one server. ``read`` converts the server's reply into the effect's.
 
     The call may be sent more than once before a reply arrives, so its script must recognise a
     repeat.
@@ -47,9 +47,9 @@ class RedisEffect(Generic[T]):
     pipeline: RedisServer
     command: tuple[Any, ...]
     read: Reader[T]
-    # For errors: "cannot ``verb``: …".
+    # The action, for errors: "cannot ``verb``: …".
     verb: str
-    # The script, if ``command`` names one by its digest.
+    # The text of the script, if ``command`` names it by its digest.
     text: str | None = None
     # Prepares the call to make instead if the server is out of memory and refuses this one.
     when_full: Callable[[], RedisEffect[T]] | None = None

@@ -1,4 +1,4 @@
-"""Answers: calls of a bolt's collector from the bolt's own threads, or between two steps.
+"""Answers: calls that a bolt makes on its collector from its own threads, or between two steps.
 
 An answer belongs to its tuple, not to the step that happens to run. Answers wait here, in order,
 and leave with the next commit of the task.

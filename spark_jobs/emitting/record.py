@@ -49,7 +49,7 @@ _NO_ROOM = "other tuples of its step have emitted max_output_bytes"
 
 
 class Item(Protocol):
-    """One tuple of a task's input, or one row."""
+    """One tuple or row of a task's input."""
 
     row: int
     seed: int
@@ -109,7 +109,7 @@ class Record:
         self.outputs = outputs
         # Rows of tuples that are in no tree.
         self.untracked = untracked
-        # Differs from step to step.
+        # A number that differs from step to step.
         self.salt = salt
         self.once: Once | None = None  # for bolts that execute each key once
         # The tuples held from earlier steps, then the input.
@@ -459,7 +459,8 @@ class OutputRecorder(Recorder, OutputCollector):
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")
         tup.state = ACKED
-        # Wall-clock time: a held tuple may be acked in another process. It may be set back.
+        # Use wall-clock time: a held tuple may be acked in another process. The clock may be set
+        # back.
         tup.process_ns = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
