@@ -436,8 +436,8 @@ class Appended(enum.Enum):
     DONE = "done"
     # The inbox has this part already, with the same content: nothing was appended.
     REPEATED = "repeated"
-    # The inbox has this part already, with other content: nothing was appended. The sender's step
-    # did other work when it was repeated, so its roots must be failed.
+    # The inbox has this part already, with different content: nothing was appended. The sender's
+    # step did different work when it was repeated, so its roots must be failed.
     DIFFERENT = "different"
     # The inbox has no room now: repeat the call later.
     FULL = "full"

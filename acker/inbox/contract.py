@@ -28,7 +28,7 @@ step's effects leave, and finishes the step, which deletes the tuples. ``MemoryI
   line; a parcel goes to one part, chosen by its sender and number. A line is adopted, drained,
   fenced, looked at and appended to like an inbox, with the line's id.
 * **Every call may be repeated** unchanged, at any later time: a repeat has no effect of its own.
-  Only ``draw`` draws another number.
+  Only ``draw`` draws a new number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
 * A server raises RedisUnavailableError (the call may have taken effect; repeat it) or
   RedisRefusedError (an operator must act).

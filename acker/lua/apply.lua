@@ -10,8 +10,8 @@
 --        then the reasons: first the reason for a conflict, then reason 1, 2, …
 -- Reply  0 fresh, 1 repeated, 2 conflicting, 3 stale; completed; failed; late
 --
--- Must never apply a slice twice, nor a slice of other work than the step's (its roots are failed),
--- nor a slice of a stale attempt, step or run.
+-- Must never apply a slice twice, nor a slice of work that differs from the step's (its roots are
+-- failed), nor a slice of a stale attempt, step or run.
 
 local verdict = judge(KEYS[OWNERS + 1], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 if verdict == REPEATED or verdict == STALE then return {verdict, 0, 0, 0} end
