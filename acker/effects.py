@@ -1,8 +1,8 @@
 """Calls of several stores that are sent together: one round trip per server for a whole commit.
 
 A store that takes part in a commit hands out *effects*: calls that are prepared but not yet made.
-``perform_all`` makes them, in the order given for each server; ``perform_in_turn`` makes each only
-if the one before replied True. Memory twins hand out ``LocalEffect``, stores in Redis
+``perform_all`` makes the calls of each server in the order given; ``perform_in_turn`` makes each
+call only if the one before replied True. Stores in memory hand out ``LocalEffect``, stores in Redis
 ``RedisEffect``.
 """
 
@@ -21,7 +21,7 @@ class Effect(Protocol[T_co]):
     """One prepared call. It may be repeated unchanged: its server recognises a repeat."""
 
     def perform(self) -> T_co:
-        """Make this call alone, and return its reply. Raises the errors of its store."""
+        """Make this call alone and return its reply. Raises the errors of its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class LocalEffect(Generic[T]):
 
 
 class Pipeline(Protocol):
-    """A connection's way to make several prepared calls in one round trip."""
+    """A connection that makes several prepared calls in one round trip."""
 
     def perform(self, effects: Sequence[Any]) -> list[Any]:
         """Make all calls in order, then raise the first error if there was one."""
 
     def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
-        """Make each call only if the one before replied True; return the replies of all made."""
+        """Make each call only if the one before replied True; return the replies received."""
 
 
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
@@ -70,9 +70,9 @@ def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
 
     Return the replies of the calls that were made.
 
-    Calls of one server that follow each other are one round trip, and one atomic step as long as
-    they are small. If one raises, the calls behind it were not made, and the calls before it were:
-    repeat all of them. Works across servers, with a round trip for each change of server.
+    Consecutive calls of one server take one round trip, and are atomic as long as they are small.
+    If a call raises, the calls before it were made and the calls after it were not: repeat all of
+    them. Works across servers, with a round trip for each change of server.
     """
     replies: list[Any] = []
     for pipeline, together in groupby(effects, _pipeline_of):

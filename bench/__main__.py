@@ -1,4 +1,4 @@
-"""``make bench``: measures everything, prints a table, writes bench/results.json.
+"""``make bench``: measures all parts, prints a table, writes bench/results.json.
 
 The last line is one JSON object.
 """
@@ -30,13 +30,13 @@ _BUSY = 0.5
 
 
 def main() -> int:
-    """Returns the exit code: 1 if a part could not be measured."""
+    """Run the benchmark; return the exit code, 1 if a part could not be measured."""
     arguments = _arguments()
     path = FOLDER / ("results-quick.json" if arguments.quick else "results.json")
     if arguments.write_docs:
         return _write_docs(path, arguments.peers)
     parts = arguments.only or [part for part in PARTS if part != "growth" or not arguments.quick]
-    # Parts that are measured one by one come together in one file; a whole run begins a new one.
+    # Parts that are measured one by one share one file; a full run starts a new file.
     results: dict[str, Any] = (
         json.loads(path.read_text()) if arguments.only and path.exists() else {"parts": {}}
     )
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _single(part: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts that may have failed alone: a contestant of a round, a run of slow work."""
+    """Return the measurements that can fail alone: contestants of a round, runs of slow work."""
     found = measured.get("found")
     if part == "throughput" and found:
         return [did for of_round in found for did in of_round.values()]
@@ -75,7 +75,7 @@ def _single(part: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(figures: dict[str, Any], headlines: Sequence[Headline] = HEADLINES) -> list[str]:
-    """For a terminal."""
+    """Format the figures as a table for a terminal."""
     rows = [("figure", "measured", "goal", "")]
     for row in headlines:
         value = figures[row.key]
@@ -113,7 +113,7 @@ def _write_docs(path: Path, peers: str | None) -> int:
             "--peers"
         )
         return 0
-    # matplotlib is in the environment of the peers.
+    # matplotlib is installed in the environment of the peers.
     return subprocess.run([peers, FOLDER / "plots.py", path, IMAGES], check=False).returncode  # noqa: S603 - our own script
 
 

@@ -1,11 +1,11 @@
-"""Rows per second into a database: a ``BatchBolt`` with one transaction per batch, beside a
-``BasicBolt`` with one per row.
+"""Rows per second into a database: a ``BatchBolt`` with one transaction per batch, compared with a
+``BasicBolt`` with one transaction per row.
 
     python bench/batches.py [--rows 5000] [--batched 60000]
 
-Both topologies run on private servers with the default settings, one bolt task each, into SQLite
-with its default settings: a transaction is on the disk before its tuples are acked. Figures go to
-standard output; the last line is one JSON object.
+Both topologies run on private servers with default settings and one bolt task each. They write to
+SQLite with its default settings: a transaction is on disk before its tuples are acked. Figures go
+to standard output; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from bench.rig import BenchError, running, sentences, servers
 from bench.topologies.rows import DATABASE
 from tiercel.workers.config import Settings
 
-# Messages that a topology has had before it is measured: its bound on tuples in flight has
-# grown to what the work allows.
+# Number of messages before the measurement, in which the bound on tuples in flight grows to what
+# the work allows.
 _WARM_UP = 2_000
 _WITHIN_S = 240
 
@@ -47,12 +47,12 @@ class Inserted:
         return self.rows / self.wall_s
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         return f"{self.kind}: {self.rows:,} rows in {self.wall_s:.1f} s, {self.rows_per_s:,.0f}/s"
 
 
 def measure(settings: Settings, kind: str, rows: int) -> Inserted:
-    """Empty a queue of this many messages into a new database."""
+    """Drain a queue of this many messages into a new database."""
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         path = Path(folder) / "rows.db"
         with (
@@ -74,7 +74,7 @@ def _bodies(first: int, count: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Measure both and print the ratio."""
+    """Measure both topologies and print the ratio."""
     parser = argparse.ArgumentParser(description="Rows per second into a database.")
     parser.add_argument("--rows", type=int, default=5_000, help="messages, one transaction each")
     parser.add_argument("--batched", type=int, default=60_000, help="messages, in batches")

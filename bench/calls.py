@@ -1,10 +1,10 @@
-"""Messages per second through one bolt task that calls a web server which takes 100 ms: an
-``AsyncBolt`` with 500 calls at once, beside a ``BasicBolt`` that waits for each.
+"""Messages per second through one bolt task that calls a web server, which answers after 100 ms: an
+``AsyncBolt`` with 500 concurrent calls, compared with a ``BasicBolt`` that waits for each call.
 
     python bench/calls.py [--messages 40000] [--alone 300]
 
-Both topologies run on private servers with the default settings; the web server is a process of its
-own. Figures go to standard output; the last line is one JSON object.
+Both topologies run on private servers with default settings; the web server is a separate process.
+Figures go to standard output; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ ANSWER_S = 0.1
 CONCURRENCY = 500
 # The variable that tells each process the port of the web server.
 PORT = "BENCH_PORT"
-# Messages that a topology has had before it is measured: its bound on tuples in flight has
-# grown to what the work allows.
+# Number of messages before the measurement, in which the bound on tuples in flight grows to what
+# the work allows.
 _WARM_UP = {"calls": 10_000, "waits": 50}
 _WITHIN_S = 240
 
 
 class Call(AsyncBolt):
-    """Calls the web server, many times at once."""
+    """Calls the web server, with many calls at once."""
 
     concurrency = CONCURRENCY
 
@@ -103,7 +103,7 @@ def _calling(kind: str, bolt: AsyncBolt | BasicBolt) -> Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Called:
-    """Messages that led to a call of the web server."""
+    """Messages that each called the web server once."""
 
     kind: str
     messages: int
@@ -114,7 +114,7 @@ class Called:
         return self.messages / self.wall_s
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         return f"{self.kind}: {self.messages:,} in {self.wall_s:.1f} s, {self.per_s:,.0f}/s"
 
 
@@ -128,7 +128,7 @@ def measure(settings: Settings, kind: str, messages: int) -> Called:
 
 @contextmanager
 def web_server() -> Iterator[int]:
-    """Run the web server in a process of its own; yields its port."""
+    """Run the web server in a separate process; yields its port."""
     command = [sys.executable, __file__, "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this script
         if process.stdout is None:
@@ -140,7 +140,7 @@ def web_server() -> Iterator[int]:
 
 
 async def serve() -> None:
-    """Answer each request after its time, until the process ends; prints the port."""
+    """Print the port, then answer each request after ``ANSWER_S`` until the process ends."""
 
     async def answer(_request: web.Request) -> web.Response:
         await asyncio.sleep(ANSWER_S)
@@ -156,7 +156,7 @@ async def serve() -> None:
 
 
 def main() -> None:
-    """Measure both and print the ratio."""
+    """Measure both topologies and print the ratio."""
     parser = argparse.ArgumentParser(description="Messages per second through calls that wait.")
     parser.add_argument("--messages", type=int, default=40_000, help="many at once")
     parser.add_argument("--alone", type=int, default=300, help="one after the other")

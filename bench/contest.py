@@ -1,6 +1,6 @@
-"""The peers: each empties a queue of the same sentences on the same servers.
+"""Runs of the peers: each drains a queue of the same sentences on the same servers.
 
-Each has all its processes on this machine.
+All processes of a peer run on this machine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bench.throughput import Drained, moment, rate_between
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
 
-# Sentences per second below which a run is given up.
+# Sentences per second below which a run is aborted.
 _SLOWEST = {"bare": 2_000, "inline": 100, "celery": 5, "dramatiq": 5}
 _LOOK_S = 0.1
 _GRACE_S = 15.0
 
 
 def consumer(what: str, settings: Settings, count: int) -> Drained:
-    """``bare`` or ``inline``: see ``bench.peers.consumer``."""
+    """Measure the consumer ``bare`` or ``inline`` of ``bench.peers.consumer``."""
     queue = f"bench-{what}"
     try:
         fill(settings, queue, sentences(count))
@@ -66,9 +66,9 @@ def _consumed(
 def consuming(
     what: str, queue: str, settings: Settings, *, timed: bool = False
 ) -> Iterator[tuple[ProbeResults, Callable[[], bool]]]:
-    """The consumer ``bare`` or ``inline`` runs within the block.
+    """Run the consumer ``bare`` or ``inline`` within the block.
 
-    Yields what its probe writes, and what raises BenchError if it has ended.
+    Yields the results of its probe, and a check that raises BenchError if the consumer has ended.
     """
     with tempfile.TemporaryDirectory(prefix="tiercel-bench-") as folder:
         reading = ProbeResults(Path(folder))
@@ -78,11 +78,10 @@ def consuming(
 
 
 def task_queue(what: str, settings: Settings, count: int, python: str) -> Drained:
-    """``celery`` or ``dramatiq``, from the first task to the last word.
+    """Measure ``celery`` or ``dramatiq``, from the first task to the last word.
 
-    ``python`` has them installed.
-
-    Their words queue behind their sentences, so that there is no steady rate of sentences.
+    ``python`` is a Python that has them installed. There is no steady rate of sentences, because
+    the tasks of words queue behind the tasks of all sentences.
     """
     module = f"bench.peers.{what}_tasks"
     workers = {
@@ -119,7 +118,7 @@ def task_queue(what: str, settings: Settings, count: int, python: str) -> Draine
 def _seconds_of_tasks(
     what: str, settings: Settings, count: int, check: Callable[[], bool]
 ) -> float:
-    """From the first task to the last word."""
+    """Return the seconds from the first task to the last word."""
     with redis.Redis.from_url(settings.redis_urls[0]) as client:
         deadline = time.monotonic() + 60 + count / _SLOWEST[what]
         while (words := _increments(client)) < count * WORDS:
@@ -134,9 +133,9 @@ def _seconds_of_tasks(
 def peer_process(
     argv: Sequence[str], settings: Settings, more: Mapping[str, str]
 ) -> Iterator[Callable[[], bool]]:
-    """A peer's process, which may have children, until the block ends.
+    """Run a peer's process, which may have children, until the block ends.
 
-    Yields what raises BenchError if it has ended.
+    Yields a check that raises BenchError if the process has ended.
     """
     environment = {**settings.as_environment(), **python_path(ROOT), **more}
     with tempfile.NamedTemporaryFile(prefix="tiercel-bench-") as output:
@@ -164,7 +163,7 @@ def peer_process(
 
 
 def _increments(client: redis.Redis) -> int:
-    """Return how often a word was counted: asked of the server, which costs it nothing."""
+    """Return the number of counted words, from the server's statistics, which costs it nothing."""
     calls = client.info("commandstats").get("cmdstat_hincrby", {})
     return int(calls.get("calls", 0))
 

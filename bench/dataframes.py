@@ -1,7 +1,7 @@
-"""RabbitMQ in PySpark: ``python -m bench.dataframes`` prints what issue and docs promise.
+"""RabbitMQ in PySpark: ``python -m bench.dataframes`` prints each figure beside its goal.
 
-Plain Spark with two cores, a private broker, no Redis. The throughput is that of the batches, from
-the begin of the first to the end of the last, after a query each that warmed up the JVM and the
+Runs plain Spark with two cores and a private broker, without Redis. Throughput is measured from the
+beginning of the first batch to the end of the last, after a query that warms up the JVM and the
 Python processes of source and sink.
 """
 
@@ -30,12 +30,12 @@ from tiercel.queues.broker.depths import depths
 
 _BYTES = 100
 _WARM_UP = 20_000
-# basic.ack, as it stands in a frame: class 60, method 80.
+# basic.ack in a frame: class 60, method 80.
 _ACK = b"\x00\x3c\x00\x50"
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Print all figures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=150_000)
     parser.add_argument("--columns", default="body binary", help="the schema to read; '' for all")
@@ -128,7 +128,7 @@ def _moment(progress: Any) -> float:
 
 
 def _ack_delay(spark: SparkSession, url: str, trigger: dict[str, str]) -> float:
-    """Seconds from the commit in the checkpoint to the ack on the wire, with one message."""
+    """Return the seconds from the commit in the checkpoint to the ack on the wire."""
     queue = _fill(url, f"idle-{len(trigger)}", 1)
     with _Wire(url) as wire, tempfile.TemporaryDirectory() as folder:
         writer = _rows(spark, wire.url, queue).writeStream.format("noop")
@@ -143,7 +143,7 @@ def _ack_delay(spark: SparkSession, url: str, trigger: dict[str, str]) -> float:
 
 
 def _left_after_stop(spark: SparkSession, url: str) -> int:
-    """Messages that no committed batch had, and that are not ready again."""
+    """Count the messages that no committed batch contained and that are not ready again."""
     count = 50_000
     queue = _fill(url, "stopped", count)
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,7 @@ def _left_after_stop(spark: SparkSession, url: str) -> int:
 
 
 class _Wire:
-    """A TCP proxy that notes when the first ack passed."""
+    """A TCP proxy that records the time of the first ack."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.partition("@")[2].partition("/")[0].rpartition(":")

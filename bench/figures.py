@@ -1,6 +1,6 @@
-"""From measurements to the figures that count. Pure functions.
+"""Headline figures from the measurements. Pure functions.
 
-Medians over rounds, ratios taken inside a round.
+Figures are medians over rounds; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Literal
 from bench.ledger import HEADLINE as PENDING
 
 Results = Mapping[str, Any]
-# None where it was not measured, or failed.
+# None if it was not measured, or failed.
 Figure = float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """One figure of the last line."""
+    """One headline figure, with its goal."""
 
     key: str
     says: str
@@ -29,11 +29,11 @@ class Headline:
     digits: int
 
     def shown(self, value: Figure) -> str:
-        """For people."""
+        """Format a value of this figure, or a dash for None."""
         return "-" if value is None else self.form.format(value)
 
     def met(self, value: Figure) -> bool | None:
-        """Return True if the target is met; None if that is not known."""
+        """Return True if the value meets the target; None if there is no value."""
         if value is None:
             return None
         return value >= self.target if self.sense == "at least" else value <= self.target
@@ -52,8 +52,8 @@ def _row(  # noqa: PLR0913 - the columns of the table below
     )
 
 
-# The goals of latencies are for a machine on which the bare consumer does this many messages per
-# second; on a slower one they may be longer in that proportion.
+# The goals of latencies are for a machine whose bare consumer processes this many messages per
+# second; on a slower machine they are longer in proportion.
 REFERENCE_PER_S = 30_000
 
 HEADLINES = (
@@ -164,7 +164,7 @@ _SCALED = frozenset(key for key in _LATENCIES if not key.startswith("bare"))
 
 
 def headlines(results: Results) -> tuple[Headline, ...]:
-    """The rows with the goals that hold on this machine."""
+    """Return the headlines with the goals for this machine."""
     factor = slower(results)
     return tuple(
         replace(row, target=row.target * factor) if row.key in _SCALED else row for row in HEADLINES
@@ -172,16 +172,13 @@ def headlines(results: Results) -> tuple[Headline, ...]:
 
 
 def slower(results: Results) -> float:
-    """Return how much longer latencies may be here than on the targets' machine.
-
-    Never shorter.
-    """
+    """Return the factor of latency goals on this machine, at least 1."""
     found = drained(results, "bare", "whole_per_s")
     return 1.0 if found is None else max(1.0, REFERENCE_PER_S / found)
 
 
 def headline(results: Results) -> dict[str, Figure]:
-    """The figures of the last line, by key, rounded."""
+    """Return the headline figures by key, rounded."""
     basic_us = [
         us for role, us in cpu_per_message(results, "basic").items() if role != "the benchmark"
     ]
@@ -221,12 +218,12 @@ def headline(results: Results) -> dict[str, Figure]:
 
 
 def rounds_of(results: Results, part: str) -> Any:
-    """Return what a part measured; empty if it did not run, or failed."""
+    """Return the rounds that a part measured; empty if it did not run, or failed."""
     return results.get("parts", {}).get(part, {}).get("found") or []
 
 
 def ratio(results: Results, what: str, beside: str) -> Figure:
-    """Return the ratio of two rates, each time in the same round."""
+    """Return the ratio of two contestants' rates, the median over rounds."""
     return _median(
         of_round[what]["whole_per_s"] / of_round[beside]["whole_per_s"]
         for of_round in rounds_of(results, "throughput")
@@ -235,14 +232,14 @@ def ratio(results: Results, what: str, beside: str) -> Figure:
 
 
 def drained(results: Results, what: str, figure: str) -> Figure:
-    """``whole_per_s`` or ``steady_per_s`` of a contestant."""
+    """Return ``whole_per_s`` or ``steady_per_s`` of a contestant."""
     return _of(
         rounds_of(results, "throughput"), lambda of_round: of_round.get(what, {}).get(figure)
     )
 
 
 def cpu_per_message(results: Results, what: str) -> dict[str, float]:
-    """Microseconds of CPU per sentence by what a process is, the largest first."""
+    """Return microseconds of CPU per sentence by kind of process, the largest first."""
     rounds = [
         of_round[what]
         for of_round in rounds_of(results, "throughput")
@@ -259,35 +256,35 @@ def cpu_per_message(results: Results, what: str) -> dict[str, float]:
 
 
 def latency(results: Results, rate: int, figure: str) -> Figure:
-    """Milliseconds at this rate."""
+    """Return a latency in milliseconds at this rate."""
     return _of(rounds_of(results, "latency"), lambda rows: _pick(rows, "rate", rate, figure))
 
 
 def slow(results: Results, what: str, figure: str) -> Figure:
-    """Of ``drain``, ``raising`` or ``beside``; a run that failed counts in none."""
+    """Return a figure of ``drain``, ``raising`` or ``beside``, ignoring failed runs."""
     return _of(slow_rounds(results, what), lambda row: row.get(figure))
 
 
 def beside_p99_ms(results: Results) -> Figure:
-    """Latency of all other messages beside a long one, from both parts that measure it."""
+    """Return the p99 of all other messages beside a long one, from both parts that measure it."""
     rows = slow_rounds(results, "beside")
     uneven_rows = [one["beside"] for one in rounds_of(results, "uneven") if "beside" in one]
     return _of([*rows, *uneven_rows], lambda row: row.get("p99_ms"))
 
 
 def slow_rounds(results: Results, what: str) -> list[Mapping[str, Any]]:
-    """One row per round of a kind of slow work."""
+    """Return one row per round for a kind of slow work."""
     found: list[Mapping[str, Any]] = dict(rounds_of(results, "slow") or {}).get(what, [])
     return found
 
 
 def uneven(results: Results, kind: str, figure: str) -> Figure:
-    """A latency of uneven work, in milliseconds."""
+    """Return a latency of uneven work, in milliseconds."""
     return _of(rounds_of(results, "uneven"), lambda of_round: of_round[kind].get(figure))
 
 
 def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
-    """A latency of uneven work, divided by Celery's in the same round."""
+    """Return a latency of uneven work divided by Celery's in the same round."""
     return _median(
         of_round[kind][figure] / of_round[kind][f"celery_{figure}"]
         for of_round in rounds_of(results, "uneven")
@@ -296,19 +293,19 @@ def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
 
 
 def shared(results: Results, figure: str) -> Figure:
-    """A figure of how tasks share their work, measured beside uneven work."""
+    """Return a figure of the part ``uneven`` that shows how tasks share work."""
     return _of(rounds_of(results, "uneven"), lambda of_round: of_round.get(figure))
 
 
 def depth_ratio(results: Results) -> Figure:
-    """Throughput of eight bolts in a row against that of one."""
+    """Return the throughput of eight bolts in a row divided by the throughput of one."""
     rows = dict(rounds_of(results, "growth") or {}).get("depth", [])
     eight, one = (_pick(rows, "value", value, "messages_per_s") for value in (8, 1))
     return eight / one if eight is not None and one else None
 
 
 def ledger(results: Results, pending: int, figure: str) -> Figure:
-    """Updates with this many pending roots."""
+    """Return a figure of the ledger with this many pending roots."""
     return _of(
         rounds_of(results, "ledger"),
         lambda found: _pick(found["by_pending"], "pending", pending, figure),
@@ -316,7 +313,7 @@ def ledger(results: Results, pending: int, figure: str) -> Figure:
 
 
 def tree(results: Results, tuples: int) -> Figure:
-    """Bytes per root with trees of this many tuples."""
+    """Return bytes per root with trees of this many tuples."""
     return _of(
         rounds_of(results, "ledger"),
         lambda found: _pick(found["by_tree"], "tuples", tuples, "bytes_per_root"),
@@ -324,7 +321,7 @@ def tree(results: Results, tuples: int) -> Figure:
 
 
 def price(results: Results, kind: str, figure: str) -> Figure:
-    """Of a kind of bolt."""
+    """Return a figure of the price of a tuple in a kind of bolt."""
     found: Figure = (
         dict(rounds_of(results, "tuples") or {}).get("price", {}).get(kind, {}).get(figure)
     )
@@ -332,7 +329,7 @@ def price(results: Results, kind: str, figure: str) -> Figure:
 
 
 def standby(results: Results, figure: str) -> Figure:
-    """Seconds to the first ack, percent while idle."""
+    """Return a figure of start and idleness."""
     return _of(rounds_of(results, "standby"), lambda row: row[figure])
 
 

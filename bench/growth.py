@@ -1,12 +1,11 @@
-"""Growth of throughput, along five ways.
-
-Tuples per tree, bolts in a row, message size, spout and bolt tasks, shards.
+"""Growth of throughput with five parameters: tuples per tree, bolts in a row, message size, spout
+and bolt tasks, shards.
 
     python bench/growth.py [--curve NAME ...]
 
-Each point is a chain of ``BasicBolt``s with the defaults but for the one number that the curve is
-about. The same run of the topology empties its queue several times; the first time warms it up and
-does not count. Slow work has a curve of its own: ``bench.slow``.
+Each point is a chain of ``BasicBolt``s with default settings except for the curve's parameter. One
+run of the topology drains its queue several times; the first time is a warm-up and does not count.
+The curve of slow work is in ``bench.slow``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from bench.topologies.chains import Shape
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
-# Bytes of a message where its size is not what the curve is about.
+# Bytes of a message in curves with another parameter.
 _SMALL = 100
 _BYTES_AT_MOST = 256 * 2**20
 _TUPLES = 500_000
@@ -39,18 +38,18 @@ _WITHIN_S = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One curve: its parameter, the values, and the meaning of a point."""
+    """One curve: its parameter with the values, and the topology of a point."""
 
     name: str
     axis: str
-    # Counted per second: messages or tuples.
+    # The unit that is counted per second: messages or tuples.
     unit: str
     values: Sequence[int]
     shape: Callable[[int], Shape]
     size: Callable[[int], int] = lambda _value: _SMALL
 
     def messages(self, value: int) -> int:
-        """Enough for seconds of work, and not for minutes."""
+        """Return the number of messages: enough for seconds of work, but not for minutes."""
         shape = self.shape(value)
         tuples = 1 + shape.tuples * max(1, shape.depth - 1)
         return max(50, min(_MESSAGES, _TUPLES // tuples, _BYTES_AT_MOST // self.size(value)))
@@ -91,7 +90,7 @@ CURVES = {
 
 
 def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, float]:
-    """Median messages and tuples per second over ``runs`` full queues."""
+    """Measure messages and tuples per second, the medians over ``runs`` full queues."""
     shape = curve.shape(value)
     count = curve.messages(value)
     size = curve.size(value)
@@ -105,7 +104,7 @@ def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, 
             if run:
                 rates.append(rate)
     rate = statistics.median(rates)
-    # As Storm counts: what a spout or a bolt emitted.
+    # Count tuples as Storm does: each emission of a spout or a bolt.
     tuples = 1 + shape.tuples * max(0, shape.depth - 1)
     return {
         "value": value,
@@ -116,12 +115,15 @@ def point(settings: Settings, curve: Curve, value: int, runs: int) -> dict[str, 
 
 
 def _drain(topology: Running, count: int, size: int) -> float:
-    """Messages per second, from the first delivery to the last ack."""
+    """Return messages per second, from the first delivery to the last ack."""
     return count / seconds_to_drain(topology, _bodies(count, size), _WITHIN_S)
 
 
 def seconds_to_drain(topology: Running, bodies: Iterator[bytes], within_s: float) -> float:
-    """Fill the queue while the spouts rest; seconds from the first delivery to the last ack."""
+    """Fill the queue while the topology is deactivated, then drain it.
+
+    Returns the seconds from the first delivery to the last ack.
+    """
     topology.wait_until_ready()
     topology.turn(State.DEACTIVATED)
     before = topology.reading.last()
@@ -144,7 +146,7 @@ def _bodies(count: int, size: int) -> Iterator[bytes]:
 def measure(
     settings: Settings, curves: Sequence[str], runs: int, say: Callable[[str], None]
 ) -> dict[str, list[dict[str, float]]]:
-    """All points of these curves."""
+    """Measure all points of these curves."""
     found: dict[str, list[dict[str, float]]] = {}
     for name in curves:
         curve = CURVES[name]
@@ -157,7 +159,7 @@ def measure(
 
 
 def line(curve: Curve, row: dict[str, float]) -> str:
-    """For people."""
+    """Format a point as a line."""
     return (
         f"{curve.axis:>18} {row['value']:>9,.0f}: {row['messages_per_s']:>9,.0f} messages/s,"
         f" {row['tuples_per_s']:>9,.0f} tuples/s"

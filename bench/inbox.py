@@ -2,14 +2,13 @@
 
     python bench/inbox.py [--redis redis://host:6379/0]
 
-``calls``  CPU time of one call to an inbox, the client's and the server's, and how long it takes
+``calls``  CPU time of client and server for one call to an inbox, and its duration
 ``steps``  CPU time of a whole step of one tuple in a bolt task, from its inbox to the next
-``hops``   from the append in one process to the ``take`` in another, at steady rates
-``idle``   CPU time and memory of an inbox in which nothing comes
+``hops``   time from the append in one process to the ``take`` in another, at steady rates
+``idle``   CPU time and memory of an inbox that receives nothing
 
-Without --redis it starts a private redis-server. Figures go to standard output; the last line is
-one JSON object. Whether redis-py parses replies in C depends on whether hiredis is installed: the
-first line says it.
+Without --redis it starts a private redis-server. Figures go to standard output; the first line says
+which parser redis-py uses, hiredis if that is installed; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _TASK = 4
 _OTHER = 5
 _CHUNK = 2_000
 _LARGE = 32
-# A bound that nothing here comes near.
+# Bounds that are never reached here.
 _UNBOUNDED = Bounds(tuples=10**9, bytes=10**9)
 _NOW = timedelta(0)
 # Digits of the time at the beginning of a payload.
@@ -58,7 +57,7 @@ Measured = dict[str, dict[str, Row]]
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """Number of repetitions of everything."""
+    """Repetitions and durations of the measurements."""
 
     calls: int = 1_000
     steps: int = 1_000
@@ -67,7 +66,7 @@ class Amount:
 
 
 class InboxBench:
-    """One topology's inboxes on an empty server; the sender is task 1."""
+    """The inboxes of one topology on an empty server; the sender is task 1."""
 
     def __init__(self, url: str) -> None:
         self.client = connect(url)
@@ -79,17 +78,17 @@ class InboxBench:
         self._steps = count(1)
 
     def append(self, payload: bytes, target: int = _TASK) -> None:
-        """One chunk of one tuple."""
+        """Append one chunk of one tuple."""
         for effect in self._appending(payload, target):
             effect.perform()
 
     def seal_and_finish(self) -> None:
-        """An empty step, in one round trip."""
+        """Seal and finish an empty step, in one round trip."""
         step = next(self._steps)
         perform_all([self.inbox.seal(Covered(step=step)), self.inbox.finish(step)])
 
     def commit(self, payload: bytes) -> None:
-        """Send what a step of one tuple sends: take it, seal, append to two inboxes, finish."""
+        """Make the calls of a step of one tuple: take, seal, append to two inboxes, finish."""
         step = next(self._steps)
         entries = self.inbox.take(1, 2**30, _NOW, None, Claims(0))
         whole = [entry.position for entry in entries]
@@ -113,7 +112,7 @@ def _topology() -> str:
 
 
 def calls(url: str, times: int) -> dict[str, Row]:
-    """By name of the call: microseconds of CPU of client and server, milliseconds that it takes."""
+    """Measure each call: microseconds of CPU of client and server, and milliseconds it takes."""
     payload = b"x" * _CHUNK
     large = payload * _LARGE
     with closing(InboxBench(url)) as bench:
@@ -154,7 +153,7 @@ def _measured(client: redis.Redis, call: Callable[[], object], times: int) -> Ro
 
 
 def hops(url: str, seconds: float) -> dict[str, Row]:
-    """By rate: milliseconds from the append in this process to the end of ``take`` in another."""
+    """Measure the milliseconds from an append in this process to the end of ``take`` in another."""
     return {str(rate): _hop(url, rate, int(rate * seconds)) for rate in HOPS}
 
 
@@ -186,7 +185,7 @@ def _hop(url: str, rate: int, messages: int) -> Row:
 
 
 def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
-    """Take until all messages came, each step sealed and finished."""
+    """Take until all messages have arrived, sealing and finishing each step."""
     inboxes = RedisInboxes(RedisServers([url]), topology, _UNBOUNDED)
     inbox = inboxes.open(_RUN, _TASK, inboxes.draw(_RUN, _TASK))
     took: list[float] = []
@@ -209,7 +208,7 @@ def _taker(url: str, topology: str, messages: int, answer: Connection) -> None:
 
 
 def idle(url: str, seconds: float) -> Row:
-    """Milliseconds of CPU per minute of a task that waits, and bytes of its inbox."""
+    """Measure the milliseconds of CPU per minute of a waiting task, and the bytes of its inbox."""
     with closing(InboxBench(url)) as bench:
         bench.append(b"x" * _CHUNK)
         entries = bench.inbox.take(1, 2**30, _NOW, None, Claims(0))
@@ -228,7 +227,7 @@ def idle(url: str, seconds: float) -> Row:
 
 
 def measure(url: str, amount: Amount) -> Measured:
-    """Everything, by part and name."""
+    """Measure all parts, by part and name."""
     return {
         "calls": calls(url, amount.calls),
         "steps": steps(url, amount.steps),
@@ -238,12 +237,12 @@ def measure(url: str, amount: Amount) -> Measured:
 
 
 def parser() -> str:
-    """Return what parses the replies of Redis in this Python."""
+    """Return the parser of Redis replies in this Python."""
     return "hiredis" if find_spec("hiredis") else "Python"
 
 
 def lines(found: Measured) -> Iterator[str]:
-    """For people."""
+    """Format the measurements as lines."""
     for part in ("calls", "steps"):
         for name, row in found[part].items():
             yield (
@@ -260,7 +259,7 @@ def lines(found: Measured) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run everything and print it."""
+    """Measure all parts and print the figures."""
     asked = argparse.ArgumentParser(description="What steps, appends and hops cost.")
     asked.add_argument(
         "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"

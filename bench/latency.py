@@ -1,12 +1,11 @@
-"""Latency at a steady rate: from the time a message was scheduled for to the ack that
-the broker gets.
+"""Latency at a steady rate: from the time for which a message was scheduled to its ack.
 
     python bench/latency.py [--rate N ...] [--seconds N] [--kind basic|arrow|bare]
 
-The publisher always keeps to its schedule: a message that leaves late, or waits because
-everything is slow, has waited from its scheduled time on. The word count runs with the defaults and
-is warm; the first seconds of each rate do not count. ``bare`` is the consumer that only acks: what
-publisher, broker and one Python process take on this machine before tiercel adds anything.
+The publisher never changes its schedule: the latency of a message that is published late, or has to
+wait, counts from its scheduled time. The word count runs warm with default settings; the first
+seconds of each rate do not count. ``bare`` is the consumer that only acks: it measures publisher,
+broker and one Python process on this machine without tiercel.
 """
 
 from __future__ import annotations
@@ -45,20 +44,19 @@ _BODIES = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Of one rate, in milliseconds."""
+    """Latency at one rate, in milliseconds."""
 
     rate: int
     messages: int
     p50_ms: float
     p99_ms: float
     p999_ms: float
-    # Delay with which the publisher handed over 99 % of the messages, at most: a part of the
-    # latency that is not tiercel's.
+    # p99 of the publisher's delay, a part of the latency that tiercel does not cause.
     late_ms: float
     cpu_s: dict[str, float]
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         return (
             f"{self.rate:>6,} per second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
             f"ms  p99.9 {self.p999_ms:7.1f} ms  ({self.messages:,} messages, published at most "
@@ -67,7 +65,7 @@ class Latency:
 
 
 class Schedule:
-    """Publishes with confirms, each message stamped with the time that it was due at."""
+    """Publishes with confirms; each message carries its scheduled time."""
 
     def __init__(self, amqp_url: str, queue: str) -> None:
         self._outlet = Outlet(Address.parse(amqp_url), "bench schedule")
@@ -78,10 +76,9 @@ class Schedule:
     def run(
         self, rate: int, seconds: float, bodies: Sequence[bytes] = ()
     ) -> tuple[int, float, list[float]]:
-        """Return how many were published, the time of the first, and by how many
-        seconds each was late.
+        """Publish at a steady rate, cycling through the bodies; sentences by default.
 
-        The bodies are published in turn, again and again; sentences by default.
+        Returns the number of messages, the time of the first, and the delay of each in seconds.
         """
         count = int(rate * seconds)
         began, late = self.at(
@@ -93,7 +90,7 @@ class Schedule:
     def at(self, times_s: Sequence[float], bodies: Sequence[bytes]) -> tuple[float, list[float]]:
         """Publish at these times, ascending, in seconds from the first.
 
-        Returns the time of the first, and by how many seconds each was late.
+        Returns the time of the first message, and the delay of each in seconds.
         """
         count = len(times_s)
         began = time.monotonic() + 0.1
@@ -130,12 +127,13 @@ class Schedule:
         self._confirmed += 1
 
 
-# Waits until this many messages in all were acked, at most this many seconds. Raises BenchError.
+# Waits until this many messages are acked in total, for at most this many seconds. Raises
+# BenchError.
 Wait = Callable[[int, float], None]
 
 
 def measure(topology: Running, rate: int, seconds: float) -> Latency:
-    """With a topology that is warm and runs with its probe ``timed``."""
+    """Measure a warm topology, which must run with ``timed``."""
     return _offered(
         topology.settings, topology.queue, topology.reading, topology.wait_for_acks,
         (rate, _WARM_UP_S, seconds),
@@ -143,7 +141,7 @@ def measure(topology: Running, rate: int, seconds: float) -> Latency:
 
 
 def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
-    """Of a consumer that does nothing but ack."""
+    """Measure a consumer that only acks."""
     queue = "bench-bare"
     fill(settings, queue, iter(()))
     try:
@@ -152,7 +150,7 @@ def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
             def wait(count: int, within_s: float) -> None:
                 until(lambda: check() or reading.last().acked >= count, within_s, f"{count:,} acks")
 
-            # One message first: the process has started when it is acked.
+            # Publish one message first: its ack shows that the process has started.
             fill(settings, queue, sentences(1))
             wait(1, _PATIENCE_S)
             return _offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
@@ -167,7 +165,7 @@ def _offered(
     wait: Wait,
     load: tuple[int, float, float],
 ) -> Latency:
-    """Publish at a rate, for some seconds that do not count and some that do."""
+    """Publish at a rate, and measure after the seconds of warm-up."""
     rate, warm_up_s, seconds = load
     acked_before = reading.last().acked
     cpu_before = cpu_seconds()

@@ -38,12 +38,12 @@ _WRITERS = 2
 PENDING = (1_000, 10_000, 100_000, 200_000, 1_000_000)
 TREES = (1, 10, 1_000, 100_000)
 LARGEST = PENDING[-1]
-# Pending roots of the figure that is named alone.
+# Pending roots of the headline figures.
 HEADLINE = 200_000
 
 
 def spec_of(url: str) -> LedgerSpec:
-    """A ledger of its own, on one shard: one Redis core is measured."""
+    """Return the spec of a new ledger with one shard, to measure one Redis core."""
     return LedgerSpec(
         topology=f"bench-{secrets.token_hex(4)}",
         urls=(url,),
@@ -54,7 +54,7 @@ def spec_of(url: str) -> LedgerSpec:
 
 
 def register(ledger: RedisLedger, count: int, ack_val: int, owner: int = 1) -> Ids:
-    """Register ``count`` roots as a spout does, and return them ascending."""
+    """Register ``count`` roots as a spout does; return them in ascending order."""
     drawn = RootIds(timedelta(seconds=30))
     roots = []
     for start in range(0, count, _REGISTERED_AT_ONCE):
@@ -66,20 +66,20 @@ def register(ledger: RedisLedger, count: int, ack_val: int, owner: int = 1) -> I
 
 
 def bytes_a_root(url: str, pending: int, tuples: int) -> float:
-    """used_memory before and after ``pending`` trees of ``tuples`` tuples.
+    """Measure Redis' memory per root, with ``pending`` trees of ``tuples`` tuples.
 
     All tuples but one of each tree are acked.
     """
     client = connect(url)
     client.flushdb()
     ledger = RedisLedger(spec_of(url))
-    # Scripts, connection and its buffers are there before the measurement.
+    # Load the scripts and allocate the connection's buffers before the measurement.
     warm = register(ledger, _REGISTERED_AT_ONCE, 1)
     ledger.apply(Token(run="warm", task=0, step=0), Updates(roots=warm, xors=np.ones_like(warm)))
     before = int(client.info("memory")["used_memory"])
     roots = register(ledger, pending, 1)
-    # However many tuples of a tree one task acks, its update is their XOR: the ledger cannot tell
-    # 10 from 100,000.
+    # A task's update is the XOR of all tuples of a tree that it acks: the ledger cannot tell 10
+    # tuples from 100,000.
     edges = np.bitwise_xor.reduce(mix_array(np.arange(tuples - 1, dtype=np.uint64)))
     ledger.apply(
         Token(run="tree", task=0, step=0), Updates(roots=roots, xors=np.full(roots.size, edges))
@@ -97,10 +97,7 @@ def _write(
     barrier: Barrier,
     spans: Queue[tuple[float, float]],
 ) -> None:
-    """Write as the tasks of two bolts do.
-
-    The first passes each tuple on, the second ends its tree.
-    """
+    """Send updates as tasks of two bolts do: the first passes tuples on, the second ends trees."""
     ledger = RedisLedger(spec)
     ledger.forget([0])
     barrier.wait()
@@ -115,19 +112,18 @@ def _write(
 
 
 def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, float]:
-    """Root updates per second by two writers at once.
+    """Measure root updates per second of two concurrent writers, and the fraction of time that the
+    server was busy.
 
-    With the fraction of the time that the server was busy.
-
-    ``others`` are pending beside the updated ones, and stay so.
+    ``others`` is a number of other roots that stay pending.
     """
     client = connect(url)
     client.flushdb()
     spec = spec_of(url)
     ledger = RedisLedger(spec)
     register(ledger, others, 1)
-    # Each batch of roots is split over the tasks of a bolt, so that a writer finds a part
-    # of every bucket.
+    # Each batch of roots is split over the tasks of a bolt, so that each writer updates a part of
+    # every bucket.
     registered = [register(ledger, _WRITERS * _TASK_ROOTS, 1) for _ in range(batches)]
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(_WRITERS + 1)
@@ -154,7 +150,7 @@ def updates_a_second(url: str, batches: int, others: int = 0) -> tuple[float, fl
 
 
 def registrations_a_second(url: str, count: int) -> float:
-    """By one spout task, in batches of 2,000."""
+    """Measure registrations per second of one spout task, in batches of 2,000 roots."""
     connect(url).flushdb()
     ledger = RedisLedger(spec_of(url))
     began = time.perf_counter()
@@ -168,9 +164,8 @@ def measure(
     trees: Sequence[int] = TREES,
     batches: int = 15,
 ) -> dict[str, list[dict[str, float]]]:
-    """Bytes per root and root updates per second, by pending roots and by tree size.
-
-    With the updates per second of the server's one core.
+    """Measure bytes per root by pending roots and by tree size, and updates per second by pending
+    roots, of the two writers and of the server's core.
     """
     by_pending: list[dict[str, float]] = []
     for pending in pending_roots:
@@ -190,7 +185,7 @@ def measure(
 
 
 def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
-    """For people."""
+    """Format the measurements as lines."""
     return [
         *(
             f"{row['pending']:>9,.0f} pending roots: {row['bytes_per_root']:5.1f} bytes per root,"
@@ -206,7 +201,7 @@ def lines(found: dict[str, list[dict[str, float]]]) -> list[str]:
 
 
 def main() -> None:
-    """Run everything and print it."""
+    """Measure all figures and print them."""
     parser = argparse.ArgumentParser(description="Bytes per pending root, root updates per second.")
     parser.add_argument(
         "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"

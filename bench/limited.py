@@ -1,12 +1,12 @@
-"""Rate limits on private servers: how near to the rate, and what waits beside a limited tenant.
+"""Rate limits on private servers: the accuracy of the rate, and latency beside a limited tenant.
 
     python bench/limited.py [--seconds 60] [--waiting 10000] [--rate 50]
 
-First a ``BasicBolt`` of four tasks with ``rate_limit="100/s"`` and a full queue: the tuples that it
-begins in a minute. Then a bolt with ``rate_limit="1/s"`` by tenant: one tenant has 10,000 messages
-in the queue, and messages of others, each of another tenant, come at a steady rate behind them;
-their latency counts from the time that each was scheduled for. Figures go to standard output; the
-last line is one JSON object.
+The first measurement counts the tuples that a ``BasicBolt`` begins in a minute, with four tasks,
+``rate_limit="100/s"`` and a full queue. The second has a bolt with ``rate_limit="1/s"`` by tenant:
+one tenant has 10,000 messages in the queue, and behind them messages come at a steady rate, each of
+a different tenant. Their latency counts from their scheduled times. Figures go to standard output;
+the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bench.rig import Running, fill, running, servers, until
 from tiercel.workers.config import Settings
 
 LIMIT_PER_S = 100
-# Messages, or seconds, that do not count.
+# Messages, and seconds, that do not count.
 _WARM_UP = 3 * LIMIT_PER_S
 _WARM_UP_S = 5.0
 _WITHIN_S = 300
-# The tenant's messages were all taken once when so few deliveries come.
+# All of the tenant's messages were taken once when there are no more deliveries than this.
 _STILL_PER_S = 5
 
 
@@ -46,11 +46,11 @@ class Rated:
 
     @property
     def percent(self) -> float:
-        """Rate, in percent of the limit."""
+        """The rate in percent of the limit."""
         return 100 * self.begun / self.wall_s / LIMIT_PER_S
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         return (
             f"{LIMIT_PER_S}/s over four tasks: {self.begun:,} in {self.wall_s:.1f} s, "
             f"{self.percent:.1f} %"
@@ -59,20 +59,20 @@ class Rated:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Latency of messages beside a limited tenant's, in milliseconds."""
+    """Latency of messages that wait behind a limited tenant's messages, in milliseconds."""
 
     waiting: int
     messages: int
     p50_ms: float
     p99_ms: float
-    # Acks of the limited tenant meanwhile.
+    # Acks of the limited tenant during the measurement.
     limited: int
     wall_s: float
     # Time until all of the tenant's messages had been taken once.
     settled_s: float
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         return (
             f"beside {self.waiting:,} that wait: p50 {self.p50_ms:.1f} ms  p99 {self.p99_ms:.1f} ms"
             f"  ({self.messages:,} messages); limited to 1/s: {self.limited} in "
@@ -94,7 +94,7 @@ def measure_rate(settings: Settings, seconds: float) -> Rated:
 
 
 def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) -> Beside:
-    """Offer messages of many tenants behind a limited tenant's."""
+    """Measure the latency of many tenants' messages behind a limited tenant's messages."""
     with running("tenants", settings, timed=True, module="bench.topologies.limits") as topology:
         topology.wait_until_ready()
         settled_s = _fill_and_settle(settings, topology, waiting)
@@ -109,7 +109,7 @@ def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) 
         wall_s = time.monotonic() - offered
         found = topology.reading.latencies()
         found = found[found[:, 0] >= offered + _WARM_UP_S - 1e-6]
-        # Counters come by the clock.
+        # Counters are reported once per second.
         time.sleep(2.0)
         limited = topology.totals("count")["acked"] - first - count
     p50, p99 = 1000 * np.percentile(found[:, 1], [50, 99])
@@ -125,8 +125,8 @@ def measure_beside(settings: Settings, waiting: int, rate: int, seconds: float) 
 
 
 def _fill_and_settle(settings: Settings, topology: Running, waiting: int) -> float:
-    """Publish the limited tenant's messages; return after how many seconds their surplus had gone
-    back to the queue.
+    """Publish the limited tenant's messages; return the seconds until the surplus messages are back
+    in the queue.
     """
     began = time.monotonic()
     fill(settings, topology.queue, repeat(b"big", waiting))

@@ -1,4 +1,4 @@
-"""Names the machine and the versions: a figure means nothing without them."""
+"""The machine and the versions, without which a figure means nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiercel.compose.install import find_rabbitmq, find_redis
 
 
 def machine() -> dict[str, str]:
-    """Describe the machine, for people."""
+    """Describe the machine and the versions."""
     return {
         "CPU": _cpu(),
         "cores": str(os.cpu_count()),
@@ -32,9 +32,9 @@ def machine() -> dict[str, str]:
 
 
 def load() -> float:
-    """Runnable processes over the last minute.
+    """Return the number of runnable processes, averaged over the last minute.
 
-    More than a few tenths before a run says that others work here too.
+    More than a few tenths before a run mean that other programs are busy on this machine.
     """
     return round(os.getloadavg()[0], 2)
 
@@ -48,7 +48,7 @@ def _cpu() -> str:
 
 
 def _rabbitmq() -> str:
-    # Debian's wrapper asks for root; where the broker's own program lies says its version.
+    # Debian's wrapper asks for root, so take the version from the path of the broker's program.
     program = find_rabbitmq()
     found = re.search(r"rabbitmq_server-([\d.]+)", str(program and program.resolve()))
     return found[1] if found else "unknown"

@@ -1,12 +1,12 @@
-"""The price of effects that take place once: sentences per second with ``once`` and without, bytes
+"""The cost of effects that take place once: messages per second with ``once`` and without, bytes
 per remembered tuple, rows per second into PostgreSQL, by one connection and through a topology.
 
     python bench/once.py [--sentences N] [--rounds N] [--marks N] [--rows N]
 
-Of one kind each message becomes ten tuples of the stateful bolt (the words of a sentence), of the
-other one tuple (an order). The messages are the same with ``once`` and without, each with an id.
-Both topologies run and are warm at the same time, and take turns, so that both meet the same
-machine. The last line is one JSON object.
+A message becomes ten tuples of the stateful bolt (the words of a sentence) in one kind of topology,
+and one tuple (an order) in the other. The messages are the same with ``once`` and without, each
+with an id. Both topologies are warmed up, run at the same time and take turns, so that they meet
+the same conditions. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ SENTENCES = ("repeatedly", "once")
 ORDERS = ("ordered", "ordered_once")
 _DAY_S = 86_400
 _AT_ONCE = 1_000
-# They take less time.
+# Orders take less time.
 ORDERS_PER_SENTENCE = 2
 
 
 def bytes_per_mark(count: int) -> float:
-    """Measure what Redis needs for a tuple that emitted a word and a number."""
+    """Measure the bytes that Redis needs to remember a tuple that emitted a word and a number."""
     with redis_server(None) as url, connect(url) as client:
         spec = LedgerSpec(
             topology=f"bench-{secrets.token_hex(4)}",
@@ -78,7 +78,7 @@ def bytes_per_mark(count: int) -> float:
 
 
 def rows_per_s(count: int) -> float:
-    """Measure one connection's writes of rows of three columns, each with its key."""
+    """Measure rows per second of one connection, with three columns and a key per row."""
     with EmbeddedPostgres() as server:
         engine = engine_of(server.url)
         with engine.begin() as connection:
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def in_turns(settings: Settings, kinds: Sequence[str], count: int, rounds: range) -> list[float]:
-    """Measure two topologies that run side by side; returns the messages per second of each."""
+    """Measure two topologies that take turns; return the messages per second of each."""
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
     with ExitStack() as exits:
         topologies = {}
@@ -174,7 +174,7 @@ def in_turns(settings: Settings, kinds: Sequence[str], count: int, rounds: range
 
 
 def fill_orders(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
-    """Publish the first word of each body: the customer of an order."""
+    """Publish the first word of each body, as the customer of an order."""
     return fill_whole(settings, queue, (body.split()[0] for body in bodies))
 
 

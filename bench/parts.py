@@ -1,4 +1,4 @@
-"""The parts of the benchmark: what each measures how often, as data for ``results.json``."""
+"""The parts of the benchmark and their sizes; each part returns data for ``results.json``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Scale:
 
     rounds: int
     sentences: int
-    # Sentences for the peers that take one task per word: enough for ten seconds or more.
+    # Sentences for the peers with one task per word: enough for ten seconds or more.
     tasks: dict[str, int]
     rates: tuple[int, ...]
     latency_s: float
-    # Of the bare consumer, at each rate.
+    # Seconds of the bare consumer at each rate.
     bare_s: float
     slow: Slow
     inbox: inbox.Amount
@@ -64,7 +64,7 @@ QUICK = Scale(
     rates=latency.RATES,
     latency_s=8,
     bare_s=4,
-    # As many messages as in full, so that the dice of shuffling weigh as much.
+    # As many messages as in the full scale, so that chance in shuffling matters no more.
     slow=Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0, uneven_s=30.0),
     inbox=inbox.Amount(calls=300, steps=300, hop_s=2.0, idle_s=2.0),
     pending=(ledger.HEADLINE,),
@@ -75,10 +75,7 @@ QUICK = Scale(
 
 
 def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
-    """Rounds of {contestant: its measurement, or why it counts for nothing}.
-
-    Each round on servers of its own.
-    """
+    """Measure rounds of {contestant: measurement or error}, each round on new servers."""
     found = []
     for number in range(scale.rounds):
         with servers() as settings:
@@ -99,14 +96,17 @@ def measure_throughput(scale: Scale, peers: str | None, say: Say) -> Any:
 def contestants(
     settings: Settings, scale: Scale, peers: str | None
 ) -> dict[str, Callable[[], Drained]]:
-    """By name; those with a task per word only if ``peers`` names a Python that has them."""
+    """Return the contestants by name.
+
+    Celery and Dramatiq are included only if ``peers`` is a Python that has them installed.
+    """
     count = scale.sentences
     all_of_us: dict[str, Callable[[], Drained]] = {
         "bare": lambda: contest.consumer("bare", settings, count),
         "arrow": lambda: throughput.tiercel("arrow", settings, count),
         "basic": lambda: throughput.tiercel("basic", settings, count),
         "untracked": lambda: throughput.tiercel("untracked", settings, count),
-        # A tenth of the speed: as long as the others with a fifth of the sentences.
+        # It has a tenth of the speed: a fifth of the sentences takes long enough.
         "inline": lambda: contest.consumer("inline", settings, count // 5),
     }
     if peers is not None:
@@ -121,9 +121,9 @@ def contestants(
 
 
 def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Rounds of one row per rate, the bare consumer's beside it.
+    """Measure rounds of one row per rate, with the figures of the bare consumer.
 
-    Each round is a topology of its own.
+    Each round starts a new topology.
     """
     found = []
     for number in range(scale.rounds):
@@ -147,7 +147,7 @@ def measure_latency(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """By kind of slow work: a row per round, or why it counts for nothing; and the curve."""
+    """Measure slow work by kind, with a row or an error per round, and the curve."""
     how = scale.slow
     found: dict[str, list[Any]] = {"drain": [], "raising": [], "beside": [], "curve": []}
     for number in range(scale.rounds):
@@ -167,7 +167,7 @@ def measure_slow(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_uneven(scale: Scale, peers: str | None, say: Say) -> Any:
-    """Measure a round of {kind of work: latencies}, and how tasks share other work."""
+    """Measure latencies by kind of uneven work, and how tasks share other work."""
     how = scale.slow
     of_round: dict[str, Any] = {}
     with servers() as settings:
@@ -195,7 +195,7 @@ def measure_uneven(scale: Scale, peers: str | None, say: Say) -> Any:
 def slow_runs(
     settings: Settings, how: Slow, *, first: bool
 ) -> dict[str, Callable[[], SlowDrained | Beside]]:
-    """The runs of one round: a run that raises takes as long as another, and is measured once."""
+    """Return the runs of one round; the run that raises is measured only in the first one."""
     runs: dict[str, Callable[[], SlowDrained | Beside]] = {
         "drain": lambda: drain(settings, how),
         "beside": lambda: beside(settings, how),
@@ -206,7 +206,7 @@ def slow_runs(
 
 
 def measure_inbox(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Measure what steps, appends and hops cost, and the costs of the scaling model in it."""
+    """Measure the costs of steps, appends and hops, and derive the costs of the scaling model."""
     with redis_server(None) as url:
         found = inbox.measure(url, scale.inbox)
     for line in inbox.lines(found):
@@ -217,7 +217,7 @@ def measure_inbox(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Rounds of rows by pending roots and by tree size."""
+    """Measure rounds of rows by pending roots and by tree size."""
     found = []
     for number in range(scale.rounds):
         with redis_server(None) as url:
@@ -229,7 +229,7 @@ def measure_ledger(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Measure what a tuple costs, a median over rounds; in a full run also where the time goes."""
+    """Measure the cost of a tuple, a median over rounds; a full run also has a profile."""
     found: dict[str, Any] = {"price": price.figures()}
     for line in price.lines(found["price"]):
         say(line)
@@ -239,7 +239,7 @@ def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_growth(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """One row a point of each curve, a median over queues."""
+    """Measure one row per point of each curve, a median over queues."""
     if not scale.curves:
         return {}
     with servers() as settings:
@@ -247,7 +247,7 @@ def measure_growth(scale: Scale, _peers: str | None, say: Say) -> Any:
 
 
 def measure_standby(scale: Scale, _peers: str | None, say: Say) -> Any:
-    """Rounds of start and idleness."""
+    """Measure rounds of start and idleness."""
     found = []
     for number in range(scale.rounds):
         with servers() as settings:

@@ -1,8 +1,8 @@
-"""Draws the growth curves and the latencies; the only file that needs matplotlib.
+"""Draws the growth curves and the latencies.
 
     .cache/bench/bin/python bench/plots.py bench/results.json docs/images
 
-It imports nothing of tiercel, so that it runs in the environment of the peers.
+It imports matplotlib and nothing of tiercel, so that it runs in the environment of the peers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GREEN = "#3a8f4d"
 
 
 def main(results: Path, folder: Path) -> None:
-    """Draw all that was measured."""
+    """Draw a plot for each part that was measured."""
     parts = json.loads(results.read_text())["parts"]
     mpl.rcParams.update(
         {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
@@ -68,7 +68,7 @@ def main(results: Path, folder: Path) -> None:
 def _curve(
     path: Path, axis: str, says: str, values: Sequence[float], rates: Sequence[float]
 ) -> None:
-    """From zero, so that a small difference looks small; the values in steps of the same width."""
+    """Draw rates from zero, so that small differences look small, at equidistant values."""
     figure, axes = plt.subplots(figsize=_FIGURE)
     places = range(len(values))
     axes.plot(places, rates, marker="o", color=_BLUE)
@@ -107,7 +107,7 @@ def _latency(path: Path, rounds: Sequence[Sequence[dict[str, float]]]) -> None:
 
 
 def _shares(path: Path, rows: Sequence[dict[str, float]]) -> None:
-    """One line per milliseconds of work: 1 is where nothing but the work takes time."""
+    """Draw one line per duration of work; a share of 1 means that only the work takes time."""
     figure, axes = plt.subplots(figsize=_FIGURE)
     tasks = sorted({row["tasks"] for row in rows})
     for work_ms in sorted({row["work_ms"] for row in rows}):

@@ -1,17 +1,15 @@
-"""Probe of what a process tells its broker, and when.
+"""A probe that records a process's deliveries and acks over time.
 
-The same in tiercel's spout workers and in the peers that use pika.
+It is the same in tiercel's spout workers and in the peers that use pika. It wraps the methods that
+every pika consumer calls on a channel: ``basic_consume``, ``basic_ack``, ``basic_reject`` and
+``basic_nack``. An ack counts when it is handed to pika. The probe costs well below a microsecond
+per message, the same in all processes.
 
-It looks at what every pika consumer must call, ``basic_consume`` of a channel, and ``basic_ack``,
-``basic_reject`` and ``basic_nack``. An ack counts when pika is given it. The cost is well below a
-microsecond per message, the same for all.
-
-A process that is to be looked at calls ``start_probe()``; it does nothing unless BENCH_PROBE
-names a folder. There each process writes ``progress-<pid>``: lines of monotonic time, deliveries,
-acks, messages given back. With BENCH_PROBE_TIMED it also writes ``latency-<pid>``: pairs of
-doubles, the time for which a message was scheduled and the seconds from then to its ack. The
-publisher writes that time into the message id, in microseconds of the monotonic clock, which all
-processes of a machine share.
+A process calls ``start_probe()``, which does nothing unless BENCH_PROBE names a folder. Each
+process writes ``progress-<pid>`` there: lines of monotonic time, deliveries, acks, and messages
+given back. With BENCH_PROBE_TIMED it also writes ``latency-<pid>``: pairs of doubles, the scheduled
+time of a message and the seconds from then to its ack. The publisher writes the scheduled time into
+the message id, in microseconds of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ import numpy as np
 FOLDER = "BENCH_PROBE"
 TIMED = "BENCH_PROBE_TIMED"
 _EVERY_S = 0.025
-# Bytes that hold some of the last lines.
+# Bytes at the end of a file that contain several whole lines.
 _TAIL = 400
 
 
 class ProcessSample(NamedTuple):
-    """Progress of a process at a moment."""
+    """Progress of a process at one time."""
 
     at: float
     delivered: int
@@ -45,7 +43,7 @@ class ProcessSample(NamedTuple):
 
 
 class Tags:
-    """The messages of one channel."""
+    """The delivery tags of one channel."""
 
     def __init__(self) -> None:
         self.scheduled: dict[int, int] = {}
@@ -53,7 +51,7 @@ class Tags:
         self._above: set[int] = set()
 
     def settle(self, tag: int, *, multiple: bool) -> range | list[int]:
-        """The tags that this settles now."""
+        """Return the tags that this call settles."""
         if not multiple:
             self._above.add(tag)
             settled: range | list[int] = [tag]
@@ -68,9 +66,9 @@ class Tags:
 
 
 class Probe:
-    """Counts for one process.
+    """The counts of one process.
 
-    The calls come from the thread of the connection, a thread of ours writes them down.
+    The connection's thread makes the calls, and a thread of the probe writes the counts.
     """
 
     def __init__(self, folder: Path, *, timed: bool) -> None:
@@ -82,7 +80,7 @@ class Probe:
         threading.Thread(target=self._write, name="probe", daemon=True).start()
 
     def install(self) -> None:
-        """From now on, for all channels of this process."""
+        """Probe all channels of this process from now on."""
         from pika.channel import Channel  # noqa: PLC0415 - Celery's process has no pika
 
         consume = Channel.basic_consume
@@ -97,7 +95,7 @@ class Probe:
 
             def delivered(channel: Any, method: Any, properties: Any, body: bytes) -> None:
                 self._delivered += 1
-                if self._timed and (properties.message_id or "").isdecimal():  # else of a warm-up
+                if self._timed and (properties.message_id or "").isdecimal():  # not in a warm-up
                     tags.scheduled[method.delivery_tag] = int(properties.message_id)
                 on_message_callback(channel, method, properties, body)
 
@@ -154,28 +152,28 @@ class Probe:
             if self._latencies:
                 latencies, self._latencies = self._latencies, array("d")
                 self._latency.write(latencies.tobytes())
-            # Last: who reads this number of acks finds their latencies written.
+            # Write the progress last, so that a reader of it finds the latencies of all its acks.
             self._progress.write(f"{time.monotonic():.4f} {now[0]} {now[1]} {now[2]}\n".encode())
 
 
 def start_probe() -> None:
-    """Look at this process, if the environment asks for it."""
+    """Probe this process if the environment asks for it."""
     if FOLDER in os.environ:
         Probe(Path(os.environ[FOLDER]), timed=TIMED in os.environ).install()
 
 
 @dataclass(frozen=True)
 class ProbeResults:
-    """Everything that the probes of all processes wrote into a folder."""
+    """The results that the probes of all processes wrote into a folder."""
 
     folder: Path
 
     def environment(self, *, timed: bool) -> Mapping[str, str]:
-        """Return the environment that makes a process write there."""
+        """Return the environment with which a process writes into the folder."""
         return {FOLDER: str(self.folder), **({TIMED: "1"} if timed else {})}
 
     def last(self) -> ProcessSample:
-        """All processes together, as they were when they last wrote; cheap enough to ask often."""
+        """Return the last sample, summed over all processes; cheap enough to call often."""
         ends = [
             end for path in self.folder.glob("progress-*") for end in _read(path, tail=_TAIL)[-1:]
         ]
@@ -187,7 +185,7 @@ class ProbeResults:
         )
 
     def samples(self) -> list[ProcessSample]:
-        """All processes together over time, ascending."""
+        """Return all samples, summed over all processes, in ascending order of time."""
         changes = []
         for path in self.folder.glob("progress-*"):
             before = ProcessSample(0.0, 0, 0, 0)
@@ -211,7 +209,7 @@ class ProbeResults:
         return together
 
     def latencies(self) -> np.ndarray:
-        """Rows of scheduled time and seconds to the ack."""
+        """Return rows of scheduled time and seconds to the ack."""
         parts = [
             np.fromfile(path, np.float64).reshape(-1, 2) for path in self.folder.glob("latency-*")
         ]
@@ -219,10 +217,7 @@ class ProbeResults:
 
 
 def _read(path: Path, tail: int | None = None) -> list[ProcessSample]:
-    """Return the whole lines of a file, or of its last bytes.
-
-    There the first line may be cut, and is left out.
-    """
+    """Read the samples of a file, or only of its last ``tail`` bytes without a partial line."""
     with path.open("rb") as file:
         if tail is not None and path.stat().st_size > tail:
             file.seek(-tail, os.SEEK_END)
@@ -236,7 +231,7 @@ def _read(path: Path, tail: int | None = None) -> list[ProcessSample]:
 
 @contextmanager
 def environment(more: Mapping[str, str]) -> Iterator[None]:
-    """Our environment, and that of processes that we start, with ``more``."""
+    """Add ``more`` to the environment of this process and its children within the block."""
     before = dict(os.environ)
     os.environ.update(more)
     try:

@@ -1,4 +1,4 @@
-"""The CPU time of this process and all its descendants, by kind of process; read from /proc."""
+"""CPU time of this process and all its descendants by kind of process, read from /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# A part of the command line, and the role; the first that fits.
+# Part of the command line, and the role of the process; the first match counts.
 _ROLES = (
     ("beam.smp", "RabbitMQ"),
     ("erl_child_setup", "RabbitMQ"),
@@ -27,9 +27,9 @@ _ROLES = (
 
 
 def cpu_seconds() -> dict[str, float]:
-    """Seconds of CPU used until now by each role.
+    """Return the seconds of CPU that each role has used so far.
 
-    A process that has ended counts no more: take the difference soon.
+    Ended processes do not count: take the difference of two readings while they all run.
     """
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
@@ -47,7 +47,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by role between two readings, the largest first."""
+    """Return the seconds by role between two readings, the largest first."""
     more = {role: round(seconds - before.get(role, 0.0), 2) for role, seconds in after.items()}
     return dict(
         sorted(

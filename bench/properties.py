@@ -1,10 +1,11 @@
-"""The price of a message's properties: sentences per second with some of them named, and with none.
+"""The cost of message properties: sentences per second of a spout that names some, and of one that
+names none.
 
     python bench/properties.py [--sentences N] [--rounds N]
 
-The messages are the same for both: each with an id, a moment and three headers. Both topologies run
-and are warm at the same time, and take turns, so that both meet the same machine. The last line is
-one JSON object.
+The messages are the same for both, each with an id, a timestamp and three headers. Both topologies
+are warmed up, run at the same time and take turns, so that they meet the same conditions. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ KINDS = ("unnamed", "named")
 
 
 def fill_whole(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
-    """Publish messages with properties; returns how many."""
+    """Publish messages with properties; return their number."""
 
     def messages() -> Iterator[OutgoingMessage]:
         for number, body in enumerate(bodies):

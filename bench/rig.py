@@ -1,4 +1,4 @@
-"""Private servers, full queues, a running topology: the same for everything that is measured."""
+"""Private servers, full queues and running topologies, the same for all measurements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tiercel.workers.local.run import LocalRun
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 10
 VOCABULARY = 5_000
-# Sentences that a topology has processed before it is measured: a JVM is slow at first.
+# Sentences that a topology processes before it is measured, because a JVM is slow at first.
 WARM_UP = 10_000
 _LOOK_S = 0.05
 _START_S = 240
@@ -43,11 +43,11 @@ _OBEY_S = 60
 
 
 class BenchError(Exception):
-    """A measurement that must not count; one line."""
+    """A measurement failed and must not count; the message is one line."""
 
 
 def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
-    """Ten words each, of a vocabulary of 5,000."""
+    """Generate sentences of ten words each, from a vocabulary of 5,000."""
     chance = random.Random(seed)
     vocabulary = [f"word{number}" for number in range(VOCABULARY)]
     for _ in range(count):
@@ -56,9 +56,9 @@ def sentences(count: int, seed: int = 1) -> Iterator[bytes]:
 
 @contextmanager
 def servers() -> Iterator[Settings]:
-    """Yield the settings of a private RabbitMQ and a private Redis.
+    """Start a private RabbitMQ and a private Redis; yield settings with their addresses.
 
-    Every process is started with them; the others are the defaults.
+    All other settings are the defaults.
     """
     # The processes import the measured topology from the folder that they start in.
     with chdir(ROOT), EmbeddedServices() as services:
@@ -67,14 +67,14 @@ def servers() -> Iterator[Settings]:
 
 
 def fill(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
-    """Declare the queue as tiercel does, and publish into it with confirms; returns how many."""
+    """Declare the queue as tiercel does, and publish with confirms; return the message count."""
     declare_queue(settings.amqp or "", WorkQueue(name=queue))
     with Publisher(settings.amqp or "") as publisher:
         return publisher.publish(queue, bodies)
 
 
 def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
-    """Wait; raises BenchError."""
+    """Wait for a condition; raises BenchError if it is not met in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -83,10 +83,7 @@ def until(condition: Callable[[], bool], within_s: float, what: str) -> None:
 
 
 class Running:
-    """A topology of ``bench/topologies`` on this machine.
-
-    Driver and spout workers are the processes of ``tiercel run``.
-    """
+    """A topology on this machine, run by the driver and spout workers of ``tiercel run``."""
 
     def __init__(
         self, topology: Topology, settings: Settings, reading: ProbeResults, local: LocalRun
@@ -94,9 +91,9 @@ class Running:
         self.name = self.queue = topology.name
         self.settings = settings
         self.reading = reading
-        # Messages that may be given back: a bolt raises on them, where that is measured.
+        # Number of messages that may be given back, where raising bolts are measured.
         self.tolerated = 0
-        # Tuples of the bolt that counts, per message.
+        # Number of tuples per message in the counting bolt.
         self.words = WORDS
         self._local = local
         self._tasks = bolt_tasks(topology)
@@ -109,7 +106,7 @@ class Running:
         self._inboxes = open_inboxes(ledger_spec_of(topology, settings.redis_urls))
 
     def warm_up(self) -> None:
-        """The processes have started and processed some thousand sentences."""
+        """Wait until the topology has started and processed ``WARM_UP`` sentences."""
         for part in range(1, 3):
             fill(self.settings, self.queue, sentences(WARM_UP // 2, seed=part))
             done = part * WARM_UP // 2
@@ -117,7 +114,7 @@ class Running:
             self.wait_for_words(done * self.words, _START_S)
 
     def wait_until_ready(self) -> None:
-        """The topology has started: its spouts answer, and each bolt task has a process."""
+        """Wait until the spouts are present and each bolt task has a process."""
         until(lambda: self.check() or self._ready(), _START_S, f"the start of {self.name}")
 
     def _ready(self) -> bool:
@@ -134,26 +131,26 @@ class Running:
         return all(one.adopted and one.seen_s is not None for one in figures)
 
     def waiting(self) -> int:
-        """Tuples in all inboxes: waiting, or in a step that is not finished."""
+        """Count the tuples in all inboxes, waiting or in an unfinished step."""
         return sum(one.tuples for one in self._inboxes.figures(self._every_inbox).values())
 
     def totals(self, component: str) -> Counter[str]:
-        """Return what all tasks of a component had counted some tenths of a second ago."""
+        """Return the counters of a component, summed over its tasks, as last reported."""
         return total_of(self._metrics.totals(), component)
 
     def executed_by_task(self, component: str) -> dict[int, int]:
-        """Return how many tuples each task of a component has executed."""
+        """Return the number of tuples that each task of a component has executed."""
         tasks = self._metrics.totals().get(component, {})
         return {task: counts.get("executed", 0) for task, counts in tasks.items()}
 
     def close(self) -> None:
-        """Release the connections; the processes end elsewhere."""
+        """Release the connections; ``running`` ends the processes."""
         stores = (self._metrics, self._registry, self._lease, self._inboxes)
         for each in stores:
             each.close()
 
     def turn(self, state: State) -> None:
-        """Activate or deactivate, as the commands do; returns when the spouts obey."""
+        """Activate or deactivate the topology, as the commands do; wait until the spouts obey."""
         said: list[str] = []
         steering = Steering.open(
             self.settings.redis_urls[0], self.name, said.append, threading.Event()
@@ -166,9 +163,9 @@ class Running:
         until(obeyed, _OBEY_S, f"{self.name} to be {state.value}")
 
     def wait_for_acks(self, count: int, within_s: float) -> None:
-        """Wait until this many messages in all were acked to the broker.
+        """Wait until this many messages are acked to the broker in total.
 
-        Raises BenchError, also if any was given back.
+        Raises BenchError, also if a message was given back.
         """
         until(
             lambda: self.check() or self.reading.last().acked >= count,
@@ -177,7 +174,7 @@ class Running:
         )
 
     def wait_for_words(self, count: int, within_s: float) -> None:
-        """Wait until the second bolt has had this many words in all. Raises BenchError."""
+        """Wait until the second bolt has executed this many words in total. Raises BenchError."""
         until(
             lambda: self.check() or self.executed() >= count,
             within_s,
@@ -185,7 +182,7 @@ class Running:
         )
 
     def check(self) -> bool:
-        """Raises BenchError if a process has died or a message was given back; False otherwise."""
+        """Raise BenchError if a process has died or a message was given back; else return False."""
         if self._local.refused or self._local.driver.restarts:
             raise BenchError(f"a process of {self.name} ended, see above")
         returned = self.reading.last().returned
@@ -194,14 +191,14 @@ class Running:
         return False
 
     def executed(self) -> int:
-        """Words that the second bolt has had, as tiercel counts them.
+        """Return the number of words that the second bolt has executed.
 
-        Each process tells once per second.
+        The number is tiercel's counter, which each process reports once per second.
         """
         return self.totals("count")["executed"]
 
     def counted(self) -> int:
-        """Words in the state that the topology wrote."""
+        """Return the number of words in the state that the topology wrote."""
         with redis.Redis.from_url(self.settings.redis_urls[0]) as client:
             keys = ["bench-counts", f"tiercel:{{{self.name}:0}}:state:count"]
             return sum(int(value) for key in keys for value in client.hvals(key))
@@ -211,9 +208,9 @@ class Running:
 def running(
     kind: str, settings: Settings, *, timed: bool = False, module: str = "bench.topologies.words"
 ) -> Iterator[Running]:
-    """Start the topology of a module, and end it in order with the block.
+    """Run a topology of a module within the block.
 
-    Its queue is deleted then, and its Redis emptied.
+    Afterwards its queue is deleted, and Redis is emptied.
     """
     name = f"{module}:{kind}"
     queue = f"bench-{kind}"
@@ -233,7 +230,7 @@ def running(
 
 
 def clear(settings: Settings, queues: Sequence[str]) -> None:
-    """Delete these queues, and everything in Redis."""
+    """Delete these queues and all keys in Redis."""
     connection = BlockingConnection(URLParameters(settings.amqp))
     for queue in queues:
         for each in (queue, f"{queue}.dead"):

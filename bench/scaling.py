@@ -1,11 +1,11 @@
-"""Scaling past one machine: throughput from 1 to 1,000 executors, and what bounds it.
+"""Scaling past one machine: throughput of 1 to 1,000 executors, and its bottlenecks.
 
     python bench/scaling.py [--work-us N] [--results bench/results.json]
                             [--plot docs/images/scaling.png]
 
-A model on paper, not a measurement: it takes the costs below and assumes that they add up.
-``--results`` takes the constants that ``make bench`` has measured on your machine in their place.
-The table goes to standard output; ``--plot`` needs matplotlib. docs/sizing.md says how to read it.
+This is a model, not a measurement: it assumes that the costs below add up. ``--results`` replaces
+them by the costs that ``make bench`` has measured on your machine. The table goes to standard
+output; ``--plot`` needs matplotlib. docs/sizing.md says how to read the table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 EXECUTORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Time for which a step executes before it commits, and most tuples in it: ``running/step``.
+# Time that a step executes before it commits, and its most tuples: see ``running/step``.
 _STEP_US = 20_000.0
 _LARGEST_STEP = 8_000
 _TUPLE_BYTES = 30
@@ -28,21 +28,20 @@ _SECOND_US = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Microseconds are of CPU, rates of one core."""
+    """The costs of the model. Microseconds are CPU time, rates are for one core."""
 
     # A tuple in a ``BasicBolt``, tracked.
     tuple_us: float = 4.2
-    # A step of a bolt task, apart from its tuples: take, seal, append, update, finish;
-    # the task's side.
+    # A step of a bolt task without its tuples, in the task: take, seal, append, update, finish.
     step_us: float = 1_350.0
-    # The same on the server of its inbox, without the appends: take, seal and finish.
+    # A step on the server of the task's inbox, without appends: take, seal, finish.
     step_server_us: float = 150.0
-    # An append to one inbox, of any content; the server's side.
+    # An append to one inbox on the server, without the bytes of its content.
     append_us: float = 52.0
-    # Content of the chunks, in and out of one server.
+    # Bytes of chunks, in and out of one server.
     bytes_per_s: float = 490e6
-    # A bolt task per second on its server, also where nothing comes: heartbeat, a look
-    # of the driver's.
+    # A bolt task on its server per second, even without tuples: heartbeats, and the driver's
+    # monitoring.
     idle_us: float = 100.0
     # Root updates per second of one ledger shard.
     updates_per_s: float = 590_000.0
@@ -52,12 +51,12 @@ class Costs:
     queue_per_s: float = 40_000.0
 
     def measured(self, results: Mapping[str, Any]) -> Costs:
-        """These, replaced by the constants found in the measurements."""
+        """Return the costs with the measured ones replaced."""
         return replace(self, **constants(results))
 
 
 def constants(results: Mapping[str, Any]) -> dict[str, float]:
-    """The costs that a file of results knows, by name. Pure."""
+    """Return the costs in a file of results by name. Pure."""
     parts = results.get("parts", {})
     inbox = (parts.get("inbox", {}).get("found") or {}).get("costs", {})
     basic = (parts.get("tuples", {}).get("found") or {}).get("price", {}).get("BasicBolt", {})
@@ -69,14 +68,14 @@ def constants(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-    """The costs in what ``bench.inbox`` measured, by their names in ``Costs``. Pure."""
+    """Return the costs that ``bench.inbox`` measured by their names in ``Costs``. Pure."""
     calls = inbox["calls"]
     take_us = calls["take 2 KB"]["server_us"]
-    # Appends of a step to the tasks of one server are one round trip, whose price is in the step.
+    # A step's appends to one server take one round trip, whose cost is part of the step's.
     trip_us = calls["ping"]["server_us"]
     small = max(1.0, calls["append 2 KB"]["server_us"] - trip_us)
     large = calls["append 64 KB"]["server_us"] - trip_us
-    # The cost of 62 KB more, beyond the rounding of the server's own count.
+    # The cost of 62 KB more; not 0, even if the server rounds its CPU time.
     per_byte_us = max(1e-6, (large - small) / (62 * 1_000))
     return {
         "step_us": inbox["steps"]["pass"]["client_us"],
@@ -88,26 +87,26 @@ def costs_of(inbox: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Setup of a run."""
+    """The topology, the cluster and the load of a run."""
 
     cores_an_executor: int = 2
-    # Of a message: a sentence and its ten words.
+    # Tuples per message: a sentence and its ten words.
     tuples: int = 11
-    # In a row. The first one is shuffled to.
+    # Number of bolts in a row; the first one has shuffle grouping.
     bolts: int = 2
-    # The others are grouped by fields: a step appends to each task that gets a tuple of it. Else
-    # they are shuffled to, and a step appends to one line.
+    # True if the other bolts have fields grouping: a step appends to each task that gets one of its
+    # tuples. With shuffle grouping a step appends to one line.
     fields: bool = True
     message_bytes: int = 90
-    # CPU time of the bolts per message, beside what tiercel takes.
+    # CPU time of the bolts' own work per message.
     work_us: float = 0.0
-    # Of each bolt; None: one per core.
+    # Number of tasks of each bolt; None means one per core.
     tasks: int | None = None
     queues: int = 1
-    # Redis servers: inboxes and shards of the ledger are spread over them.
+    # Number of Redis servers, over which inboxes and ledger shards are spread.
     servers: int = 1
-    # Sends of a spout worker per second, when it has plenty and Redis is busy: each waits for the
-    # one before, and admission lets trees take a quarter of a second.
+    # Sends per second of a spout worker under load with Redis busy: each send waits for the one
+    # before, and admission lets trees take a quarter of a second.
     flushes_per_s: float = 4.0
 
 
@@ -116,25 +115,22 @@ def tasks_of(setup: Setup, executors: int) -> int:
 
 
 def tuples_of_step(setup: Setup, costs: Costs) -> float:
-    """Return how many tuples a step has where more than enough wait.
-
-    As many as fit into its time.
-    """
+    """Return the number of tuples in a step under load: as many as fit into its time."""
     each_us = costs.tuple_us + setup.work_us / setup.tuples
     return max(1.0, min(float(_LARGEST_STEP), _STEP_US / each_us))
 
 
 def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
-    """Messages per second that each part can do at most."""
+    """Return the maximum of messages per second for each part of the system."""
     cores = executors * setup.cores_an_executor
-    # More tasks than cores share the cores; fewer leave some without work.
+    # More tasks than cores share the cores; fewer tasks leave some cores idle.
     busy = min(tasks_of(setup, executors) * setup.bolts, cores)
     steps = setup.tuples / tuples_of_step(setup, costs)
     cpu_us = setup.tuples * costs.tuple_us + setup.work_us + steps * costs.step_us
     found = {
         "executors": busy * _SECOND_US / cpu_us,
         "queues": setup.queues * costs.queue_per_s,
-        # Registered once; updated once per bolt at most.
+        # A root is registered once, and updated at most once per bolt.
         "ledger": setup.servers * costs.updates_per_s / (1 + setup.bolts),
     }
     found["inboxes"] = _inboxes(setup, costs, executors, min(found.values()))
@@ -142,8 +138,8 @@ def bounds(setup: Setup, costs: Costs, executors: int) -> dict[str, float]:
 
 
 def _inboxes(setup: Setup, costs: Costs, executors: int, wanted: float) -> float:
-    """Redis servers: a step appends to a line once, and where tuples are grouped by fields to each
-    task that gets one.
+    """Return the messages per second of the Redis servers: a step appends once to a line, or with
+    fields grouping to each task that gets a tuple.
     """
     tasks = tasks_of(setup, executors)
     free_us = setup.servers * _SECOND_US - setup.bolts * tasks * costs.idle_us
@@ -161,14 +157,14 @@ def _inboxes(setup: Setup, costs: Costs, executors: int, wanted: float) -> float
 
 
 def first_of(setup: Setup, costs: Costs, executors: int) -> tuple[float, str]:
-    """Messages per second, and what bounds them."""
+    """Return the messages per second, and the name of the bottleneck."""
     found = bounds(setup, costs, executors)
     name = min(found, key=lambda each: found[each])
     return found[name], name
 
 
 def scenarios(setup: Setup) -> dict[str, Setup]:
-    """The columns of the table."""
+    """Return the setups of the table's columns by title."""
     heavy = replace(setup, work_us=setup.work_us or 5_000.0)
     return {
         "word count, as it is": replace(setup, work_us=0.0),
@@ -185,7 +181,7 @@ def scenarios(setup: Setup) -> dict[str, Setup]:
 
 
 def table(columns: dict[str, Setup], costs: Costs) -> list[str]:
-    """As Markdown."""
+    """Format the table as Markdown."""
     lines = ["| executors | " + " | ".join(columns) + " |", "| ---: |" + " --- |" * len(columns)]
     for executors in EXECUTORS:
         cells = []
@@ -197,7 +193,7 @@ def table(columns: dict[str, Setup], costs: Costs) -> list[str]:
 
 
 def plot(columns: dict[str, Setup], costs: Costs, path: str) -> None:
-    """Messages per second by executors, both on logarithmic axes."""
+    """Draw messages per second by executors, on logarithmic axes."""
     import matplotlib as mpl  # noqa: PLC0415 - only for the plot
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""The one server that the measurements of a single part need, and the CPU time that it has used."""
+"""The Redis server of measurements that need nothing else, and its CPU time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from tiercel.compose.embedded import EmbeddedRedis
 
 @contextmanager
 def redis_server(url: str | None) -> Iterator[str]:
-    """Yield the address of a server whose database may be emptied.
-
-    The one at ``url``, or a private one.
-    """
+    """Yield ``url``, or the address of a private server; its database will be emptied."""
     if url is not None:
         yield url
         return
@@ -24,6 +21,6 @@ def redis_server(url: str | None) -> Iterator[str]:
 
 
 def server_seconds(client: redis.Redis) -> float:
-    """CPU seconds of the thread that executes commands."""
+    """Return the CPU seconds of the thread that executes commands."""
     usage = client.info("cpu")
     return float(usage["used_cpu_sys_main_thread"]) + float(usage["used_cpu_user_main_thread"])

@@ -1,10 +1,10 @@
-"""Costs of standing by: the time to the first ack, and the CPU time of idle processes.
+"""Time to the first ack, and CPU time of idle processes.
 
     python bench/standby.py [--seconds N]
 
-A sentence lies in the queue, both servers run, and ``tiercel run`` is called: seconds from there
-to the first ack. Then no message comes: the CPU time of all processes, servers included, in
-percent of one core.
+The time to the first ack counts from the start of ``tiercel run``, with both servers running and a
+sentence in the queue. The CPU time is that of all processes, servers included, while no message
+comes, in percent of one core.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _GRACE_S = 30.0
 @dataclass(frozen=True, kw_only=True)
 class Standby:
     first_ack_s: float
-    # Of one core.
+    # CPU time of all processes, in percent of one core.
     idle_percent: float
-    # The same by what a process is.
+    # CPU time by kind of process, in percent of one core.
     idle_cpu_percent: dict[str, float]
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         roles = ", ".join(
             f"{role} {percent:.1f}" for role, percent in self.idle_cpu_percent.items()
         )
@@ -75,7 +75,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
         finally:
             process.stop(_GRACE_S)
             clear(settings, [_QUEUE])
-    # We sleep meanwhile; the rest is the reading of /proc.
+    # Leave out this process, which only sleeps and reads /proc.
     percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
     return Standby(
         first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent

@@ -1,4 +1,4 @@
-"""Costs of the state: a step of ten keys beside a million others, and updates per second.
+"""Costs of state: a step of ten keys in a state of a million others, and updates per second.
 
     python bench/state.py [--redis redis://host:6379/0]
 
@@ -30,14 +30,14 @@ from tiercel.spark_jobs.state.store import StateTurn, Writes
 
 _TEN = [f"key {number}" for number in range(10)]
 _FILLED_AT_ONCE = 50_000
-# Steps of ten keys; of many; how many.
+# Number of steps with ten keys, number of steps with many keys, and number of these keys.
 _SMALL = 500
 _LARGE = 20
 _TOUCHED = 20_000
 
 
 class StateBench:
-    """One component's state on one shard, one step after the other."""
+    """The state of one component on one shard, for one step after the other."""
 
     def __init__(self, url: str) -> None:
         topology = f"bench-{secrets.token_hex(4)}"
@@ -52,16 +52,16 @@ class StateBench:
         self._step = 0
 
     def fill(self, count: int) -> None:
-        """As many entries of other keys."""
+        """Write ``count`` entries of other keys."""
         for start in range(0, count, _FILLED_AT_ONCE):
             end = min(start + _FILLED_AT_ONCE, count)
             writes = Writes(puts={b'"word %d"' % number: b"1" for number in range(start, end)})
             perform_in_turn(self._next().perform().writing(writes, "fill"))
 
     def run(self, keys: Sequence[str]) -> float:
-        """One step that increments each key: begin and read in bulk, execute, commit.
+        """Make a step that increments each key: read in bulk, execute, commit.
 
-        Returns seconds.
+        Returns the seconds it took.
         """
         began = time.perf_counter()
         state = KeyValueState()
@@ -84,10 +84,7 @@ class StateBench:
 
 
 def small_batches(url: str, entries: int) -> float:
-    """Median milliseconds of a step that touches ten keys of a state.
-
-    The state has ``entries`` others.
-    """
+    """Return the median milliseconds of a step with ten keys, in a state of ``entries`` others."""
     bench = StateBench(url)
     bench.fill(entries)
     times = [bench.run(_TEN) for _ in range(_SMALL)]
@@ -99,9 +96,8 @@ def small_batches(url: str, entries: int) -> float:
 
 
 def updates_a_second(url: str) -> tuple[float, float]:
-    """Keys that one task increments per second in large steps.
-
-    With the longest call in the server, in ms.
+    """Return the keys that one task increments per second in large steps, and the milliseconds of
+    the longest call in the server.
     """
     bench = StateBench(url)
     keys = [f"word {number}" for number in range(_TOUCHED)]
@@ -116,7 +112,7 @@ def updates_a_second(url: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run everything and print it."""
+    """Measure all figures and print them."""
     parser = argparse.ArgumentParser(description="What the state costs.")
     parser.add_argument(
         "--redis", help="URL of a server whose database may be FLUSHED; default: a private one"

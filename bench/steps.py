@@ -1,7 +1,4 @@
-"""Cost of a whole step of one tuple on Redis.
-
-From its inbox to the next, or to the end of the tree.
-"""
+"""Cost of a whole step of one tuple on Redis, from one inbox to the next or the end of the tree."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class Pass(BasicBolt):
 
 
 class Count(StatefulBolt):
-    """As Pass, with a number in Redis."""
+    """Counts each body in Redis, and passes the tuple on."""
 
     output_fields = "body binary"
 
@@ -77,7 +74,7 @@ class Took(NamedTuple):
 
 
 def chain(first: BasicBolt | None = None) -> Topology:
-    """A bolt that passes a tuple on, and one that ends its tree."""
+    """Make a topology of a bolt that passes tuples on and a bolt that ends their trees."""
     builder = TopologyBuilder(f"bench-{secrets.token_hex(4)}")
     builder.set_spout("spout", Source())
     builder.set_bolt("pass", first or Pass()).fields_grouping("spout", "body")
@@ -86,10 +83,7 @@ def chain(first: BasicBolt | None = None) -> Topology:
 
 
 def steps(url: str, times: int) -> dict[str, Row]:
-    """Milliseconds that a step takes, by bolt.
-
-    With microseconds of CPU of the task and of the server.
-    """
+    """Measure a step by bolt: its milliseconds, and microseconds of CPU of task and server."""
     client = connect(url)
     client.flushdb()
     took = dict(zip(("pass", "drop"), _rounds(client, chain(), url, times), strict=True))
@@ -103,15 +97,15 @@ def steps(url: str, times: int) -> dict[str, Row]:
 def _rounds(
     client: redis.Redis, topology: Topology, url: str, times: int
 ) -> list[tuple[Took, ...]]:
-    """Return what each bolt of the chain took, step by step."""
+    """Return the times of all steps for each bolt of the chain."""
     with closing(Stage(topology, url)) as stage:
         rounds = [stage.one_tuple(client) for _ in range(times + 1)]
-    # The first step of each makes its bolt and loads the scripts.
+    # Skip the first step of each bolt, which creates the bolt and loads the scripts.
     return list(zip(*rounds[1:], strict=True))
 
 
 class Stage:
-    """The tasks of a chain on one server, in this thread, and its spout."""
+    """The spout and the bolt tasks of a chain, run in this thread on one server."""
 
     def __init__(self, topology: Topology, url: str) -> None:
         spec = ledger_spec_of(topology, (url,))
@@ -141,7 +135,7 @@ class Stage:
         self._number = 0
 
     def one_tuple(self, client: redis.Redis) -> list[Took]:
-        """Emit a tuple and let each task have its step."""
+        """Emit a tuple and run one step of each task."""
         self._number += 1
         self._collector.emit_all([[_BODY]], [self._number])
         emission = self._collector.take()
@@ -152,12 +146,12 @@ class Stage:
         return [_step(client, attempt) for attempt in self._attempts]
 
     def close(self) -> None:
-        """Clean the bolts up and release the connections."""
+        """Clean up the bolts and release the connections."""
         self._open.close()
 
 
 def _step(client: redis.Redis, attempt: Attempt) -> Took:
-    """One step, and the finish of the one before."""
+    """Run one step, which also finishes the step before."""
     server_before = server_seconds(client)
     client_before = time.process_time()
     began = time.perf_counter()
@@ -169,7 +163,7 @@ def _step(client: redis.Redis, attempt: Attempt) -> Took:
 
 
 def _asking(client: redis.Redis) -> float:
-    """Return the time that the server takes to report its own time."""
+    """Return the CPU time that the server takes to report its CPU time."""
     before = server_seconds(client)
     return server_seconds(client) - before
 
@@ -184,6 +178,6 @@ def _row(took: Sequence[Took], asking_s: float) -> Row:
 
 
 def percentiles(seconds: Sequence[float]) -> Row:
-    """In milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     p50, p99 = 1000 * np.percentile(seconds, [50, 99])
     return {"p50_ms": float(p50), "p99_ms": float(p99)}

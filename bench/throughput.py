@@ -1,13 +1,13 @@
-"""Sentences per second: split, counted by word, counts written to Redis.
+"""Sentences per second of a word count, which splits sentences and counts words in Redis.
 
 Each sentence is acked when all its words are counted.
 
     python bench/throughput.py [--sentences N] [--kind basic|arrow|untracked]
 
-The topology runs and is warm, then it is deactivated, its queue filled, and it is activated again.
-``whole`` is from the first delivery to the last ack, and is compared; ``steady`` between a
-tenth and nine tenths of them, without the beginning and the end. Without tracking, a message is
-acked before the work is done: there, the last word counts in place of the last ack.
+The warm topology is deactivated, its queue is filled, and it is activated again. ``whole`` is the
+rate from the first delivery to the last ack, which is compared with the peers; ``steady`` is the
+rate between a tenth and nine tenths of the acks. Without tracking, a message is acked before the
+work is done, so words count instead of acks.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 
 _LOOK_S = 0.1
-# Sentences per second below which a run is given up.
+# Sentences per second below which a run is aborted.
 _SLOWEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """One queue, emptied. Rates are in sentences per second."""
+    """One drained queue. Rates are in sentences per second."""
 
     what: str
     sentences: int
     whole_per_s: float
     steady_per_s: float | None
-    # CPU seconds by what a process is.
+    # CPU seconds by kind of process.
     cpu_s: dict[str, float]
 
     def line(self) -> str:
-        """For people."""
+        """Format the figures as a line."""
         cpu = ", ".join(f"{role} {seconds:.1f}" for role, seconds in self.cpu_s.items())
         steady = f"{self.steady_per_s:,.0f}" if self.steady_per_s else "-"
         return (
@@ -54,17 +54,17 @@ class Drained:
 
 
 def rate_between(progress: Sequence[tuple[float, float]], low: float, high: float) -> float:
-    """Units per second between the moments at which ``low`` and ``high`` units were done.
+    """Return units per second between the times at which ``low`` and ``high`` units were done.
 
-    (time, done) ascending.
+    ``progress`` has pairs (time, units done), ascending.
     """
     return (high - low) / (moment(progress, high) - moment(progress, low))
 
 
 def moment(progress: Sequence[tuple[float, float]], done: float) -> float:
-    """Return the time at which so much was done, interpolated between two looks.
+    """Return the time at which ``done`` units were done, interpolated between two samples.
 
-    Raises BenchError if it never was.
+    Raises BenchError if there are fewer.
     """
     before = progress[0]
     for at, count in progress:
@@ -82,9 +82,9 @@ def drain(
     publish: Callable[[Settings, str, Iterator[bytes]], int] = fill,
     counted: Callable[[], int] | None = None,
 ) -> Drained:
-    """Empty a queue of ``count`` sentences with a topology that is warm.
+    """Drain a queue of ``count`` sentences with a warm topology.
 
-    ``counted`` returns the words that it has had, where these are not in a state.
+    ``counted`` returns the number of words counted so far, if they are not in a state.
     """
     counted = counted or topology.counted
     topology.turn(State.DEACTIVATED)
@@ -110,7 +110,7 @@ def drain(
 
 
 def _until_drained(topology: Running, kind: str, count: int) -> list[tuple[float, float]]:
-    """Activate the topology; return how many sentences had been executed when."""
+    """Activate the topology and drain the queue; return pairs (time, sentences executed)."""
     acked_before = topology.reading.last().acked
     words_before = topology.executed()
     executed = [(time.monotonic(), 0.0)]
@@ -125,13 +125,13 @@ def _until_drained(topology: Running, kind: str, count: int) -> list[tuple[float
         time.sleep(_LOOK_S)
         done = (topology.executed() - words_before) / topology.words
         executed.append((time.monotonic(), done))
-    # Counters are told once per second; empty inboxes say at once that the last word is done.
+    # Counters are reported once per second; empty inboxes show at once that the last word is done.
     executed.append((time.monotonic(), float(count)))
     return executed
 
 
 def _acks_after(topology: Running, before: int) -> tuple[float, list[tuple[float, float]]]:
-    """Return when the first message after these was delivered, and how many were acked when."""
+    """Return the time of the first delivery after ``before``, and pairs (time, acks since)."""
     samples = topology.reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > before)
     return first, [

@@ -1,7 +1,7 @@
-"""Inboxes of the bolt tasks: the tuples that wait for each of them.
+"""Inboxes of the bolt tasks: the tuples waiting for each task.
 
-contract  appending, taking, sealing and finishing; records, ids of lines, checks of both backends
-chunk     tuples as one Arrow record batch, how it is checked, and parcels of chunks
-memory    within one process
-redis     one stream per bolt task, in Redis
+contract  appending, taking, sealing and finishing; records and checks that both backends share
+chunk     chunks: Arrow record batches of tuples; parcels of chunks, and ids of lines
+memory    inboxes within one process
+redis     inboxes in Redis, one stream per bolt task
 """

@@ -1,7 +1,7 @@
-"""A chunk: the tuples that one task emits to one other task on one stream, as one Arrow record
-batch with their ids; and the parcels that chunks travel in.
+"""Chunks: the tuples that one task emits to another task on one stream, as an Arrow record batch
+with their ids; and the parcels in which chunks are sent.
 
-On the wire (an entry of an inbox) it is an Arrow IPC stream of one batch: the stream's typed
+On the wire (an entry of an inbox) a chunk is an Arrow IPC stream of one batch: the stream's typed
 columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
 (list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
 """
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from tiercel.acker.errors import BadChunkError
 from tiercel.acker.ids import LANES, seed_array
 
-# Numbers of rows.
+# Row numbers.
 Rows = NDArray[np.int64]
 
-# The columns behind those of the stream, and the route in the metadata.
+# The columns after the stream's own, and the metadata key of the route.
 _KEYS = "__keys"
 _ROOTS = "__roots"
 _EDGES = "__edges"
@@ -38,8 +38,8 @@ _KEY = pa.binary(8 * LANES)
 _SHARED_TUPLES = 1_000
 _SHARED_BYTES = 64 * 1024
 
-# The types of ``queues.values.schema``, besides decimals, lists and maps of texts: each value has
-# bytes of its own.
+# The types of ``queues.values.schema`` without decimals, times, lists and maps of strings: each
+# value has bytes of its own.
 _FLAT = {
     pa.string(),
     pa.binary(),
@@ -51,17 +51,17 @@ _FLAT = {
     pa.float32(),
     pa.float64(),
 }
-_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, which Python has, since 1970
+_DAYS = (-719_162, 2_932_896)  # since 1970, for Python's years 1 to 9999
 _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _TIMES = {
     pa.date32(): _DAYS,
     pa.timestamp("us"): _MICROSECONDS,
     pa.timestamp("us", tz="UTC"): _MICROSECONDS,
 }
-_LEAST_SCALE = -38  # the least that pyarrow makes Python decimals of
-# Arrow ends the process where it meets a map with a key that is null, before it can be asked if
-# there is one. In a message a map has the buffers of a list of pairs, so it is read as one, and
-# checked, before it becomes a map.
+_LEAST_SCALE = -38  # the least scale that pyarrow converts to Python decimals
+# Arrow crashes the process on a map with a null key, before the map can be checked. In a message a
+# map has the same buffers as a list of pairs, so it is read and checked as such a list before it
+# becomes a map.
 _TEXTS = pa.map_(pa.string(), pa.string())
 _PAIR = pa.struct([_TEXTS.key_field, _TEXTS.item_field])
 _PAIRS = pa.list_(pa.field("entries", _PAIR, nullable=False))
@@ -73,9 +73,9 @@ _END = _FRAME.pack(_CONTINUES, 0)
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
-# Longer headings, of streams with thousands of columns, are read each time.
+# Longer headings, of streams with thousands of columns, are not cached.
 _CACHED_BYTES = 16 * 1024
-# Everything that pyarrow, numpy and ``_is_compressed`` raise for damaged bytes; UnicodeDecodeError
+# All errors that pyarrow, numpy and ``_is_compressed`` raise for damaged bytes; UnicodeDecodeError
 # is a ValueError.
 _DAMAGED = (
     pa.ArrowException,
@@ -91,23 +91,24 @@ _DAMAGED = (
 )
 
 
-# A parcel ends at this size: no call is large, and an inbox has room for several.
+# Bounds on one parcel, so that no call is large and an inbox has room for several parcels.
 PARCEL_BYTES = 4 * 1024 * 1024
 
 
 PARCEL_TUPLES = 10_000
 
 
-# Parcels for several inboxes that are appended together.
+# Bound on all parcels that are appended together, to several inboxes.
 TOGETHER_BYTES = 4 * PARCEL_BYTES
 
 
-# Lua counts in floating point: larger integers would be rounded.
+# Lua numbers are doubles: larger integers would be rounded.
 LARGEST = 2**53 - 1
 
 
-# An id of a line is above all task ids: a mark, the number of its bolt's tasks, the lowest of them.
-# Each server has a part of a line (``part_of_line``), and beside it the tuples that were returned.
+# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all task
+# ids.
+# Each server has a part of the line (``part_of_line``) and an inbox of tuples returned to it.
 _BITS = 24
 
 
@@ -132,30 +133,30 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The trees that n tuples belong to: tuple i is on ``edges[offsets[i]:offsets[i+1]]`` in the
-    trees ``roots`` of that slice.
+    """The trees of n tuples: tuple i has the edges ``edges[offsets[i]:offsets[i+1]]`` in the trees
+    ``roots`` of the same slice.
 
-    A tuple without roots is not tracked. A root may stand twice in one slice: the edges of one
-    root XOR together.
+    A tuple without roots is not tracked. A slice may list a root twice: the edges of one root are
+    XORed together.
     """
 
     # Shape (n + 1,).
     offsets: NDArray[np.int32]
     roots: NDArray[np.uint64]
     edges: NDArray[np.uint64]
-    # Shape (n, LANES): zeros for a tuple without a key. None: no tuple has one.
+    # Shape (n, LANES), zeros for a tuple without a key; None if no tuple has a key.
     keys: NDArray[np.uint64] | None = None
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
-        """Count the trees that each tuple belongs to; shape (n,)."""
-        # numpy's diff does the same for ten times the time, and most steps are short.
+        """Return the number of trees of each tuple; shape (n,)."""
+        # np.diff takes ten times as long, and most steps are short.
         return self.offsets[1:] - self.offsets[:-1]
 
     @cached_property
     def seeds(self) -> NDArray[np.uint64]:
-        """Return the identity of each tuple: the XOR of the seeds of its (root, edge) pairs; 0 for
-        one that is not tracked.
+        """Return the identity of each tuple: the XOR of the seeds of its (root, edge) pairs, or 0
+        if it is not tracked.
         """
         tracked = self.counts > 0
         pairs = seed_array(self.roots, self.edges)
@@ -205,10 +206,10 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
-    """Encode a chunk, by halves where it is larger than a parcel may be, or than one in a line
-    should be: each task that claims some of its tuples copies all of them.
+    """Encode a chunk in parts of bounded size, each as a payload with its number of tuples.
 
-    Returns each payload with its number of tuples. The same chunk is always cut in the same way.
+    The same chunk is always split the same way. The bounds are smaller in a line, where each task
+    that claims some tuples of a part copies the whole part.
     """
     rows = chunk.values.num_rows
     ids = 2 * chunk.lineage.roots.nbytes
@@ -232,8 +233,9 @@ def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
 
 @lru_cache(maxsize=1024)
 def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[pa.Schema, bytes]:
-    """Return the schema of all chunks on one route, and its message; cached, since writing it is
-    half the cost of a small chunk.
+    """Return the schema of all chunks on one route, and its message.
+
+    Cached, because writing the message is half the cost of a small chunk.
     """
     names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
     ids = [pa.field(_KEYS, _KEY)] if keyed else []
@@ -245,10 +247,10 @@ def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[p
 def decode(payload: bytes) -> Chunk:
     """Read a chunk that ``encode`` wrote; raises BadChunkError for anything else.
 
-    Safe with a payload from any writer, and the chunk is safe to read. Arrow itself believes
-    offsets and lengths as they come, and would read beyond a buffer later; here all of them are
-    checked. Compressed bodies are refused, and so are types that stand for more values than they
-    have bytes, so that reading takes memory in proportion to the payload.
+    Safe for a payload from any writer, and the chunk is safe to read. Arrow itself trusts offsets
+    and lengths, and would read beyond a buffer later; here all of them are checked. Compressed
+    bodies are refused, and so are types that expand to more values than they have bytes, so that
+    memory use is proportional to the payload.
     """
     try:
         heading, at = _heading_of(payload)
@@ -273,10 +275,11 @@ def decode(payload: bytes) -> Chunk:
 class _Heading:
     """The first message of a payload."""
 
-    # For reading the batch.
+    # The schema with which the batch is read.
     schema: pa.Schema
-    # Without the ids.
+    # The schema of the stream's columns, without the ids.
     values: pa.Schema
+    # The columns that hold maps.
     maps: list[int]
     # The columns of dates and times, and of lists of them, with the type of their values.
     times: list[tuple[int, pa.DataType]]
@@ -284,7 +287,7 @@ class _Heading:
 
 
 def _heading_of(payload: bytes) -> tuple[_Heading, int]:
-    """Read the heading; returns it and its end."""
+    """Read the heading; return it and the offset of its end."""
     mark, length = _FRAME.unpack_from(payload)
     end = _FRAME.size + length
     if mark != _CONTINUES or not 0 < length <= len(payload) - _FRAME.size:
@@ -295,7 +298,7 @@ def _heading_of(payload: bytes) -> tuple[_Heading, int]:
 
 @lru_cache(maxsize=1024)
 def _heading(head: bytes) -> _Heading:
-    """Read a schema message; cached, as all chunks on one route begin with the same bytes."""
+    """Read a schema message; cached, because all chunks on a route begin with the same bytes."""
     schema = pa.ipc.read_schema(pa.py_buffer(head))
     fields = list(schema)
     keyed = len(fields) > 2 and fields[-3].name == _KEYS
@@ -318,7 +321,7 @@ def _heading(head: bytes) -> _Heading:
     )
     times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
     maps = [column for column, field in enumerate(fields) if field.type == _TEXTS]
-    # A message's maps are read as lists of pairs.
+    # Maps are read as lists of pairs, see ``_PAIRS``.
     paired = schema
     for column in maps:
         paired = paired.set(column, fields[column].with_type(_PAIRS))
@@ -326,7 +329,7 @@ def _heading(head: bytes) -> _Heading:
 
 
 def _leaf_of(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a list, through all levels; else the type itself."""
+    """Return the innermost value type of a list type; else the type itself."""
     while type_.id == _IDS.id:
         type_ = type_.value_type
     return type_
@@ -340,7 +343,7 @@ def _is_plain(type_: pa.DataType) -> bool:
 
 
 def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Read the record batch and check all of it."""
+    """Read the record batch, and check it completely."""
     message = pa.ipc.read_message(pa.py_buffer(payload)[at:])
     if message.type != "record batch" or message.metadata_version != pa.ipc.MetadataVersion.V5:
         raise BadChunkError(
@@ -355,11 +358,12 @@ def _batch(payload: bytes, at: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Find out from the message's head: pyarrow would unpack the body, however large it becomes.
+    """Return True if the message's metadata names a compression: pyarrow would decompress the
+    body, however large it becomes.
 
-    The head is a FlatBuffer. A table in it begins with the distance to its directory, which has the
-    table's length, its own and then the places of its fields, 0 for one that is not there. The
-    third field of a message is the head of its batch, whose fourth is the compression.
+    The metadata is a FlatBuffer. A table begins with the distance to its vtable, which has its own
+    size, the table's size, and the offsets of the table's fields, 0 for an absent field. The third
+    field of a message is its record batch, whose fourth field is the compression.
     """
     head = memoryview(metadata)
     (message,) = _U32.unpack_from(head)
@@ -369,7 +373,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _place(head: memoryview, table: int, field: int) -> int:
-    """Return the offset of a field in a table; 0 if it is not there."""
+    """Return the offset of a table's field; 0 if the field is absent."""
     (distance,) = _I32.unpack_from(head, table)
     directory = table - distance
     (length,) = _U16.unpack_from(head, directory)
@@ -381,7 +385,7 @@ def _place(head: memoryview, table: int, field: int) -> int:
 
 
 def _as_map(pairs: pa.Array) -> pa.Array:
-    """Make a map of validated pairs; raises BadChunkError."""
+    """Convert validated pairs to a map; raises BadChunkError for a null key."""
     entries = pairs.values
     if entries.null_count or entries.field(0).null_count:
         raise BadChunkError("a map in it has a key that is null")
@@ -389,7 +393,7 @@ def _as_map(pairs: pa.Array) -> pa.Array:
 
 
 def _check_times(column: pa.Array, type_: pa.DataType) -> None:
-    """Raise BadChunkError for a year that Python lacks: no tuple could be made of it."""
+    """Raise BadChunkError for a year that Python does not support."""
     while column.type.id == _IDS.id:
         column = column.flatten()
     first, last = _TIMES[type_]
@@ -430,12 +434,12 @@ class Appended(enum.Enum):
     """Result of one append to one inbox."""
 
     DONE = "done"
-    # This part came before, with the same content: nothing was appended again.
+    # The inbox has this part already, with the same content: nothing was appended.
     REPEATED = "repeated"
-    # This part came before with other content: nothing was appended. The sender's step was
-    # repeated and did other work, so its roots must be failed.
+    # The inbox has this part already, with different content: nothing was appended. The sender's
+    # step did different work when it was repeated, so its roots must be failed.
     DIFFERENT = "different"
-    # There is no room now: repeat the call later.
+    # The inbox has no room now: repeat the call later.
     FULL = "full"
     # The inbox belongs to another run, or a newer attempt of the sender has fenced this one off.
     STALE = "stale"
@@ -443,21 +447,19 @@ class Appended(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:
-    """The tuples that one sender appends to one inbox in one call: encoded chunks, see
-    ``acker.inbox.chunk``.
-    """
+    """The encoded chunks that one sender appends to one inbox in one call."""
 
     # Task id of the inbox, or the id of a line.
     target: int
-    # At least one; each becomes an entry.
+    # At least one chunk; each becomes an entry.
     chunks: Sequence[bytes]
     # Number of tuples in each chunk.
     tuples: Sequence[int]
-    # False where waiting for room could wait for itself: on the way back of a cycle.
+    # False on the edges that close a cycle: waiting for room there could deadlock.
     bounded: bool = True
-    # Place among the parcels of one number for the inbox, from 0 on.
+    # Index among the parcels of one number for the inbox, from 0.
     part: int = 0
-    # 16 hexadecimal digits: the digest by which a repeat is compared.
+    # Digest of the content in 16 hexadecimal digits, to compare a repeat with.
     digest: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -469,16 +471,16 @@ class Parcel:
 
     @property
     def bytes(self) -> int:
-        """Size of the chunks."""
+        """Total size of the chunks."""
         return sum([len(chunk) for chunk in self.chunks])
 
 
 def parcels_of(
     target: int, chunks: Sequence[tuple[bytes, int]], *, bounded: bool = True
 ) -> list[Parcel]:
-    """Pack chunks, each with its number of tuples, into parcels of a bounded size.
+    """Pack chunks, each with its number of tuples, into parcels of bounded size.
 
-    A chunk is never cut: a larger one gets its own parcel.
+    A chunk is never split: a chunk over the bounds gets a parcel of its own.
     """
     parcels: list[Parcel] = []
     first = size = tuples = 0
@@ -505,8 +507,8 @@ def _parcel(
 
 
 def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
-    """Return the parcels to append first, at most one per inbox and of a bounded total size: a part
-    that is refused as FULL must be in before the next one of its inbox.
+    """Return the parcels to append next, with a bounded total size and at most one per inbox,
+    because an inbox must take a FULL part before the next one.
     """
     found: dict[int, Parcel] = {}
     size = 0
@@ -522,8 +524,8 @@ def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
 def parcels_left(
     parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
 ) -> Sequence[Parcel]:
-    """Return the parcels that no inbox has taken yet, parcels for a full inbox last, so that others
-    need not wait for it.
+    """Return the parcels that are not appended yet, with parcels for full inboxes last, so that
+    other parcels need not wait for them.
     """
     full = {
         parcel.target
@@ -548,7 +550,7 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
 
 
 def line_of(tasks: Sequence[int]) -> int:
-    """Return the id of the line that these tasks of one bolt take from: ids in a row."""
+    """Return the id of the line of these tasks, which are all tasks of a bolt, in order."""
     return _LINE | len(tasks) << _BITS | tasks[0]
 
 
@@ -564,20 +566,20 @@ def tasks_of(line: int) -> range:
 
 
 def part_of_line(lowest: int) -> int:
-    """Return the id of the part of a line that lies on one server, by the lowest of its tasks."""
+    """Return the id of the part of a line on one server, given the lowest task there."""
     return _LINE | lowest
 
 
 def returned_to(part: int) -> int:
-    """Return the id of the inbox that holds tuples returned to a part: it goes before the part."""
+    """Return the id of the inbox of tuples returned to a part, which are claimed first."""
     return part ^ _LINE ^ _RETURNED
 
 
 def task_of(target: int) -> int:
-    """Return the task of an inbox, or the lowest one of a line."""
+    """Return the task of an inbox, or the lowest task of a line."""
     return target & _TASK if is_line(target) else target
 
 
 def belongs_to(target: int, line: int) -> bool:
-    """Return True for a part of this line, and for the tuples returned to it."""
+    """Return True for a part of this line, and for the inbox of tuples returned to a part."""
     return is_line(target) and task_of(target) in tasks_of(line)

@@ -1,51 +1,51 @@
-"""The contract of the inboxes: the chunks that wait for each bolt task, and for each bolt; with the
-records that travel through them, ids of lines, and the checks that both backends share.
+"""The contract of the inboxes: the chunks waiting for each bolt task, and for each bolt; with the
+records of the calls and the checks that both backends share.
 
 Every bolt task has one inbox. Spout workers and other bolt tasks *append* to it; the task *takes*
 from it, works, and commits in *steps*: it seals the set of tuples that a step covers, lets the
-step's effects leave, and finishes it, which forgets the tuples. ``MemoryInboxes`` and
-``RedisInboxes`` both fulfil this contract and pass one suite.
+step's effects leave, and finishes the step, which deletes the tuples. ``MemoryInboxes`` and
+``RedisInboxes`` both implement this contract and pass one suite.
 
-* **Nothing is lost within a run.** A tuple that was appended stays until a finished
-  step covered it.
-* **Once.** A sender numbers its appends, and the parts of each from 0 on; each inbox remembers
-  the last part that it took from each sender. So the client may repeat a call whose reply was
-  lost, and a repeated step appends nothing twice, even if it ended between two parts. A sender
+* **Nothing is lost within a run.** An appended tuple stays until a finished step has
+  covered it.
+* **Once.** A sender numbers its appends, and the parts of each append from 0 on; each inbox
+  remembers the last part that it took from each sender. So a client may repeat a call whose reply
+  was lost, and a repeated step appends nothing twice, even if it ended between two parts. A sender
   appends to one inbox in the order of its numbers and parts: a lower one is a repeat.
 * **Fencing.** An inbox belongs to one run (``adopt``) and to the latest attempt at its task
-  (``open``). A call of another run or an older attempt is refused by the server, and so is an
-  append of a sender that a newer attempt of the same task has fenced off.
-* **Bounded.** An append that would go over the bounds of the inbox is refused as FULL and may be
-  repeated until there is room. An inbox that holds nothing takes any append, however large. Large
-  output comes in parts (``parcels_of``), so that each waits for room by itself.
-* A server that is out of memory takes output of a bolt only into an empty inbox; others are FULL.
-  So the last bolts go on, then the bolts before them. It refuses emissions of spouts.
+  (``open``). The server refuses calls of another run or an older attempt, and appends of a sender
+  that a newer attempt at the same task has fenced off.
+* **Bounded.** An append that would exceed the bounds of the inbox is refused as FULL and may be
+  repeated until there is room. An empty inbox takes any append, however large. Large output is
+  split into parts (``parcels_of``), each of which waits for room by itself.
+* A server that is out of memory takes a bolt's output only into empty inboxes; others are FULL. So
+  the last bolts make progress first, then the bolts before them. Spouts' emissions are refused.
 * **Lines.** Tuples for any task of a bolt are appended to the bolt's line (``line_of``), and
-  a task *claims* as many from its head as it can execute now: in the same call they move into the
-  task's own inbox, and from then on they are the task's. An entry of more tuples than one task
-  claims is shared by rows. A task may return claimed tuples that it has not begun to the head of
-  the line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a
-  part of the line; a parcel goes to one part, chosen by its sender and number. Adopting, draining,
-  fencing, looking at and appending to a line are as for an inbox, with the line's id.
-* **Every call may be repeated** as it is, at any later time: a repeat has no effect of its own.
-  Only ``draw`` draws another number.
+  a task *claims* as many tuples from the head of the line as it can execute now: the same call
+  moves them into the task's own inbox. If an entry has more tuples than one task claims, several
+  tasks share its rows. A task may return claimed tuples that it has not begun to the head of the
+  line. Tasks whose inboxes are on one server (in a cluster: have one hash tag) share a part of the
+  line; a parcel goes to one part, chosen by its sender and number. A line is adopted, drained,
+  fenced, looked at and appended to like an inbox, with the line's id.
+* **Every call may be repeated** unchanged, at any later time: a repeat has no effect of its own.
+  Only ``draw`` draws a new number.
 * Attempts, steps and numbers are above 0 and at most ``LARGEST``.
 * A server raises RedisUnavailableError (the call may have taken effect; repeat it) or
   RedisRefusedError (an operator must act).
 
 Losing everything is safe: the roots of lost tuples time out, and their messages are requeued. After
-a server restarts empty its inboxes belong to no run, and every call of the old run reports that:
+a server restarts empty, its inboxes belong to no run, and every call of the old run reports this:
 
     append              STALE
     seal, finish        False
     take, read          StaleAttemptError
     draw, fence, open   StaleAttemptError
     discard             StaleAttemptError
-    drain               leaves the inboxes of that server out
+    drain               leaves out the inboxes of that server
     beat                returns the tasks
-    figures             an inbox with ``adopted`` False, by which the driver notices
+    figures             ``adopted`` is False, which the driver notices
 
-The driver begins a new run: it adopts the inboxes anew, and drains the other servers.
+The driver then begins a new run: it adopts the inboxes again, and drains the other servers.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from tiercel.acker.inbox.chunk import Appended, Parcel, is_line, task_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sender:
-    """One attempt at a task that appends: a bolt task, or a spout task of one worker process, which
-    has its own number: see ``Inboxes.draw_sender``.
+    """One attempt at a task that appends: a bolt task, or a spout worker process with a number
+    from ``Inboxes.draw_sender``.
     """
 
-    # Below -1 for a drawn sender, and below all that were drawn before.
+    # Below -1 for a drawn sender, and below all senders drawn before it.
     task: int
     # Grows from attempt to attempt at one task.
     attempt: int
@@ -79,7 +79,7 @@ class Bounds:
 
     tuples: int = 20_000
     bytes: int = 64 * 1024 * 1024
-    # Drawn senders that an inbox remembers. More than twice as many as there are spout tasks.
+    # Number of drawn senders that an inbox remembers: more than twice the number of spout tasks.
     senders: int = 1_000
 
 
@@ -87,33 +87,33 @@ class Bounds:
 class Entry:
     """One chunk in an inbox."""
 
-    # Opaque; in the order of the appends.
+    # An opaque id; ids are in the order of the appends.
     position: str
     tuples: int
     payload: bytes
-    # The row of the chunk at which its tuples begin, if the entry or a part of it was claimed from
-    # a line; None: the sender named this inbox.
+    # The row of the chunk at which the entry's tuples begin, if they were claimed from a line;
+    # None if the sender named this inbox.
     first: int | None = None
 
 
 class Claims(NamedTuple):
     """Bounds on the tuples that one ``take`` claims from a line."""
 
-    # Tuples in all, including the ones in the task's own inbox.
+    # All tuples, including the tuples in the task's own inbox.
     tuples: int
-    # Tuples beyond these: in all no more than the task's share of the line.
+    # Additional tuples, as long as the claim stays within the task's share of the line.
     more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
-    """The tuples of a claimed entry that have not been begun."""
+    """The tuples of a claimed entry that the task has not begun."""
 
     position: str
-    # Number of the first one in the entry: the rest runs from there to the end of the entry.
+    # Number of the first such tuple: the rest runs from there to the end of the entry.
     first: int
-    # As ``Covered.part``: the rows of the entry that are done, and this rest. Empty if nothing else
-    # of the entry stays in the inbox.
+    # Bitmap as in ``Covered.part`` of the rows that are done and the rows of this rest. Empty if no
+    # other tuple of the entry stays in the inbox.
     done: bytes = b""
 
 
@@ -125,34 +125,34 @@ class Covered:
     step: int
     # Positions of entries that the step completes.
     whole: Sequence[str] = ()
-    # By the position of each entry that stays in part: a bitmap of *all* its rows that are done
-    # when the step is finished, in earlier steps too; bit i % 8 of byte i // 8 is row i. At least
-    # one byte long.
+    # A bitmap by position for each entry that the step completes only in part. It has *all* rows
+    # that are done once the step is finished, including rows of earlier steps; bit i % 8 of byte
+    # i // 8 is row i. At least one byte long.
     part: Mapping[str, bytes] = field(default_factory=dict)
     # Number of ticks that the task has executed so far, including this step.
     ticks: int = 0
-    # Room that ``whole`` frees: the tuples and the bytes of these entries. An inbox that holds
-    # nothing has all its room, whatever is given here.
+    # Room that the entries in ``whole`` free, in tuples and bytes. An empty inbox has all its room,
+    # whatever is given here.
     tuples: int = 0
     bytes: int = 0
-    # Hexadecimal digest of all effects of the step, by which a repeat is compared; empty: unknown.
+    # Hexadecimal digest of all effects of the step, to compare a repeat with; empty if unknown.
     work: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """State that an attempt at a task finds."""
+    """The state in which an attempt finds the inbox of its task."""
 
-    # The last step that was finished, 0 at first.
+    # The last finished step, 0 at first.
     step: int
     # A step that an earlier attempt sealed and did not finish: repeat exactly this one first.
     sealed: Covered | None
-    # Bitmaps of the entries that are done in part.
+    # Bitmaps of the entries that are partly done, by position.
     done: Mapping[str, bytes]
-    # Position up to which the last attempt that took anything in this run had taken. One of the
-    # entries up to there that are still in the inbox may have ended its process.
+    # Position of the last entry taken in this run. An earlier entry that is still in the inbox, or
+    # this one, may have crashed the process that took it.
     taken: str | None
-    # Ticks that finished steps have covered.
+    # Number of ticks that finished steps have covered.
     ticks: int
     # The newest snapshot of a finished step; None if there is none.
     snapshot: bytes | None
@@ -160,21 +160,21 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InboxFigures:
-    """One inbox at one moment, for the driver and for monitors."""
+    """Figures of one inbox at one time, for the driver and monitors."""
 
     tuples: int
     bytes: int
-    # False: the inbox belongs to no run, because its server lost it or it was never adopted.
+    # False if the inbox belongs to no run: its server lost it, or it was never adopted.
     adopted: bool
-    # Seconds since the oldest entry that is still there was appended; 0 if there is none.
+    # Seconds since the oldest entry in the inbox was appended; 0 if the inbox is empty.
     oldest_s: float
     # Number of attempts at the task in this run.
     attempts: int
-    # Seconds since the last heartbeat of the task's process; None: none in this run.
+    # Seconds since the last heartbeat of the task's process; None if there was none in this run.
     seen_s: float | None
-    # Seconds for which the process has been in one call of the bolt; None: it reported no call.
+    # Seconds that the current call of the bolt has taken; None if the process reported no call.
     doing_s: float | None = None
-    # Where the process runs, as it reported; empty: not reported.
+    # The place where the process runs, as it reported; empty if it did not.
     place: str = ""
 
 
@@ -191,13 +191,13 @@ def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
 
 
 class StaleAttemptError(Exception):
-    """Another attempt, or another run, owns the inbox now: end at once and change nothing more."""
+    """Another attempt or another run owns the inbox now: end at once, and change nothing more."""
 
 
 class StepOrderError(ValueError):
-    """A step cannot be sealed or finished after the steps that the inbox knows.
+    """The inbox cannot seal or finish a step in this order.
 
-    Its server has lost its last writes, or the caller has broken the contract.
+    The inbox's server has lost its last writes, or the caller has broken the contract.
     """
 
 
@@ -215,56 +215,56 @@ class Inbox(Protocol):
     ) -> list[Entry]:
         """Return entries that this attempt has not taken yet, in order.
 
-        Where these have fewer tuples than ``claims`` says, and no others are in the inbox, claims
-        the rest from the line, and returns it behind them. One entry that comes to a line wakes
-        one task; a task that leaves something there wakes another.
+        If these entries have fewer tuples than ``claims`` allows, and the inbox has no more, claims
+        the missing tuples from the line and returns them last. An entry that is appended to a line
+        wakes one task; a task that leaves entries in the line wakes another.
 
         Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
 
-        Takes at least one entry if there is one, and ends before more than ``tuples`` tuples or
-        ``size`` bytes. Waits at most ``wait`` for the first one; with a ``wait`` of 0 it does not.
-        The position of the last one is kept on the server before this returns (see
-        ``Opened.taken``). Finish a step that was found sealed first, else its entries come too;
-        entries that it leaves done in part do come, also after ``read``. Raises StaleAttemptError.
+        Takes at least one entry if there is one, and no more than ``tuples`` tuples or ``size``
+        bytes otherwise. Waits at most ``wait`` for the first entry, and not at all if ``wait`` is
+        0. The server keeps the position of the last entry before this returns (see
+        ``Opened.taken``). First finish a step that ``open`` found sealed, else its entries are
+        returned too; entries that it leaves partly done are returned even after ``read``. Raises
+        StaleAttemptError.
         """
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         """Return the entries at these positions that are still there, in the order given.
 
-        For a sealed step that must be repeated. Raises StaleAttemptError.
+        Call this to repeat a sealed step. Raises StaleAttemptError.
         """
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        """Note the tuples that a step covers, before its first effect leaves. False: the attempt is
-        stale.
+        """Record the tuples that a step covers, before its first effect leaves. False if the
+        attempt is stale.
 
         ``snapshot`` is the bolt after the step; it takes effect when the step is finished, and None
-        keeps the one before. A repeat replaces only the snapshot, and changes nothing once the step
-        is finished. Raises StepOrderError if an earlier step is sealed and not finished.
+        keeps the snapshot before it. A repeat replaces only the snapshot, and changes nothing once
+        the step is finished. Raises StepOrderError if an earlier step is sealed and not finished.
         """
 
     def finish(self, step: int) -> Effect[bool]:
-        """Forget the tuples that the sealed step covers.
+        """Delete the tuples that the sealed step covers. False if the attempt is stale.
 
-        False: the attempt is stale. A repeat changes nothing.
-
-        Raises StepOrderError if the step was never sealed.
+        A repeat changes nothing. Raises StepOrderError if the step was never sealed.
         """
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
-        """Give claimed tuples back to the head of the line, in their order.
+        """Return claimed tuples to the head of the line, in their order. False if the attempt is
+        stale.
 
-        False: the attempt is stale. Only when no sealed step of the task is unfinished.
+        Call this only when no sealed step of the task is unfinished.
         """
 
     def wake(self) -> None:
-        """End the ``take`` that waits, or else the next one that would, soon. Thread-safe.
+        """End the waiting ``take`` soon, or else the next one that would wait. Thread-safe.
 
-        If the server is unreachable, ``take`` ends by itself within some seconds.
+        If the server is unreachable, ``take`` ends by itself within a few seconds.
         """
 
     def close(self) -> None:
-        """Release the connection that ``take`` waits with. Idempotent."""
+        """Release the connection on which ``take`` waits. Idempotent."""
 
 
 class Inboxes(Protocol):
@@ -273,40 +273,40 @@ class Inboxes(Protocol):
     # -- the driver ---------------------------------------------------------------------------
 
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
-        """Give the inboxes of ``tasks`` to a run: from now on every call of another run is refused.
+        """Give the inboxes of ``tasks`` to a run: from now on calls of all other runs are refused.
 
-        Inboxes of tasks that the topology no longer has are adopted too, so that they can be
-        drained; entries stay until then. Senders and steps begin anew, the numbers of attempts go
-        on. Adopting again for the same run changes nothing, except for tasks that are new to it.
-        An empty inbox of a task that the topology no longer has is forgotten.
+        Inboxes of tasks that the topology no longer has are adopted too, so that their entries can
+        be drained; if they are empty, they are deleted. Senders and steps start over, the numbers
+        of attempts go on. Adopting again for the same run changes nothing, except for tasks that
+        are new to the run.
 
-        The name of a run begins with its number (``Lease.draw``); one without counts as 0. Raises
-        StaleAttemptError where a run with a higher number has an inbox: an older driver that comes
-        late takes nothing away from its successor.
+        The name of a run begins with its number (``Lease.draw``); a name without one counts as 0.
+        Raises StaleAttemptError if a run with a higher number owns an inbox, so that a late call of
+        an older driver takes nothing from its successor.
         """
 
     def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        """Return the first entries of inboxes that hold some, some MB in all: (task, entries).
+        """Return the first entries of inboxes that are not empty, a few MB in all: (task, entries).
 
-        Changes nothing; empty when nothing is left. Release the roots of the entries, discard them,
-        and drain again. A driver that dies in between leaves the rest, and the entries that it did
-        not discard, to the next one. Drain before anything is appended in the new run. Raises
+        Changes nothing; empty when all inboxes are. Release the roots of the entries, discard the
+        entries, and drain again. If a driver dies in between, the next one drains all entries that
+        it did not discard. Drain before anything is appended in the new run. Raises
         StaleAttemptError.
         """
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
-        """Delete drained entries, once their roots were released. Raises StaleAttemptError."""
+        """Delete drained entries once their roots are released. Raises StaleAttemptError."""
 
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
-        """Look at the inboxes of these tasks."""
+        """Return the figures of the inboxes of these tasks."""
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
-        """Return the newest snapshot that earlier runs left in each inbox, as (task, snapshot),
-        until ``forget_snapshot``. Changes nothing.
+        """Return the newest snapshots that earlier runs left in the inboxes, as (task, snapshot),
+        until ``forget_snapshot`` deletes them. Changes nothing.
         """
 
     def forget_snapshot(self, run: str, task: int) -> None:
-        """Delete the snapshot, once the roots of the tuples that the bolt held were released."""
+        """Delete a task's snapshots of earlier runs once the roots of their tuples are released."""
 
     # -- a process that runs bolt tasks ----------------------------------------------------------
 
@@ -314,15 +314,16 @@ class Inboxes(Protocol):
         """Draw the number of a new attempt. Raises StaleAttemptError if the run is over."""
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        """Refuse from now on appends of older attempts of the sender to these inboxes.
+        """Refuse appends of older attempts of the sender to these inboxes from now on.
 
-        Raises StaleAttemptError if a newer attempt has fenced this one off, or the run is over, at
-        any of them; the others are fenced nevertheless. An append does the same for its own inbox.
+        Raises StaleAttemptError if, at any inbox, a newer attempt has fenced this one off or the
+        run is over; the other inboxes are fenced all the same. An append does this for its own
+        inbox.
         """
 
     def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
-        """Take the inbox over, to claim from ``line`` too. Fence off the older attempts everywhere
-        else first.
+        """Take over the inbox, to claim from ``line`` too. Fence off the older attempts at all
+        other inboxes first.
 
         Raises StaleAttemptError if a newer attempt has opened it, or the run is over.
         """
@@ -330,21 +331,21 @@ class Inboxes(Protocol):
     def beat(
         self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
     ) -> list[int]:
-        """Report that the process is alive and runs these tasks, {task: attempt}. ``doing_s`` has
-        the seconds for which tasks have been in one call of their bolt; ``place`` tells monitors
-        where the process runs.
+        """Report that the process is alive and runs these tasks, {task: attempt}.
 
-        Return the tasks that by now belong to another attempt or run.
+        ``doing_s`` has the seconds that tasks have spent in their current call of the bolt;
+        ``place`` tells monitors where the process runs. Return the tasks that now belong to another
+        attempt or run.
         """
 
     # -- senders ---------------------------------------------------------------------------------
 
     def draw_sender(self) -> Sender:
-        """Draw a sender for a process that is not a bolt task; its numbers begin at 1.
+        """Draw a sender for a process that is not a bolt task; its appends are numbered from 1.
 
-        An inbox knows a bounded number of drawn senders (``Bounds.senders``) and then forgets
-        the oldest. A forgotten sender is STALE there from then on, because its append might be a
-        repeat: draw another one, and emit the tuples of the call anew.
+        An inbox remembers a bounded number of drawn senders (``Bounds.senders``) and forgets the
+        oldest. It answers a forgotten sender with STALE, because the append might be a repeat: draw
+        another sender, and emit the tuples of the call again.
         """
 
     def append(
@@ -352,17 +353,17 @@ class Inboxes(Protocol):
     ) -> list[Effect[Appended]]:
         """Prepare one append per parcel. Register the roots of the tuples first.
 
-        ``number`` grows from call to call of one sender task, over its attempts too; a call that is
-        repeated has the same number and the same parcels. At most one parcel per target and call,
-        none without chunks, else ValueError. A parcel that was FULL must be in before the next part
-        or number goes to the same inbox; see ``next_parcels``.
+        ``number`` grows from call to call of one sender task, across its attempts too; a repeated
+        call has the same number and the same parcels. Raises ValueError for two parcels with one
+        target, or a parcel without chunks. A parcel that was FULL must be taken before the next
+        part or number is sent to the same inbox; see ``next_parcels``.
         """
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
 
 
-# Bounds on the entries of one inbox that one ``drain`` returns: tuples, and bytes of payload.
+# Bounds on the entries of one inbox that one ``drain`` returns, in tuples and bytes of payload.
 DRAINED_TUPLES = 10_000
 
 
@@ -370,10 +371,10 @@ DRAINED_BYTES = 4 * 1024 * 1024
 
 
 def drawn_sender(number: int) -> Sender:
-    """Make a sender of a drawn number of at most 31 bits.
+    """Make a sender from a drawn number of at most 31 bits.
 
-    It gets random bits too, in case a failover of Redis loses the last draw: inboxes would take the
-    appends of two processes with one number for repeats.
+    The sender's id gets random bits too, in case a failover of Redis loses the last draw: inboxes
+    would mistake the appends of two processes with one number for repeats.
     """
     return Sender(task=-(number << 22 | secrets.randbits(22)), attempt=1)
 
@@ -389,14 +390,14 @@ def name_of(target: int) -> str:
 
 
 def stale(task: int) -> StaleAttemptError:
-    """Return the error for a caller that another attempt or run has replaced at a task."""
+    """Return the error for a caller that another attempt or run has replaced."""
     return StaleAttemptError(
         f"{name_of(task)} belongs to a newer attempt or another run; this one ends"
     )
 
 
 def number_of_run(run: str) -> int:
-    """Return the number that a run's name begins with, 0 if it begins with none.
+    """Return the number that a run's name begins with, 0 if there is none.
 
     >>> number_of_run("17-ended"), number_of_run("run")
     (17, 0)
@@ -406,7 +407,7 @@ def number_of_run(run: str) -> int:
 
 
 def superseded(run: str) -> StaleAttemptError:
-    """Return the error for a run that comes after one with a higher number."""
+    """Return the error for a run that a run with a higher number has replaced."""
     return StaleAttemptError(f"run {run} is over: a later one has the inboxes")
 
 

@@ -1,4 +1,4 @@
-"""Inboxes in one process: the oracle of the contract's suite, and the kit's engine."""
+"""Inboxes within one process: the oracle of the contract's suite, and used by the test kit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tiercel.acker.inbox.contract import (
 class MemoryInboxes:
     """``Inboxes`` within one process.
 
-    ``clock`` gives seconds; nothing here waits for it to advance.
+    ``clock`` returns seconds; no call waits for it to advance.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MemoryInboxes:
         self._clock = clock
         self._boxes: dict[int, Box] = {}
         self._forgotten = 0
-        # Number of senders.
+        # Number of drawn senders.
         self._drawn = 0
         self._changed = threading.Condition()
 
@@ -66,7 +66,7 @@ class MemoryInboxes:
             for task in {*wanted, *self._boxes}:
                 box = self._boxes.get(task) or Box("", last=self._forgotten)
                 if task not in wanted and box.is_empty:
-                    # Positions never come again.
+                    # Never reuse a position.
                     self._forgotten = max(self._forgotten, box.last)
                     del self._boxes[task]
                 elif box.run != run:
@@ -118,7 +118,7 @@ class MemoryInboxes:
 
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
-            # Fence all of them, even where one refuses.
+            # Fence all places, even if one refuses.
             fenced = [
                 self._fence(run, sender, place) for one in targets for place in _places_of(one)
             ]
@@ -131,7 +131,7 @@ class MemoryInboxes:
             if box.attempt > attempt:
                 raise stale(task)
             box.attempt = attempt
-            # An older attempt that waits finds out.
+            # Wake an older attempt that waits, so that it ends.
             self._changed.notify_all()
             opened = Opened(
                 step=box.step,
@@ -184,8 +184,8 @@ class MemoryInboxes:
         return box if box is not None and (box.run, box.attempt) == (run, attempt) else None
 
     def _line(self, run: str, line: int) -> Sequence[Box | None]:
-        """Return the tuples returned to a line, then the line, if they are the run's. Hold the
-        lock.
+        """Return the box of tuples returned to a line, then the line's own, each if it belongs to
+        the run. Hold the lock.
         """
         found = map(self._boxes.get, reversed(_places_of(line)))
         return [box if box and box.run == run else None for box in found]
@@ -239,7 +239,7 @@ class MemoryInboxes:
 
 @cache
 def _places_of(target: int) -> tuple[int, ...]:
-    """Return the ids of the boxes of an inbox or a line, first the one that is appended to."""
+    """Return the ids of the boxes of an inbox or a line, first the box that takes appends."""
     if not is_line(target):
         return (target,)
     part = part_of_line(task_of(target))
@@ -250,25 +250,25 @@ def _places_of(target: int) -> tuple[int, ...]:
 class MemoryLine:
     """The line of a task."""
 
-    # Returns the tuples that came back to it, and the line, if they are of the inbox's run; under
-    # the lock.
+    # Returns the box of returned tuples, then the line's own, each if it belongs to the inbox's
+    # run; called under the lock.
     found: Callable[[], Sequence[Box | None]] = tuple
-    # Number of tasks that share it.
+    # Number of tasks that share the line.
     tasks: int = 1
 
     @property
     def boxes(self) -> list[Box]:
-        """The boxes to claim from, in this order."""
+        """The boxes to claim from, in order."""
         return [box for box in self.found() if box is not None]
 
     @property
     def share(self) -> int:
-        """One task's part of the tuples that wait, without the returned ones."""
+        """One task's share of the waiting tuples, not counting returned tuples."""
         return sum(box.tuples for box in self.found()[1:] if box is not None) // self.tasks
 
     @property
     def returned(self) -> Box | None:
-        """The tuples that came back to it."""
+        """The box of tuples that were returned to the line."""
         return next(iter(self.found()), None)
 
 
@@ -426,7 +426,7 @@ class MemoryInbox:
 
 @dataclass(slots=True)
 class Box:
-    """One inbox. Its fields are those of the hash in Redis."""
+    """One inbox, with the fields that its hash has in Redis."""
 
     run: str
     drawn_before: int = 0
@@ -441,9 +441,9 @@ class Box:
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
-    # When the current call of its process began.
+    # The time at which the current call of its process began.
     since: float | None = None
-    # Where its process runs, as it reported.
+    # The place where its process runs, as it reported.
     place: str = ""
     tuples: int = 0
     size: int = 0
@@ -451,9 +451,9 @@ class Box:
     entries: dict[int, tuple[float, Entry]] = field(default_factory=dict)
     done: dict[str, bytes] = field(default_factory=dict)
     senders: dict[int, Known] = field(default_factory=dict)
-    # In a line: number of claimed tuples by entry.
+    # Number of claimed tuples by entry, if the box is a line.
     claimed: dict[int, int] = field(default_factory=dict)
-    # The last drawn sender that was forgotten.
+    # The drawn sender that was forgotten last.
     forgotten: int = 0
 
     @property
@@ -463,7 +463,7 @@ class Box:
         return not self.entries and not self.left and kept == (None, None)
 
     def adopted(self, run: str) -> Box:
-        """Return the inbox of another run with the same entries."""
+        """Return an inbox with the same entries that belongs to ``run``."""
         return Box(
             run,
             drawn_before=self.drawn,
@@ -488,7 +488,7 @@ class Box:
         return entry
 
     def claim(self, most: int) -> tuple[bytes, int, int]:
-        """Take tuples from the head of a line that holds some: payload, number, first row."""
+        """Take tuples from the head of a line; return payload, number of tuples and first row."""
         number, (_, entry) = next(iter(self.entries.items()))
         before = self.claimed.pop(number, 0)
         count = min(most, entry.tuples - before)
@@ -501,7 +501,7 @@ class Box:
         return entry.payload, count, (entry.first or 0) + before
 
     def forget_senders(self, most: int) -> None:
-        """Forget the first half of the drawn senders if there are more than this."""
+        """Forget the older half of the drawn senders if there are more than ``most``."""
         drawn = sorted((sender for sender in self.senders if sender < -1), reverse=True)
         if len(drawn) > most:
             for sender in drawn[: len(drawn) // 2]:
@@ -509,7 +509,7 @@ class Box:
                 self.forgotten = sender
 
     def remove(self, positions: Sequence[str]) -> list[Entry]:
-        """Delete entries and return them, without freeing their room."""
+        """Delete and return entries, without freeing their room."""
         gone = []
         for position in positions:
             self.done.pop(position, None)
@@ -523,7 +523,7 @@ class Box:
         self.size = max(0, self.size - size) if self.entries else 0
 
     def after(self, number: int, tuples: int, size: int) -> list[Entry]:
-        """Return entries beyond ``number``: as many as fit, but at least one if there is one."""
+        """Return as many entries after ``number`` as fit, but at least one if there is any."""
         found: list[Entry] = []
         for position, (_, entry) in self.entries.items():
             if position <= number:

@@ -1,23 +1,24 @@
 """Inboxes in Redis: one stream per bolt task, spread by task over all servers.
 
-Keys of one inbox, ``tiercel:{topology:inbox:TAG}:TASK:…``, share their hash tag with those of
-neighbours, and of their part of the line:
+The keys of one inbox, ``tiercel:{topology:inbox:TAG}:TASK:…``, share their hash tag with the keys
+of neighbouring inboxes and of their part of the line:
 
     meta       hash     run, attempts, last finished step and ticks, tuples and bytes held,
-                        last taken, seen
+                        last position taken, last heartbeat
     entries    stream   one entry per chunk: field = its tuples, value = its payload
     senders    hash     sender's task: its attempt, last number, part and digest of the last parcel;
                         "forgotten": the highest drawn sender that was forgotten
-    progress   hash     position: bitmap in hex of the rows of an entry that are done, or in a line
-                        the number of tuples that were claimed; "sealed": see ``encode``
-    snapshots  hash     "kept" of the last finished step, "sealed", and those left by earlier runs
-    wake       list     holds something while entries came that were not looked for
+    progress   hash     position: the done rows of an entry as a bitmap in hex, or in a line the
+                        number of claimed tuples; "sealed": see ``encode``
+    snapshots  hash     "kept": of the last finished step; "sealed": of the sealed step;
+                        "left …": of earlier runs
+    wake       list     not empty while there are new entries that no ``take`` has looked for
 
-Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are there, so
-that the inboxes of an earlier shape of the topology, or of an earlier list of servers, are
-found and drained. The first one has ``{topology}:sender``: the last number that was drawn.
+Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are on it, so
+that the inboxes of an earlier version of the topology, or of an earlier list of servers, are found
+and drained. The first server has ``{topology}:sender``, the last drawn number of a sender.
 
-Each script is in lua/, and is called from one place here.
+Each script is in lua/ and is called from one place here.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ from tiercel.acker.redis.scripts import (
     script_source,
 )
 
-# Separates the number of a server from a position, where an inbox lies on a server that is not
-# its own any more.
+# Separates the number of a server from a position, for an inbox on a server that is no longer
+# its own.
 _ELSEWHERE = "@"
 _DRAINED_AT_ONCE = 16
-# Tasks in a row whose inboxes are on one server, or in a cluster have one of this many hash tags:
-# to share a part of a line.
+# Number of consecutive tasks whose inboxes are on one server, or in a cluster have one of _TAGS
+# hash tags, so that they share a part of a line.
 _NEIGHBOURS = 4
 _TAGS = 64
 _PACKAGE = "tiercel.acker.inbox"
@@ -88,19 +89,19 @@ _SEALED = b"sealed"
 _UNKNOWN = "0"
 T = TypeVar("T")
 
-# Number of a server, and a task.
+# The number of a server, and a task.
 Place = tuple[int, int]
 
 
 class RedisInboxes:
-    """``Inboxes`` on one or several Redis servers. Takes over ``servers``."""
+    """``Inboxes`` on one or several Redis servers. Owns ``servers``, and closes them."""
 
     def __init__(self, servers: RedisServers, topology: str, bounds: Bounds | None = None) -> None:
         self._servers = servers
         self._bounds = bounds or Bounds()
         self._name = quote(topology, safe="")
         self._boxes: dict[Place, _Box] = {}
-        # The part of each line that each of its tasks takes from.
+        # The part from which each task takes, by line and task.
         self._lines: dict[int, dict[int, int]] = {}
 
     # -- the driver -------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class RedisInboxes:
 
         wanted = {(self._home(one), one) for task in tasks for one in self._parts(task)}
         found = set(self._places())
-        # Named first: an inbox that the set lacks would never be drained.
+        # Add new inboxes to the set first: an inbox that is not in the set is never drained.
         for number, task in sorted(wanted - found):
             self._index(number, "SADD", task)
         places = sorted(wanted | found)
@@ -131,7 +132,7 @@ class RedisInboxes:
         places = self._places()
         drained = []
         size = 0
-        # Some at once, and no more than memory bears.
+        # Drain a few inboxes at once, to bound the memory used.
         while places and size < DRAINED_BYTES:
             group = places[:_DRAINED_AT_ONCE]
             del places[:_DRAINED_AT_ONCE]
@@ -249,7 +250,7 @@ class RedisInboxes:
     def close(self) -> None:
         self._servers.close()
 
-    # -- calls of more than one place -------------------------------------------------------------
+    # -- calls to several inboxes -----------------------------------------------------------------
 
     def _draining(self, run: str) -> Callable[[_Box, Place], Effect[list[Entry]]]:
         args = (run, DRAINED_TUPLES, DRAINED_BYTES)
@@ -269,7 +270,7 @@ class RedisInboxes:
         appending = box.call("append", keys, (*first, *most, *rest), read, verb)
         if is_drawn(sender):
             return appending
-        # A full server takes a bolt's output only into an empty inbox: so tuples in flight finish.
+        # A full server takes a bolt's output into an empty inbox, so that tuples in flight finish.
         return replace(
             appending,
             when_full=lambda: box.call(_APPEND_WHEN_FULL, keys, (*first, 0, 0, *rest), read, verb),
@@ -304,7 +305,7 @@ class RedisInboxes:
         return box
 
     def _shared(self, line: int) -> dict[int, int]:
-        """Return the part of the line that each of its tasks takes from."""
+        """Return the part of a line from which each task takes, by task."""
         found = self._lines.get(line)
         if found is None:
             lowest: dict[RedisServer, int] = {}
@@ -315,14 +316,14 @@ class RedisInboxes:
         return found
 
     def _parts(self, target: int) -> list[int]:
-        """Return the inboxes that make a line, in their order; of a task, its own."""
+        """Return the ids of the inboxes that make up a line, in order; for a task, its own."""
         if not is_line(target):
             return [target]
         parts = dict.fromkeys(self._shared(target).values())
         return [one for part in parts for one in (part, returned_to(part))]
 
     def _receiver(self, target: int, sender: Sender, number: int) -> int:
-        """Return the inbox that a parcel goes to; of a line, the part that its number chooses."""
+        """Return the inbox for a parcel; in a line, the part that sender and number choose."""
         if not is_line(target):
             return target
         shared = self._shared(target)
@@ -330,7 +331,7 @@ class RedisInboxes:
         return shared[task_of(target) + turn]
 
     def _places(self) -> list[Place]:
-        """Return where inboxes are, also those of tasks that the topology no longer has."""
+        """Return the places of all inboxes, including tasks that the topology no longer has."""
         found = (self._index(number, "SMEMBERS") for number in range(len(self._servers)))
         return sorted((number, int(task)) for number, tasks in enumerate(found) for task in tasks)
 
@@ -352,7 +353,7 @@ class RedisInbox:
     """``Inbox`` in a Redis stream."""
 
     def __init__(self, box: _Box, run: str, attempt: int, line: _Line | None) -> None:
-        """Opens the inbox, and raises StaleAttemptError."""
+        """Open the inbox; raises StaleAttemptError."""
         self._box = box
         self._line = line
         self._attempt = (run, attempt)
@@ -383,8 +384,8 @@ class RedisInbox:
             first = []
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
-                # Anything that wakes the caller came before it looks, also if it came
-                # after these entries.
+                # The caller looks at the reason for a wake-up only after this returns, so the
+                # wake-up is not lost, even if it came after the entries.
                 self._woken.clear()
                 self._after = entries[-1].position if entries else self._after
                 return entries
@@ -439,10 +440,10 @@ class RedisInbox:
 
 
 class _Box:
-    """One inbox on one server, or a part of a line: its keys, scripts, and how replies are read."""
+    """One inbox on one server, or a part of a line: its keys, its scripts and their replies."""
 
     def __init__(self, server: RedisServer, prefix: str, task: int) -> None:
-        """``prefix`` holds a hash tag that the task's line has too."""
+        """``prefix`` has the same hash tag as the task's part of the line."""
         self.server = server
         self.meta = f"{prefix}meta"
         self.entries = f"{prefix}entries"
@@ -450,7 +451,7 @@ class _Box:
         self.progress = f"{prefix}progress"
         self.wake = f"{prefix}wake"
         self.snapshots = f"{prefix}snapshots"
-        # Keys of a line that a claim changes.
+        # The keys of a line that a claim changes.
         self.claimed = (self.meta, self.entries, self.progress)
         self.all_keys = (*self.claimed[:2], self.senders, self.progress, self.wake, self.snapshots)
         self._task = task
@@ -471,16 +472,16 @@ class _Box:
         return script(keys, args, read, self.verb(verb))
 
     def verb(self, verb: str) -> str:
-        """Return the verb with its object, for messages."""
+        """Return the verb with this inbox as its object, for messages."""
         return f"{verb} the inbox of {name_of(self._task)}"
 
     def check(self, reply: Any) -> None:
-        """Raise StaleAttemptError where the script refused the caller."""
+        """Raise StaleAttemptError if the script refused the caller."""
         if not reply:
             raise stale(self._task)
 
     def found(self, reply: Any) -> Any:
-        """Return the reply; raise StaleAttemptError for none."""
+        """Return the reply; raise StaleAttemptError if it is None."""
         self.check(reply is not None)
         return reply
 
@@ -489,7 +490,7 @@ class _Box:
         return [_entry(position, *fields) for position, fields in self.found(reply)]
 
     def opened(self, reply: Any) -> Opened:
-        """Read the state of an inbox that was opened; raises StaleAttemptError."""
+        """Read the state of an opened inbox; raises StaleAttemptError."""
         self.check(reply)
         step, ticks, taken, progress, snapshot = reply
         done = dict(zip(progress[::2], progress[1::2], strict=True))
@@ -508,17 +509,17 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The part of a task's line that lies on the server of its inbox."""
+    """The part of a task's line on the server of the task's inbox."""
 
     part: _Box
-    # Holds the tuples that tasks gave back; it goes before the part.
+    # The tuples that tasks gave back, which are claimed before the part's own.
     returned: _Box
-    # Number of tasks that share it.
+    # Number of tasks that share the part.
     tasks: int
 
 
 def encode(covered: Covered) -> str:
-    """Return a seal as text, which lua/finish.lua reads.
+    """Encode a seal as text, which lua/finish.lua reads.
 
     STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
     """
@@ -558,7 +559,7 @@ def _source(name: str) -> str:
 
 
 def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -> Entry:
-    """Make an entry; one that a stranger wrote has no tuples, and cannot be decoded."""
+    """Make an entry; a malformed one, written by another program, counts 0 tuples."""
     try:
         count, first = int(tuples), int(more[1]) if len(more) > 1 else None
     except ValueError:
@@ -581,5 +582,5 @@ def _figures(reply: Any) -> InboxFigures:
 
 
 def open_inboxes(spec: LedgerSpec) -> Inboxes:
-    """The inboxes, spread by task over all servers. Connects on its first call."""
+    """Make the inboxes, spread by task over all servers. Connects on the first call."""
     return RedisInboxes(RedisServers(spec.urls), spec.topology)

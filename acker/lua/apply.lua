@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- Apply one slice of a step's work, once. Begins with outcomes.lua and steps.lua.
+-- Apply one slice of a step's work, once. Runs after the preludes outcomes.lua and steps.lua.
 --
 -- KEYS   owners + 1: the tokens   then one bucket per group
 -- ARGV   3 the run   4 the task   5 the attempt (4 bytes) and the step (8)
 --        6 digest of the whole step's work, 16 bytes
 --        7 number of this slice, 2 bytes   8 groups
 --        then per group: its 3 high bytes; records of field (5) and XOR (8);
---        records of field (5) and reason (2)
---        then the reasons: the first is the conflict's, reason number n is the (n + 1)th
+--        records of field (5) and reason number (2)
+--        then the reasons: first the reason for a conflict, then reason 1, 2, …
 -- Reply  0 fresh, 1 repeated, 2 conflicting, 3 stale; completed; failed; late
 --
--- Must never apply a slice twice, nor a slice of work that is not the step's (such roots fail), nor
--- anything that is stale.
+-- Must never apply a slice twice, nor a slice of work that differs from the step's (its roots are
+-- failed), nor a slice of a stale attempt, step or run.
 
 local verdict = judge(KEYS[OWNERS + 1], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 if verdict == REPEATED or verdict == STALE then return {verdict, 0, 0, 0} end

@@ -2,10 +2,10 @@
 --
 -- KEYS   1 the tokens
 -- ARGV   1 the run
--- Reply  1 it is the current one; 0 it was, and a later run has begun since
+-- Reply  1 the run is the current one; 0 the run is over, because a later one has begun
 --
 -- Must never bring back a run that is over: an older driver may make or repeat this call long after
--- its successor's.
+-- its successor has made its own.
 
 local REMEMBERED = 64 -- runs
 
@@ -29,8 +29,8 @@ end
 if current then
   over = (mark(current) .. over):sub(1, REMEMBERED * #mark(''))
 end
--- A server that is out of memory allows the first write, so a driver can always begin. Steps of this
--- run may be known already: after the server restarted empty, the run went on without its ``begin``.
+-- The first write is a delete, which a server that is out of memory allows: a driver can always
+-- begin. Steps of this run may be known already, if the server restarted empty during the run.
 redis.call('HDEL', tokens, 'run')
 for _, field in ipairs(redis.call('HKEYS', tokens)) do
   if field:sub(1, #run + 1) ~= run .. ':' then

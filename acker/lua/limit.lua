@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Give back permits of one value, take some, join the line for the rest: as ``decide`` in ../limits.py.
+-- Give back permits of one value, take some, queue for the rest: see ``decide`` in ../limits.py.
 --
--- KEYS   1 the bucket: when it is full (double), then per task, in line, 24 bytes: task, call,
---          permits granted, permits wanted (4 each), when it comes for them (double)
+-- KEYS   1 the bucket: the time at which it is full (double), then 24 bytes per queued task: task,
+--          call, permits granted, permits wanted (4 each), time of its next call (double)
 -- ARGV   1 task   2 call   3 permits given back   4 permits wanted   5 the rate's interval
---        6 time in which a bucket fills   7 permits per grant   8 longest wait   9 grace
---        10 time for which a call is known
--- Reply  permits granted, and milliseconds until the task should come again, or -1
+--        6 time in which a bucket fills   7 most permits per grant   8 longest wait   9 grace
+--        10 time for which a call is remembered
+-- Reply  permits granted, and milliseconds until the task should call again, or -1
 --
--- Times are microseconds of this server's clock. Must never take twice for one call.
+-- Times are microseconds of this server's clock. Must never grant permits twice for one call.
 
 local task, call = tonumber(ARGV[1]), tonumber(ARGV[2])
 local wanted, interval, depth = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -26,7 +26,7 @@ local full_at = struct.unpack('>d', packed)
 local places, at_mine, others, before = {}, nil, 0, 0
 for at = 9, #packed, 24 do
   local whose, known, granted, wants, due = struct.unpack(form, packed, at)
-  -- Much later than the longest wait: the clock was put back.
+  -- A time much later than the longest wait means that the clock was set back.
   if due - now >= -kept and due - now <= 2 * longest then
     if whose == task then
       if known == call then return {granted, wants > 0 and wait_ms(due) or -1} end

@@ -1,22 +1,22 @@
--- Collect outcomes and append them to the feeds, one entry per owner and call. All scripts that end
--- trees begin with this.
+-- Collect outcomes and append them to the feeds, one entry per owner and call. A prelude of all
+-- scripts that end trees.
 --
--- KEYS  1 .. owners: the feeds; feed i belongs to owner i. What follows is the script's own.
--- ARGV  1 owners   2 milliseconds that entries and feeds are kept, '0': for ever. What follows is
---       the script's own.
--- Reply none: the script that follows it replies.
+-- KEYS  1 .. owners: the feeds; feed i belongs to owner i. Then the script's own keys.
+-- ARGV  1 owners   2 milliseconds that entries and feeds are kept, '0': forever. Then the script's
+--       own arguments.
+-- Reply none: the script after this prelude replies.
 --
--- Must never touch a key that is not in KEYS: a cluster refuses that. An id must never become a Lua
--- number, which is a double.
+-- Must never touch a key that is not in KEYS: a cluster refuses that. Must never convert an id to a
+-- Lua number, which is a double.
 
 local OWNERS, KEPT = tonumber(ARGV[1]), ARGV[2]
-local FEED_LENGTH = 100000 -- of a reader that never comes back; a reader deletes what it has read
+local FEED_LENGTH = 100000 -- bound if the reader never returns; it deletes the entries it has read
 
 local told = {}
 
--- owner: 4 bytes, the incarnation of its worker and its number; kind: 'a'cked, 'f'ailed, 'r'eleased
--- 't'imeout reset or 'w'aiting; high and rest: the outcome's bytes. They come in two parts because joining
--- them for each root makes a string that is thrown away.
+-- owner: 4 bytes, the incarnation of its worker and its number
+-- kind: 'a'cked, 'f'ailed, 'r'eleased, 't'imeout reset or 'w'aiting
+-- high, rest: the outcome's bytes in two parts: joining them for each root would waste a string
 local function tell(owner, kind, high, rest)
   local kinds = told[owner]
   if not kinds then

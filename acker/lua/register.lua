@@ -1,21 +1,21 @@
--- Make roots pending. Begins with outcomes.lua.
+-- Make roots pending. Runs after the prelude outcomes.lua.
 --
 -- KEYS   owners + 1: the receipt for the roots that complete at once
---        owners + 2: how many calls the owner made
+--        owners + 2: the number of calls that the owner made
 --        then one bucket per group
 -- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept
---        5 milliseconds that the count is kept, '0': for ever
+--        5 milliseconds that the count is kept, '0': forever
 --        then per group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
 -- Reply  the roots that collide with another pending entry, 8 bytes each; the count
 --
--- Must never XOR into an entry, nor write over one: a repeat of this call has to change nothing.
+-- Must never XOR into an entry, nor overwrite one: a repeat of this call must change nothing.
 
 local ZERO = string.rep('\0', 8)
 local owner = ARGV[3]
 local collided, without_receivers = {}, {}
 
--- After a server restarts with an old snapshot, it knows fewer calls than the owner made. This is
--- the first write: a server that is out of memory refuses it, so that no new trees begin there.
+-- A server that restarted with an old snapshot counts fewer calls than the owner made. This is the
+-- first write: a server that is out of memory refuses it, so that no new trees begin there.
 local count = redis.call('INCR', KEYS[OWNERS + 2])
 if ARGV[5] ~= '0' then
   redis.call('PEXPIRE', KEYS[OWNERS + 2], ARGV[5])
@@ -48,7 +48,7 @@ for group = 1, #KEYS - OWNERS - 2 do
   end
 end
 
--- A root without receivers leaves no entry to recognise a repeat by, so there is a receipt.
+-- A root without receivers leaves no entry by which to recognise a repeat, so there is a receipt.
 if #without_receivers > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX', ARGV[4]) then
   tell(owner, 'a', '', table.concat(without_receivers))
   append_outcomes()

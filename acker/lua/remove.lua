@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Take roots out of the ledger: fail them, release them, or forget them without an outcome. Begins
--- with outcomes.lua.
+-- Remove roots from the ledger: fail them, release them, or forget them without an outcome. Runs
+-- after the prelude outcomes.lua.
 --
 -- KEYS   from owners + 1: one bucket per group
 -- ARGV   3 'f' fail, 'r' release, '-' forget   4 groups
---        then per group: its 3 high bytes; records of field (5 bytes) and reason (2 bytes, only
---        read by 'f')
---        then the reasons, the first has number 0
+--        then per group: its 3 high bytes; records of field (5 bytes) and reason number (2 bytes,
+--        used only by 'f')
+--        then the reasons, numbered from 0
 -- Reply  the number of roots that were pending
 --
--- Must never append an outcome for a root that is not pending: it has had its outcome.
+-- Must never append an outcome for a root that is not pending: the root has had its outcome.
 
 local kind, groups = ARGV[3], tonumber(ARGV[4])
 local removed = 0

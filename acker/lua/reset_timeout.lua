@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Have the owners of the pending roots among these restart their timeouts. Begins with outcomes.lua.
+-- Tell owners to restart the timeouts of those roots that are pending, and extend the lifetime of
+-- the buckets. Runs after the prelude outcomes.lua.
 --
 -- KEYS   from owners + 1: one bucket per group
--- ARGV   then the kind: 't', or 'w' if they wait for a limit; then per group: its 3 high bytes;
+-- ARGV   3 the kind: 't', or 'w' for roots that wait for a limit; then per group: its 3 high bytes;
 --        fields, 5 bytes each
 -- Reply  nothing
 --
--- Must never change an ack-val. The lifetime of each bucket is extended.
+-- Must never change an ack-val.
 
 for group = 1, #KEYS - OWNERS do
   local key, high, packed = KEYS[OWNERS + group], ARGV[2 + 2 * group], ARGV[3 + 2 * group]

@@ -1,17 +1,16 @@
--- The memory of steps, for apply.lua, which begins with this after outcomes.lua.
+-- The memory of steps: a prelude of apply.lua, after outcomes.lua.
 --
 -- KEYS   the caller passes the tokens: field RUN:TASK has the newest attempt, 4 bytes; then, unless
 --        the task was only fenced, its last step, 8 bytes, the digest of that step's work, 16
---        bytes, and the numbers of the slices applied, 2 bytes each
+--        bytes, and the numbers of the applied slices, 2 bytes each
 -- ARGV   none
--- Reply  none: a verdict for the script that follows
+-- Reply  none: a verdict for the script after this prelude
 --
--- Must never expire by a clock: a step may be repeated hours later. Only the task's next step
--- replaces it.
+-- Must never expire: a step may be repeated hours later. Only the task's next step replaces a step.
 
 local FRESH, REPEATED, CONFLICTING, STALE = 0, 1, 2, 3
 
--- Judge one slice of a step, and remember it. ``position``: attempt (4 bytes) and step (8).
+-- Judge one slice of a step, and remember the slice. ``position``: attempt (4 bytes) and step (8).
 local function judge(tokens, run, task, position, digest, slice)
   local field = run .. ':' .. task
   local found = redis.call('HMGET', tokens, 'run', field)

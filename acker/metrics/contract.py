@@ -1,13 +1,12 @@
-"""The contract of the counters of every task of a topology, exact and not sampled, and of the last
-errors; with windows, latencies as counters, and errors by kind.
+"""The contract of the counters and the last errors of all tasks of a topology.
 
-A window is a span of time cut into slots: the slot of now and the twenty before it, as in Storm.
-Nothing is sampled or forgotten early, and a window reaches back a twentieth more than its name says
-at most.
+Counters are exact: nothing is sampled or dropped early. A window is a span of time divided into
+slots: the current slot and the twenty before it, as in Storm. A window is at most a twentieth
+longer than its name says.
 
-Latencies are a histogram of exact counters, so that tasks and processes add up: bucket i counts the
-latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i"; below 1 ms,
-i is negative.
+Latencies are a histogram of exact counters, which can be summed over tasks and processes: bucket i
+counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i";
+below 1 ms, i is negative.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Window(enum.Enum):
 
 SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
 
-# By component, task and counter.
+# Counts by component, task and counter.
 Counts = dict[str, dict[int, dict[str, int]]]
 
 
@@ -55,13 +54,13 @@ class Counted:
     """Counts of a window."""
 
     counts: Counts
-    # Length of the window: since its first slot began, or since counting did. 0 if nothing
-    # was ever counted.
+    # Length of the window: the time since its first slot began, or since counting began if that
+    # was later. 0 if nothing was ever counted.
     seconds: float
 
 
 def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: str) -> Counter[str]:
-    """Return the sums of the counters of a component's tasks; empty if it has none."""
+    """Return the counters of a component, summed over its tasks; empty if there are none."""
     total: Counter[str] = Counter()
     for of_task in counts.get(component, {}).values():
         total.update(of_task)
@@ -69,18 +68,18 @@ def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: s
 
 
 def slot_of(window: Window, now: float) -> int:
-    """The number of the slot that ``now`` lies in."""
+    """Return the number of the slot at ``now``."""
     return int(now // window.slot_s)
 
 
 def slots_of(window: Window, now: float) -> range:
-    """The numbers of all slots of a window that ends now."""
+    """Return the numbers of all slots of a window that ends now."""
     last = slot_of(window, now)
     return range(last - SLOTS, last + 1)
 
 
 def seconds_of(window: Window, now: float, since: float | None) -> float:
-    """Return the length of a window now, if counting began at ``since``."""
+    """Return the length of a window that ends now, if counting began at ``since``."""
     if since is None:
         return 0.0
     began = (
@@ -104,7 +103,7 @@ class ErrorReport:
 
 
 def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
-    """Sort by time; reports of one time stay in the order in which they came."""
+    """Sort by time, newest first; reports with equal times keep their order."""
     return sorted(errors, key=lambda error: error.at, reverse=True)
 
 
@@ -115,7 +114,7 @@ ERRORS_WINDOW = timedelta(seconds=10)
 
 
 def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorReport]]:
-    """The errors of each (component, task), in order, clipped."""
+    """Group errors by (component, task), in order, with clipped messages."""
     found: dict[tuple[str, int], list[ErrorReport]] = {}
     for error in errors:
         clipped = replace(error, message=error.message[:REASON_LENGTH])
@@ -123,7 +122,7 @@ def by_task(errors: Sequence[ErrorReport]) -> dict[tuple[str, int], list[ErrorRe
     return found
 
 
-# Kinds per topology; beyond this the kind that has not come for the longest is forgotten.
+# Kinds per topology; beyond this, the kind that was not seen for the longest time is forgotten.
 TRACES_KEPT = 100
 
 
@@ -135,7 +134,7 @@ _NAME_LENGTH = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceReport:
-    """One error of one task. Component, kind and place say which of all errors it is."""
+    """One error of one task, identified by component, kind and place."""
 
     # Aware, UTC.
     at: datetime
@@ -143,22 +142,22 @@ class TraceReport:
     task: int
     # Class of the exception: ``KeyError``.
     kind: str
-    # Line of the user's code: ``helpers.py:12``; empty if it went through none.
+    # Line of the user's code: ``helpers.py:12``; empty if the traceback has none.
     place: str
     # One line, at most 500 characters.
     reason: str
-    # The traceback, in several lines; empty from a process that has reported it before.
+    # The traceback, in several lines; empty if the process has reported it before.
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownError:
-    """One kind of error of one component: its first report, and its count."""
+    """One kind of error of one component, with its first report and its count."""
 
     first: TraceReport
     # Aware, UTC.
     last: datetime
-    # Errors of this kind of all tasks.
+    # Number of errors of this kind in all tasks.
     count: int
 
 
@@ -170,8 +169,8 @@ R = TypeVar("R", ErrorReport, TraceReport)
 class Metrics(Protocol):
     """Counters by component and task, exact as long as the counting process lives.
 
-    Counts that a process has not yet reported when it is killed are lost, and so are those that a
-    store loses. Never a message.
+    Counts that a process has not reported when it is killed are lost, and so are counts that a
+    store loses. Messages are never lost.
     """
 
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
@@ -179,65 +178,61 @@ class Metrics(Protocol):
 
         Call it once per piece of work.
 
-        When it raises RedisUnavailableError the counts are kept here: the next call sends them
-        too, and a call that had taken effect although its reply was lost is not counted twice. So
-        do not add them again.
+        If this raises RedisUnavailableError, the counts are kept and sent with the next call: do
+        not add them again. A call that took effect although its reply was lost is not counted
+        twice.
         """
         self.add_all({(component, task): counts})
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
-        """``add`` for several tasks, {(component, task): {counter: count}}, in the
-        same one round trip.
-        """
+        """``add`` for several tasks, {(component, task): {counter: count}}, in one round trip."""
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
-        """Keep these errors, the newest 1000 of the topology.
+        """Keep these errors; a topology keeps its newest 1000.
 
-        A task keeps the first five errors of every ten seconds.
-
-        A window begins with the first error after the window before. All processes that a task runs
-        in share it.
+        Per task, only the first five errors of each window of ten seconds are kept. A window begins
+        with the first error after the previous window. All processes that run the task share it.
         """
 
     def totals(self) -> Counts:
-        """Everything counted, by component, task and counter."""
+        """Return all counts, by component, task and counter."""
         return self.over(Window.ALL_TIME).counts
 
     def over(self, window: Window) -> Counted:
         """Return the counts of a window that ends now, and the length of that window.
 
-        Exact, by the clock of each machine that counts. Counts older than a day and a slot are kept
-        in the totals alone.
+        Counts are exact, by the clock of the machine that counted. Counts older than a day and a
+        slot are kept only in the totals.
         """
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
-        """Return the last reports, by the time at which they happened, newest first."""
+        """Return the last errors, newest first."""
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
-        """Keep the first report of each kind of error that has a traceback, and when each kind came
-        last, of the 100 kinds of the topology that came last.
+        """Keep the first report with a traceback of each kind of error, and the time of its last
+        report, for the 100 kinds of the topology that were reported last.
 
         Repeating a call changes nothing. The number of errors of a kind is among the counters.
         """
 
     def traces(self) -> Sequence[KnownError]:
-        """Return the kinds of errors that are kept, by when they came last, the newest first."""
+        """Return the kinds of errors that are kept, those reported last first."""
 
     def clear(self) -> None:
-        """Forget everything that was counted for this topology."""
+        """Delete all counts and errors of this topology."""
 
 
 def bucket_of(latency_ms: float) -> str:
-    """The counter that counts a latency; below 1 µs counts as 1 µs."""
+    """Return the name of the counter of a latency; less than 1 µs counts as 1 µs."""
     bounded_ms = min(max(latency_ms, _SHORTEST_MS), _LONGEST_MS)
     return f"{LATENCY_BUCKET}{math.floor(math.log(bounded_ms) / _GROWTH)}"
 
 
 def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, int]]:
-    """Return pairs (bound in ms, number of latencies below it), exact.
+    """Return pairs (bound in ms, exact number of latencies below it).
 
-    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last one is
-    infinite: all of them.
+    The bounds go from 1 ms to 100 s, each 1.1**``every`` times the one before; the last bound is
+    infinite, and includes all latencies.
     """
     buckets = _buckets(counts)
     bounds = range(0, math.ceil(math.log(1e5) / _GROWTH) + every, every)
@@ -249,11 +244,9 @@ def cumulative(counts: Mapping[str, int], every: int = 8) -> list[tuple[float, i
 
 
 def percentile(counts: Mapping[str, int], q: float) -> float | None:
-    """Latency in ms that the fraction ``q`` (0 to 1) of all counted ones does not exceed.
+    """Return the latency in ms that the fraction ``q`` (0 to 1) of all latencies does not exceed.
 
-    Within 5 %; None if none were counted.
-
-    Counters with other names are ignored.
+    Exact to 5 %; None if no latency was counted. Counters with other names are ignored.
     """
     buckets = _buckets(counts)
     rank = q * sum(buckets.values())
@@ -261,13 +254,13 @@ def percentile(counts: Mapping[str, int], q: float) -> float | None:
     for bucket, count in sorted(buckets.items()):
         seen += count
         if count and seen >= rank:
-            # The geometric middle of the bucket: 4.9 % from either end.
+            # The geometric middle of the bucket is 4.9 % from either end.
             return math.exp((bucket + 0.5) * _GROWTH)
     return None
 
 
 def _buckets(counts: Mapping[str, int]) -> dict[int, int]:
-    """Return the counts of latencies by the number of their bucket."""
+    """Return the counts of latencies by bucket number."""
     return {
         int(name.removeprefix(LATENCY_BUCKET)): count
         for name, count in counts.items()
@@ -276,21 +269,21 @@ def _buckets(counts: Mapping[str, int]) -> dict[int, int]:
 
 
 def name_of(report: TraceReport) -> Name:
-    """Return the identity of the kind of error of a report."""
+    """Return the identity of a report's kind of error."""
     return report.component, report.kind, report.place
 
 
 def trace_counter(kind: str, place: str) -> str:
-    """Return the counter that counts such errors of a task, among the task's other counters."""
+    """Return the name of the counter of a kind of error, among a task's other counters."""
     return f"{_RAISED}{json.dumps([kind[:_NAME_LENGTH], place[:_NAME_LENGTH]])}"
 
 
 def known_errors(
     reports: Iterable[tuple[TraceReport, datetime]], totals: Counts
 ) -> Sequence[KnownError]:
-    """Join first reports, each with when it came last, and counters; the newest first.
+    """Add the counts to the first and last reports of each kind; sort by last, newest first.
 
-    A process tells its counters and its tracebacks one after the other: the count is one at least.
+    A count is at least one, even if a process has not yet reported its counters.
     """
     found = [
         KnownError(first=first, last=last, count=max(1, _count(first, totals)))
@@ -306,12 +299,12 @@ def _count(report: TraceReport, totals: Counts) -> int:
 
 
 def packed(report: ErrorReport | TraceReport) -> str:
-    """Pack a report for a store."""
+    """Encode a report for a store."""
     return json.dumps(astuple(report), default=datetime.isoformat)
 
 
 def unpacked(kind: type[R], found: bytes) -> R:
-    """Undo ``packed``."""
+    """Decode a report that ``packed`` encoded."""
     at, *rest = json.loads(found)
     names = [field.name for field in fields(kind)]
     return kind(**dict(zip(names, [datetime.fromisoformat(at), *rest], strict=True)))

@@ -38,17 +38,16 @@ class MemoryMetrics(Metrics):
     """``Metrics`` within one process; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` counts seconds."""
+        """``clock`` returns seconds."""
         self._clock = clock
-        # Per task: the time at which its window began, and the number of errors that it reported
-        # since.
+        # By task: the time at which its window began, and the number of errors kept since then.
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._since: float | None = None
         self._counts: _Slot = {}
         self._slots: dict[Window, dict[int, _Slot]] = {window: {} for window in SLIDING}
         self._errors: list[ErrorReport] = []
-        # The first report of each kind of error, and when it came last.
+        # The first report of each kind of error, and the time of the last one.
         self._traces: dict[Name, tuple[TraceReport, datetime]] = {}
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:

@@ -1,6 +1,6 @@
 """The counters in Redis: one hash for all time and one per slot of each window.
 
-Also the errors, their number per task, and the first traceback of each kind.
+Redis also has the errors, their number per task, and the first traceback of each kind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tiercel.acker.redis.scripts import script_source
 
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
-# Longer than any client goes on repeating a call.
+# Longer than any client keeps repeating a call.
 _REPORTER_MEMORY_MS = 600_000
 
 
@@ -57,16 +57,16 @@ class RedisMetrics(Metrics):
     """
 
     def __init__(self, url: str, topology: str, clock: Callable[[], float] = time.time) -> None:
-        """``url`` may hold a password.
+        """``url`` may contain a password.
 
-        ``clock`` counts seconds, the same for all that count: since the epoch.
+        ``clock`` returns seconds since the epoch, because all reporting processes must agree.
         """
         prefix = topology_prefix(topology)
         self._client = connect_topology(url, topology)
         self._clock = clock
         self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
         self._number = 0
-        # The counts sent under ``number``, while no reply has confirmed them.
+        # The counts that were sent with this number and are not confirmed yet.
         self._unsure: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
         self._sending = threading.Lock()
@@ -87,8 +87,8 @@ class RedisMetrics(Metrics):
                 for counter, count in more.items():
                     name = _name(component, task, counter)
                     self._waiting[name] = self._waiting.get(name, 0) + count
-            # The call before may have been counted though its reply was lost: as it was, with its
-            # number, it is not counted twice. Later counts go under the next number.
+            # The previous call may have been counted although its reply was lost: repeated with the
+            # same counts and number, it is not counted twice. New counts get the next number.
             if self._unsure:
                 self._send()
             if self._waiting:
@@ -100,7 +100,7 @@ class RedisMetrics(Metrics):
     def _send(self) -> None:
         now = self._clock()
         slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
-        # Kept for two slots longer than requested: clocks may differ a little.
+        # Keep slots longer than necessary, by the length of two: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
         pairs = [part for pair in self._unsure.items() for part in pair]
         with translated("count"):
@@ -112,7 +112,7 @@ class RedisMetrics(Metrics):
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
-            # More than a window holds would not be kept.
+            # Errors beyond the bound of a window would not be kept.
             kept = [packed(error) for error in reported[:ERRORS_A_WINDOW]]
             with translated("report errors"):
                 self._report(
@@ -150,7 +150,7 @@ class RedisMetrics(Metrics):
         words: list[str | float] = []
         for report in reports:
             words += (json.dumps(name_of(report)), report.at.timestamp())
-            # Without a traceback it adds nothing to the first report.
+            # A report without a traceback only updates the time of the last one.
             short = replace(report, reason=report.reason[:REASON_LENGTH])
             words.append(packed(short) if report.text else "")
         with translated("keep tracebacks"):

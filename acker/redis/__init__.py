@@ -1,7 +1,7 @@
-"""Every client of Redis, its errors, and scripts that leave together.
+"""Clients of Redis, their errors, and scripts that are sent together.
 
-clients  where clients are made; checks of a server
-pool     addresses; connections to one server, or to the primary, that exchange commands in batches
-errors   translation of their errors: retry or refuse
+clients  making clients, and checking servers
+pool     addresses; pools of connections to one server or to the primary, with pipelining
+errors   translation of errors: retry or refuse
 scripts  scripts and commands as effects of one server
 """

@@ -1,4 +1,4 @@
-"""The one place where clients of Redis are made."""
+"""Makes all clients of Redis, and checks servers."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tiercel.acker.redis.pool import Form, Pool, RedisAddress, following_pool
 
 log = logging.getLogger(__name__)
 
-# Listpacks and SET … NX GET came with it; Valkey reports the Redis it is compatible with.
+# The first version with listpacks and SET … NX GET; Valkey reports a compatible Redis version.
 OLDEST = (7, 0)
 _CONNECT_TIMEOUT_S = 2.0
 _RETRIES = 2
-# Of this process; each lives as long as a client uses it.
+# All pools of this process; each lives as long as a client uses it.
 _pools: WeakValueDictionary[tuple[str, str, timedelta], Pool] = WeakValueDictionary()
-# The clients of a pool that are not closed.
+# The open clients of each pool.
 _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
 _pools_lock = threading.Lock()
 
 
 class _Script(Script):
-    """Runs by its digest, and from its text if the server does not know it.
+    """A script called by its digest, or by its text if the server does not know it.
 
-    redis-py would load it and try the digest again, which fails if the scripts are flushed in
+    redis-py would load the script and retry the digest, which fails if the scripts are flushed in
     between.
     """
 
@@ -59,7 +59,7 @@ class _Script(Script):
 
 
 class _Redis(redis.Redis):
-    """Closes the idle connections of its pool when it is its last user.
+    """A client that closes the idle connections of its pool if it is the pool's last user.
 
     redis-py's ``close`` leaves a pool that was passed in open, and the garbage collector warns
     about sockets that were never closed.
@@ -71,8 +71,8 @@ class _Redis(redis.Redis):
         if users is not None:
             users.discard(self)
             if not users:
-                # Not connections in use: another thread may wait for a reply. A new client that
-                # comes meanwhile reconnects.
+                # Keep connections in use: another thread may wait for a reply. A client that is
+                # made in the meantime reconnects.
                 self.connection_pool.disconnect(inuse_connections=False)
 
     def register_script(self, script: Any) -> Script:
@@ -86,18 +86,18 @@ def connect(
 
     Thread-safe, and safe to make before a fork.
 
-    ``url`` as in ``redis_address``. In a cluster the client is for ``key`` and the keys with the
-    same hash tag, and a ValueError without one. With Sentinels or a cluster it follows the primary
-    when that changes.
+    The forms of ``url`` are in ``acker.redis.pool``. In a cluster the client is for ``key`` and all
+    keys with the same hash tag; an empty ``key`` raises ValueError. With Sentinels or a cluster the
+    client follows the primary when that changes.
 
     The clients of one process share their connections to a server. So a broken connection costs a
     process one timeout, not one each for the ledger, the inboxes and the counters.
 
-    No call hangs: connecting and each wait for a reply are bounded, and retried twice. So a call
-    may take effect more than once before it returns one reply; the caller must tolerate that.
-    ``rediss://`` is TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
-    names authorities beside those of the system. Raises RedisRefusedError for a malformed URL, an
-    unknown option in it, or a file that cannot be read.
+    No call hangs: connecting and waiting for a reply have timeouts, and are retried twice. So a
+    call may take effect more than once before it returns a reply; the caller must tolerate that.
+    ``rediss://`` uses TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
+    adds certificate authorities. Raises RedisRefusedError for a malformed URL, an unknown option in
+    it, or a file that cannot be read.
     """
     address = RedisAddress.parse(url)
     if address.form is not Form.CLUSTER:
@@ -114,7 +114,7 @@ def connect(
 
 
 def connect_topology(url: str, topology: str) -> redis.Redis:
-    """As ``connect``, for the keys of a topology that are not of one shard."""
+    """Make a client, as ``connect``, for the keys of a topology that belong to no shard."""
     return connect(url, topology_prefix(topology))
 
 
@@ -125,16 +125,16 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
             socket_keepalive=True,
-            # the shapes of some replies depend on it, and the default on the client's version
+            # replies differ by protocol, and the default by version of redis-py
             protocol=2,
             health_check_interval=30,
             retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
-            # The primary became a replica: a new connection may lead to the new primary,
-            # this one never will.
+            # The primary became a replica: a new connection may reach the new primary, but this
+            # one never will.
             retry_on_error=[exceptions.ReadOnlyError],
         )
     except ValueError:
-        # Without the cause: it may quote a part of the password.
+        # Drop the cause, which may quote a part of the password.
         raise RedisRefusedError(
             "malformed Redis URL; it should look like redis://:password@host:6379/0"
         ) from None
@@ -143,7 +143,7 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
-    """Check now for errors that the client would find only when it connects, and report as an
+    """Check the options now: redis-py would check them only when it connects, and report an
     unreachable server.
     """
     options = pool.connection_kwargs
@@ -160,15 +160,15 @@ def _check_options(pool: redis.ConnectionPool) -> None:
             context.load_cert_chain(
                 files["ssl_certfile"], files["ssl_keyfile"], options.get("ssl_password")
             )
-    except OSError as error:  # SSLError, for a file with something else in it, is one
+    except OSError as error:  # the base of SSLError, for a malformed file
         named = " or ".join(f"{name}={path}" for name, path in files.items() if path)
         raise RedisRefusedError(f"cannot read {named} of the Redis URL: {error}") from error
 
 
 def check_version(client: redis.Redis) -> None:
-    """Raises RedisVersionError if the server is too old, RedisRefusedError for a Sentinel.
+    """Raise RedisVersionError if the server is too old, RedisRefusedError if it is a Sentinel.
 
-    A server that refuses the query is accepted unchecked.
+    A server that refuses the query passes unchecked.
     """
     try:
         info = client.info("server")
@@ -189,11 +189,11 @@ def check_version(client: redis.Redis) -> None:
 def check_eviction(
     urls: Sequence[str], topology: str, shards: int, stateful: Sequence[str]
 ) -> None:
-    """Check whether the servers of a topology evict keys when their memory is full: then messages
-    are processed again, and states lose entries.
+    """Check that the servers of a topology do not evict keys when their memory is full: messages
+    would be processed again, and states would lose entries.
 
-    Logs a warning then, and raises RedisRefusedError if there are ``stateful`` components. A server
-    that refuses the query is accepted. Also raises RedisUnavailableError.
+    Logs a warning for a server that does, or raises RedisRefusedError if there are ``stateful``
+    components. A server that refuses the query passes. Also raises RedisUnavailableError.
     """
     said: set[str] = set()
     for shard in range(shards):
@@ -229,7 +229,7 @@ def place_of(url: str) -> str:
 
 
 def is_full(client: redis.Redis) -> bool:
-    """Return True if the server refuses writes that need memory; False if it does not tell.
+    """Return True if the server refuses writes that need memory; False if it refuses the query.
 
     Raises RedisUnavailableError.
     """
@@ -243,7 +243,7 @@ def is_full(client: redis.Redis) -> bool:
 
 
 def _evicting(client: redis.Redis) -> str | None:
-    """Return the server's eviction policy; None if it evicts no keys or does not tell."""
+    """Return the server's eviction policy; None if it evicts no keys or refuses the query."""
     try:
         # Managed servers refuse CONFIG GET more often than INFO.
         info = client.info("memory")

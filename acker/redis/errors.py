@@ -1,8 +1,8 @@
-"""Translates the errors of Redis and redis-py into ours: retry or refuse.
+"""Translates errors of Redis and redis-py into ours: retry or refuse.
 
-RedisUnavailableError (retry) is for faults that pass by themselves or once an operator mends the
-server, so a process waits. RedisRefusedError (refuse) is for a wrong address, missing permissions
-or the wrong kind of server: waiting does not help.
+RedisUnavailableError (retry) is for faults that pass by themselves, or once an operator repairs the
+server: a process waits for that. RedisRefusedError (refuse) is for a wrong address, missing
+permissions or the wrong kind of server: waiting does not help.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BY_CODE = {
     "TRYAGAIN": _away("a slot of the cluster moves to another member: wait for that"),
     "MASTERDOWN": _away("it is a replica that has lost its primary: check that the primary runs"),
     "UNBLOCKED": _away("its role changed while a call waited: a failover is under way"),
-    # The text of the script goes with the next call.
+    # The next call sends the script's text.
     "NOSCRIPT": _away("its scripts were flushed between two calls; nothing is to be done"),
     "OOM": _Meaning(
         passes=True,
@@ -82,7 +82,7 @@ _BY_CODE = {
         "another program uses the same keys: give tiercel a database of its own, or remove the key"
     ),
 }
-# For errors without a code, or with a code that says nothing: the nearest class counts.
+# For errors without a code, or with an unknown code; the nearest class in the MRO counts.
 _BY_CLASS: dict[type, _Meaning] = {
     exceptions.AuthenticationError: _LOGIN,
     exceptions.AuthenticationWrongNumberOfArgsError: _LOGIN,
@@ -97,10 +97,10 @@ _BY_CLASS: dict[type, _Meaning] = {
     exceptions.NoScriptError: _BY_CODE["NOSCRIPT"],
     exceptions.OutOfMemoryError: _BY_CODE["OOM"],
     exceptions.ReadOnlyError: _BY_CODE["READONLY"],
-    exceptions.AskError: _MEMBER,  # a MovedError is one
+    exceptions.AskError: _MEMBER,  # the base of MovedError
     exceptions.ClusterCrossSlotError: _BY_CODE["CROSSSLOT"],
     exceptions.CrossSlotTransactionError: _BY_CODE["CROSSSLOT"],
-    # The error inside it was looked for before; nothing took effect.
+    # ``_meaning`` checks the error inside it first; nothing took effect.
     exceptions.ExecAbortError: _away("it discarded a transaction: see its log"),
     exceptions.InvalidResponse: _refusal(
         "what answers there speaks another protocol: check host and port"
@@ -115,8 +115,8 @@ _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 @contextmanager
 def translated(verb: str, place: str = "") -> Iterator[None]:
-    """Turn errors of the client into ours: "cannot ``verb``: …", with host and port if ``place``
-    gives them. No message holds a password.
+    """Translate errors of the client into ours, "cannot ``verb``: …", with host and port if
+    ``place`` gives them. No message shows a password.
     """
     try:
         yield
@@ -140,7 +140,7 @@ def translated(verb: str, place: str = "") -> Iterator[None]:
 def shown(error: Exception) -> str:
     """Return the error in one line, without a password.
 
-    The command of a pipeline is left out too: it may hold data of users.
+    The command of a pipeline is left out too, because it may hold users' data.
     """
     return (
         _URL_CREDENTIALS.sub("://***@", _text(error).partition("\n")[0])[:200]
@@ -162,8 +162,8 @@ def _meaning(error: Exception) -> _Meaning:
     if "cluster support disabled" in str(error):
         return _NO_CLUSTER
     if "unauthenticated" in str(error):
-        # Without a login Redis accepts only short commands, and rejects a long one before it could
-        # reply NOAUTH.
+        # Before a login, Redis accepts only short commands: it rejects a long one with this error
+        # instead of NOAUTH.
         return _LOGIN
     if "max number of clients" in str(error):
         return _away("raise its maxclients, or let fewer processes use it")
@@ -171,7 +171,7 @@ def _meaning(error: Exception) -> _Meaning:
 
 
 def _tls_advice(error: BaseException) -> str | None:
-    """Return advice about a failed TLS handshake, whose cause the client hides; None for another
+    """Return advice about a failed TLS handshake, whose cause the client hides; None for any other
     error.
     """
     cause = error.__context__

@@ -1,20 +1,20 @@
 """Addresses of Redis, and pools of connections: to one server, to the primary that Sentinels
-name, or to the member of a Redis Cluster that has one hash slot.
+name, or to the member of a Redis Cluster that serves one hash slot.
 
     redis://[[user]:password@]host[:6379][/0][?option=…]           one server; rediss:// with TLS,
                                                                    unix:///path for a socket
     redis+sentinel://[[user]:password@]host[:26379][,host…]/service[/0][?option=…]      the primary
                                                                                         of this name
-    redis+cluster://[[user]:password@]host[:6379][,host…][?option=…]                    a cluster,
-                                                                                        some of it
+    redis+cluster://[[user]:password@]host[:6379][,host…][?option=…]                    some members
+                                                                                        of a cluster
 
-User and password are those of Redis; a Sentinel's own stand in the options ``sentinel_username``
-and ``sentinel_password``. ``rediss+sentinel`` and ``rediss+cluster`` are TLS, to the Sentinels too.
+User and password are for Redis; the options ``sentinel_username`` and ``sentinel_password`` are for
+the Sentinels. ``rediss+sentinel`` and ``rediss+cluster`` use TLS, to the Sentinels too.
 
-With Sentinels or a cluster a connection looks for the primary each time it connects. Its users see
-one server. In a cluster it is the server of one hash slot: all keys of one of our clients have one
-hash tag. So no other code has to know that there are several servers, and pipelines, scripts and
-blocking reads need no changes.
+With Sentinels or a cluster, a connection looks up the primary each time it connects, and its users
+see one server. In a cluster this is the server of one hash slot: all keys of one client have the
+same hash tag. So no other code needs to know of several servers, and pipelines, scripts and
+blocking reads work unchanged.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RedisAddress:
-    """A URL, taken apart as far as redis-py does not do it."""
+    """A Redis URL, with the parts that redis-py does not understand taken out."""
 
     form: Form
-    # For redis-py; with Sentinels or a cluster its host is a placeholder for the one that is found.
+    # For redis-py; with Sentinels or a cluster its host is a placeholder for the primary's.
     url: str = field(repr=False)
     # The Sentinels, or the known members of the cluster.
     hosts: tuple[tuple[str, int], ...] = ()
     # The primary's name at the Sentinels.
     service: str = ""
-    # User and password at the Sentinels.
+    # User and password for the Sentinels.
     login: tuple[str | None, str | None] = field(default=(None, None), repr=False)
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:
-        """Raises RedisRefusedError for a malformed URL.
+        """Parse a URL; raises RedisRefusedError if it is malformed.
 
-        Never shows a part that may be a password.
+        The error never shows a part that may be a password.
         """
         if at_behind_host(url):
             raise RedisRefusedError(
@@ -89,8 +89,8 @@ class RedisAddress:
         scheme = found[1].lower()
         form = Form(found[2].lower())
         rest = found[3]
-        # Each host is read by itself: from 3.14 on, urlsplit refuses a list of hosts with
-        # one in brackets.
+        # Parse the hosts one by one: since Python 3.14, urlsplit refuses a list of hosts if one is
+        # in brackets.
         place = _AFTER_PLACE.split(rest, maxsplit=1)[0]
         parts = urlsplit(f"//{rest[len(place) :]}")
         login, at, listed = place.rpartition("@")
@@ -108,15 +108,14 @@ class RedisAddress:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         own = (options.pop("sentinel_username", None), options.pop("sentinel_password", None))
         database = path[0] if path else "0"
-        # The host is a stand-in: an address that is found may be an IPv6 one, and TLS is for the
-        # host that is found.
+        # The host is a placeholder: the primary's address may be IPv6, and TLS checks the primary's
+        # host name.
         plain = f"{scheme}://{login}{at}found-later/{database}?{urlencode(options)}"
         return cls(form=form, url=plain, hosts=hosts, service=service, login=own)
 
 
 def at_behind_host(url: str) -> bool:
-    """Return True if a password with a slash, ``?`` or ``#`` was cut, so that a part of it is the
-    host.
+    """Return True if an unquoted ``/``, ``?`` or ``#`` in a password ends the host part too early.
 
     >>> at_behind_host("redis://:p@ss/word@host:6379/0")
     True
@@ -130,7 +129,7 @@ def at_behind_host(url: str) -> bool:
 
 
 def split_urls(text: str) -> list[str]:
-    """The URLs of a list with commas; the hosts within one URL have commas too.
+    """Split a comma-separated list of URLs, each of which may have several hosts with commas.
 
     >>> split_urls("redis://a,redis+sentinel://b,c/name, redis://d")
     ['redis://a', 'redis+sentinel://b,c/name', 'redis://d']
@@ -160,17 +159,15 @@ class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send the commands in one write; return their replies.
+        """Send the commands in one write; return their replies, including ResponseErrors.
 
-        A ResponseError is a reply too.
-
-        Connects where that is needed; a broken exchange is repeated as the pool's options say, so
-        each command may take effect more than once. Raises the client's errors.
+        Connects if necessary. A broken exchange is retried as the pool's options say, so a command
+        may take effect more than once. Raises the client's errors.
         """
         replies = self._exchange_once(commands)
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
-            # The primary became a replica: a new connection may lead to the new primary,
-            # this one never will.
+            # The primary became a replica: a new connection may reach the new primary, but this
+            # one never will.
             self.disconnect(inuse_connections=False)
             replies = self._exchange_once(commands)
         return replies
@@ -195,20 +192,19 @@ class Pool(redis.ConnectionPool):
                 closed.append(idle.pop())
         for connection in closed:
             connection.disconnect()
-        # Closed and not thrown away: the pool counts them, and they connect again
-        # when they are used.
+        # Keep the closed connections, which the pool counts: they reconnect when they are used.
         idle.extend(closed)
         super().disconnect(inuse_connections)
 
     def reset(self) -> None:
-        """Forget all connections: in a process that was forked they are the parent's."""
-        # Beside the base class's own, because taking one from there costs a lock, a look at the
+        """Forget all connections, which belong to the parent process after a fork."""
+        # Not the base class's own list: taking a connection from that costs a lock, a check of the
         # socket and four records for an observer.
         self._idle: deque[Any] = deque()
         super().reset()
 
     def _taken(self) -> Any:
-        """Return a connection that nothing else uses, made now if there is none."""
+        """Return an idle connection, or a new one if there is none."""
         self._checkpid()
         try:
             return self._idle.pop()
@@ -226,7 +222,7 @@ def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
             except exceptions.ResponseError as error:
                 replies.append(error)
     except BaseException:
-        # Unread replies would be taken for replies to the next commands.
+        # Unread replies would be mistaken for replies to the next commands.
         connection.disconnect()
         raise
     return replies
@@ -240,12 +236,12 @@ _NOT_FOR_THOSE_ASKED = (
     "retry_on_error",
     "health_check_interval",
 )
-# Then another one is asked.
+# Timeout of one host's answer; the next host is asked after it.
 _ANSWER_S = 2.0
 
 
 class Finder:
-    """Knows where the primary was last, and finds out where it is.
+    """Looks up the primary's address, and remembers the last one.
 
     Thread-safe; holds no connection.
     """
@@ -253,7 +249,7 @@ class Finder:
     def __init__(
         self, hosts: Sequence[Host], ask: Callable[[Host], tuple[Host, Sequence[Host]]]
     ) -> None:
-        """``ask`` asks one host for the primary and for others that can be asked.
+        """``ask`` asks one host for the primary and for other hosts to ask.
 
         It raises the client's errors.
         """
@@ -263,7 +259,7 @@ class Finder:
         self.newest: Host | None = None
 
     def find(self) -> Host:
-        """Return the primary's address. If no server knows it, raises the error of the last one."""
+        """Return the primary's address; raises the last host's error if no host knows it."""
         error: Exception = exceptions.ConnectionError("there is no server to ask for the primary")
         with self._lock:
             hosts = list(self._hosts)
@@ -274,7 +270,7 @@ class Finder:
                 error = problem
                 continue
             with self._lock:
-                # The server that answered goes first; servers that the URL names stay.
+                # Ask the host that answered first next time; keep the hosts in the URL.
                 self._hosts = list(dict.fromkeys([host, *hosts, *others]))
                 self.newest = found
             return found
@@ -282,7 +278,7 @@ class Finder:
 
 
 class _Following:
-    """Before ``redis.Connection`` or ``redis.SSLConnection`` in the order of classes."""
+    """Mixin for ``redis.Connection`` and ``redis.SSLConnection`` that connects to the primary."""
 
     _sock: Any
     host: str
@@ -294,8 +290,7 @@ class _Following:
         self._found = None
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # Another connection has learned of a failover; this one need not wait for a
-        # server that is gone.
+        # Another connection has noticed a failover: do not wait for the old primary.
         if self._sock and self._found != self._finder.newest:
             self.disconnect()  # type: ignore[attr-defined]
         super().send_packed_command(command, check_health)  # type: ignore[misc]
@@ -326,9 +321,9 @@ class _FollowingSSLConnection(_Following, redis.SSLConnection):
 
 
 def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
-    """A pool with the options of ``like``, whose connections lead to the primary.
+    """Make a pool with the options of ``like``, whose connections lead to the primary.
 
-    In a cluster to that of ``key``.
+    In a cluster they lead to the primary that serves ``key``.
     """
     kind = like.connection_class
     options = {
@@ -381,7 +376,7 @@ def _member(
 
 
 def _member_host(said: Sequence[Any], asked: Host) -> Host:
-    # A member that does not know its own address leaves it out: it is the member that was asked.
+    # A member may not know its own address: an empty address means the member that was asked.
     return (said[0].decode() if said[0] else asked[0]), int(said[1])
 
 

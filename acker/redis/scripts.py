@@ -1,10 +1,10 @@
-"""Redis as a place for effects: prepared scripts and commands that leave alone or together.
+"""Effects in Redis: prepared scripts and commands, sent alone or together.
 
-A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Performed alone or
-by ``perform_all`` they take the same way: one pipeline per server, in the order given.
-``perform_in_turn`` joins scripts into one, so that the server stops at the first that it refuses.
-Effects of several stores travel together where their servers share a connection pool, that is where
-their URLs are equal (in a cluster: URL and hash tag).
+A store prepares its scripts on a ``RedisServer`` and hands out ``RedisEffect``s. Both ``perform``
+and ``perform_all`` send effects in one pipeline per server, in the order given.
+``perform_in_turn`` joins scripts into one, so that the server stops at the first script that it
+refuses. Effects of several stores are sent together if their servers share a connection pool, that
+is if their URLs are equal (in a cluster: URL and hash tag).
 """
 
 from __future__ import annotations
@@ -26,33 +26,32 @@ from tiercel.acker.redis.pool import Form, Pool, RedisAddress
 T = TypeVar("T")
 Reader = Callable[[Any], T]
 
-# Longest wait for a push in one call. A connection that died without a word is noticed
-# after the other.
+# Longest wait for a push in one call, and the timeout after which a dead connection is noticed.
 _LONGEST_WAIT = timedelta(seconds=5)
 _WAITING_TIMEOUT = timedelta(seconds=10)
-# First line of scripts that also run on a server whose memory is full: they free memory, or without
-# them the tuples in flight could not be finished.
+# First line of scripts that also run on a server that is out of memory: they free memory, or
+# tuples in flight could not finish without them.
 _ALSO_WHEN_FULL = "#!lua flags=allow-oom\n"
-# Keys and arguments of scripts that become one.
+# Most keys and arguments of scripts that are joined into one.
 _JOINED_WORDS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class RedisEffect(Generic[T]):
-    """One prepared call of one server. ``read`` turns the server's reply into the effect's.
+    """One prepared call to one server. ``read`` converts the server's reply into the effect's.
 
-    It may be sent more than once on its way to one reply, so its script must recognise a repeat.
+    The call may be sent more than once before a reply arrives, so its script must recognise a
+    repeat.
     """
 
     pipeline: RedisServer
     command: tuple[Any, ...]
     read: Reader[T]
-    # For errors: "cannot ``verb``: …".
+    # The action, for errors: "cannot ``verb``: …".
     verb: str
-    # The script, if ``command`` names one by its digest.
+    # The text of the script, if ``command`` names it by its digest.
     text: str | None = None
-    # Prepares the call that is made instead where the server refuses this one because its memory is
-    # full.
+    # Prepares the call to make instead if the server is out of memory and refuses this one.
     when_full: Callable[[], RedisEffect[T]] | None = None
 
     def perform(self) -> T:
@@ -64,7 +63,7 @@ class RedisEffect(Generic[T]):
         return reply
 
     def in_full(self) -> tuple[Any, ...]:
-        """Return the call with the script's text instead of its digest."""
+        """Return the command with the script's text instead of its digest."""
         return self.command if self.text is None else ("EVAL", self.text, *self.command[2:])
 
     @property
@@ -100,12 +99,12 @@ class RedisServer:
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        """``url`` and ``key`` as in ``connect``, which raises RedisRefusedError and ValueError."""
+        """``url`` and ``key`` are for ``connect``, which raises RedisRefusedError, ValueError."""
         self._client = connect(url, key)
         self._place = place_of(url)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
         self._checked = False
-        # Texts of the scripts that were sent; None stands for the plain commands.
+        # Texts of the scripts that were sent; None stands for plain commands.
         self._known: set[str | None] = {None}
         self._chains: dict[tuple[str, ...], RedisScript] = {}
 
@@ -116,7 +115,7 @@ class RedisServer:
         return hash(id(self._pool))
 
     def script(self, text: str) -> RedisScript:
-        """Prepare a script. It is sent when the server turns out not to know it."""
+        """Prepare a script, whose text is sent to the server on its first call."""
         return RedisScript(self, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     def command(
@@ -126,11 +125,11 @@ class RedisServer:
         return RedisEffect(self, words, read, verb)
 
     def perform(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
-        """Make the calls in order, in one round trip; returns their replies.
+        """Make the calls in order, in one round trip; return their replies.
 
-        The first error is raised when all calls were made. A script goes by its digest once it was
-        sent from here. Should the server have forgotten it since, the whole pipeline is
-        repeated with the texts: the calls behind it have then taken effect before it.
+        The first error is raised after all calls were made. After its first call, a script is
+        called by its digest. If the server has forgotten the script since, the whole pipeline is
+        repeated with the texts of all scripts: the calls after it have then taken effect before it.
         """
         if not effects:
             return []
@@ -151,7 +150,7 @@ class RedisServer:
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
 
     def _make_instead(self, effects: Sequence[RedisEffect[Any]], replies: list[Any]) -> None:
-        """Make the calls that are for a full server, where it is full."""
+        """Make the ``when_full`` calls of effects that the server refused for lack of memory."""
         instead = {
             at: effect.when_full()
             for at, (effect, reply) in enumerate(zip(effects, replies, strict=True))
@@ -167,8 +166,8 @@ class RedisServer:
 
         Return the replies of the calls that were made.
 
-        Scripts with few arguments go together, as one: one round trip, and atomic. If one fails,
-        the scripts before it have taken effect.
+        Scripts with few arguments are joined into one: a single round trip, and atomic. If one of
+        them fails, the scripts before it have taken effect.
         """
         replies: list[Any] = []
         for together in _bounded(effects):
@@ -196,19 +195,19 @@ class RedisServer:
         return script(keys, [*counts, *args], list, ", ".join(effect.verb for effect in effects))
 
     def _chain(self, texts: tuple[str, ...]) -> RedisScript:
-        """Prepare the script of these scripts, once."""
+        """Prepare the script that joins these scripts, once."""
         found = self._chains.get(texts)
         if found is None:
             found = self._chains[texts] = self.script(in_turn(texts))
         return found
 
     def wait(self, keys: Sequence[str], most: timedelta, verb: str) -> bool:
-        """Wait until something is in one of these lists, and take it out of the first such one.
+        """Wait until one of these lists has an element, and pop it.
 
-        False after ``most``, or after some seconds.
+        Returns False after ``most``, or after a few seconds.
 
-        A wait whose connection breaks may take something and return after all its time. Each thread
-        that waits has a connection of its own.
+        If the connection breaks, a wait may pop an element and still take all its time. Each
+        waiting thread has a connection of its own.
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
         with translated(verb, self._place):
@@ -230,7 +229,7 @@ class RedisServer:
 
 
 def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
-    """Group effects into scripts: one of many arguments would keep other clients waiting."""
+    """Group effects into scripts of a bounded size: a larger one would block other clients."""
     groups: list[list[RedisEffect[Any]]] = [[]]
     words = 0
     for effect in effects:
@@ -246,9 +245,9 @@ def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]
 
 @cache
 def script_source(*names: str, package: str = "tiercel.acker") -> str:
-    """Return the text of a script in the folder ``lua/`` of a package, behind its preludes.
+    """Return the text of a script in the folder ``lua/`` of a package, after its preludes.
 
-    The flags of the script come first.
+    The script's line of flags comes first.
     """
     folder = resources.files(package).joinpath("lua")
     *preludes, own = (folder.joinpath(f"{name}.lua").read_text() for name in names)
@@ -257,9 +256,9 @@ def script_source(*names: str, package: str = "tiercel.acker") -> str:
 
 
 def in_turn(texts: Sequence[str]) -> str:
-    """Return the script that makes calls of these one after the other: see lua/in_turn.lua.
+    """Return a script that calls these scripts one after the other: see lua/in_turn.lua.
 
-    Flags are for a whole script: it runs on a full server if all of these do.
+    It runs on a server that is out of memory only if all of these scripts do.
     """
     full = all(text.startswith(_ALSO_WHEN_FULL) for text in texts)
     parts = [_ALSO_WHEN_FULL if full else "", "local calls = {}\n"]
@@ -270,7 +269,7 @@ def in_turn(texts: Sequence[str]) -> str:
 
 
 class RedisServers:
-    """The servers of one store, by number: one object per server, or per hash tag in a cluster."""
+    """The servers of one store by number, one object per server, or per hash tag in a cluster."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Raises RedisRefusedError for a malformed URL."""
@@ -284,9 +283,8 @@ class RedisServers:
         return len(self._urls)
 
     def at(self, number: int, key: str) -> RedisServer:
-        """Return the server that holds a key.
-
-        It is number ``number``, or in a cluster the server of the key's hash tag.
+        """Return the server that holds a key: server ``number``, or in the cluster of this number
+        the server of the key's hash tag.
         """
         place = (number, _tag(key) if self._by_key[number] else "")
         found = self._servers.get(place)
@@ -301,6 +299,6 @@ class RedisServers:
 
 
 def _tag(key: str) -> str:
-    """Return a key that all keys with the same hash tag share."""
+    """Return a key that is the same for all keys with one hash tag."""
     tag = key.partition("{")[2].partition("}")[0]
     return f"{{{tag}}}" if tag else key

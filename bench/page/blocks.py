@@ -14,9 +14,8 @@ from bench.page import costs, growth, slow, speed
 
 
 def blocks(results: Results) -> dict[str, list[str]]:
-    """The lines of each block, by the name in its marker.
-
-    A block without figures is left as it is.
+    """Return the lines of each block by the name in its marker, without blocks that have no
+    figures.
     """
     made: dict[str, Callable[[Results], list[str]]] = {
         "machine": speed.machine,
@@ -41,7 +40,7 @@ def blocks(results: Results) -> dict[str, list[str]]:
 
 
 def filled(text: str, made: dict[str, list[str]]) -> str:
-    """The page with these blocks between their markers, the old ones replaced."""
+    """Return the page with the text between the markers replaced by these blocks."""
 
     def fill(match: re.Match[str]) -> str:
         lines = made.get(match["name"])

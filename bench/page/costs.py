@@ -1,4 +1,4 @@
-"""The price of what a tuple meets: the inbox, the ledger, the bolts."""
+"""Tables of the costs of inboxes, the ledger and bolts."""
 
 from __future__ import annotations
 

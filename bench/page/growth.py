@@ -1,4 +1,4 @@
-"""Throughput by the size of trees, bolts in a row, messages, tasks, shards."""
+"""Tables of throughput by tree size, bolts in a row, message size, tasks and shards."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from bench.figures import Figure
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown; all but the first column are numbers. Nothing if no row has any."""
+    """Make a Markdown table, numbers in all columns but the first; empty if no row has numbers."""
     known = [row for row in rows if any(cell not in ("", "-") for cell in row[1:])]
     if not known:
         return []
@@ -17,10 +17,10 @@ def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def with_plot(table: list[str], says: str, name: str) -> list[str]:
-    """A table of several rows, and the curve that they make."""
+    """Add the plot of the rows to a table, if it has several rows."""
     return [*table, "", f"![{says}](images/{name})"] if len(table) > 3 else table
 
 
 def number(value: Figure, form: str = "{:,.0f}") -> str:
-    """A dash where there is none."""
+    """Format a number, or a dash for None."""
     return "-" if value is None else form.format(value)

@@ -1,4 +1,4 @@
-"""Slow work."""
+"""Tables of slow work."""
 
 from __future__ import annotations
 

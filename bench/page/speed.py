@@ -1,4 +1,4 @@
-"""The machine, sentences per second beside the peers, and latency."""
+"""The machine, and tables of sentences per second, CPU time and latency."""
 
 from __future__ import annotations
 

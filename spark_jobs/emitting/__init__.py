@@ -1,8 +1,8 @@
-"""Emitting, acking and failing, recorded; and folded into updates of the trees at a step's end.
+"""Collectors of the bolts, and the updates of the trees that a step makes.
 
-arrow_collector  the same of an ArrowBolt, whose rows are batches of Arrow
-answers          what threads of a bolt emit, ack and fail, for its next step
-record           what a task did in one step, and the collectors that write it
-outputs          where emissions are recorded, and what they are anchored to
-fold             what leaves a step, and what it did to the trees, in numpy
+record           the record of one step, and the collectors of BasicBolt and Bolt
+arrow_collector  the collector of ArrowBolt, whose tuples are rows of Arrow batches
+answers          calls from a bolt's own threads, kept for its next step
+outputs          recorded emissions and their anchors
+fold             the emissions that leave a step, and its updates of the trees, in numpy
 """

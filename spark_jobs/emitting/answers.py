@@ -1,7 +1,7 @@
-"""Answers to tuples that a bolt gives from threads of its own, or between two steps.
+"""Answers: calls that a bolt makes on its collector from its own threads, or between two steps.
 
-An answer belongs to its tuple and not to the step that happens to run: it waits here, in order, and
-leaves with the next commit of the task.
+An answer belongs to its tuple, not to the step that happens to run. Answers wait here, in order,
+and leave with the next commit of the task.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tiercel.spark_jobs.reasons import RAISED, reason_given
 
 _ENDED_MEANWHILE = "an answer from a thread names a tuple that was acked or has failed meanwhile"
 
-# One answer: made with the collector of the step in which it takes effect.
+# One answer, called with the collector of the step in which it takes effect.
 Answer = Callable[[OutputRecorder], object]
 
 
 class Answers:
     """Answers that wait for the next step of one copy of a bolt. Thread-safe.
 
-    They end with the copy: its tuples are delivered again, or go on as other objects.
+    They end with the copy: its tuples are redelivered, or live on as other objects.
     """
 
     def __init__(self, component: str, wake: Callable[[], None]) -> None:
@@ -35,11 +35,11 @@ class Answers:
         self._component = component
         self._wake = wake
         self._lock = threading.Lock()
-        # Answers that no step has yet, with the tuples that each is to.
+        # Answers that no step has taken yet, each with its tuples.
         self.waiting: list[tuple[Sequence[Tuple], Answer]] = []
-        # The tuples that an answer which waits acks or fails, by id, and the verb.
+        # "acked" or "failed", by the ``id`` of each tuple that a waiting answer acks or fails.
         self._ended: dict[int, str] = {}
-        # Bytes of the emissions that wait.
+        # Bytes of the waiting emissions.
         self._size = 0
         self._is_over = False
 
@@ -48,7 +48,7 @@ class Answers:
     ) -> None:
         """Keep an answer for the next step.
 
-        ``ends`` is "acked" or "failed" where it is the last one to its tuple. Raises
+        ``ends`` is "acked" or "failed" if the answer acks or fails its tuples. Raises
         ForeignTupleError, AlreadyAckedError.
         """
         with self._lock:
@@ -59,8 +59,7 @@ class Answers:
     def emit(self, record: Record, size: int, tuples: Sequence[Tuple], answer: Answer) -> None:
         """Keep an emission of this size, as ``add`` does.
 
-        Raises OutputLimitError where the answers that wait for the next step are too large
-        together.
+        Raises OutputLimitError if all waiting emissions together would be too large.
         """
         with self._lock:
             if self._size + size > record.outputs.limit:
@@ -71,7 +70,7 @@ class Answers:
             self._wake()
 
     def _add(self, tuples: Sequence[Tuple], verb: str, answer: Answer, ends: str | None) -> bool:
-        """Keep an answer; returns whether no other one waits."""
+        """Keep an answer; return True if no other answer waits."""
         for tup in tuples:
             self._check(tup, verb)
         if ends is not None:
@@ -80,17 +79,17 @@ class Answers:
         return len(self.waiting) == 1
 
     def give(self, collector: OutputRecorder, record: Record) -> None:
-        """Let all answers take effect in a step; an answer that raises fails its tuples.
+        """Apply all answers in a step; an answer that raises fails its tuples.
 
-        So does one that also names a tuple whose ``execute`` has raised meanwhile.
+        An answer also fails its tuples if one of them was acked or failed in the meantime.
         """
-        # Under the lock to the end: an answer after an ack must be refused.
+        # Hold the lock to the end: an answer to a tuple that was just acked must be refused.
         with self._lock:
             waiting, self.waiting = self.waiting, []
             self._ended.clear()
             self._size = 0
             record.answered += len(waiting)
-            # What a thread has emitted takes nothing from the call under way.
+            # Emissions of threads do not count against the output limit of the current call.
             left = record.most - record.size
             for tuples, answer in waiting:
                 record.call()
@@ -138,14 +137,14 @@ class Answers:
 class AnyThreadRecorder(OutputRecorder, OutputCollector):
     """The ``OutputCollector`` of a ``Bolt``: any thread may call it, at any time.
 
-    In the thread of the task, while the step is at work, a call takes effect at once; else with the
-    next step.
+    A call from the task's thread takes effect at once during a step; any other call takes effect
+    with the next step.
     """
 
     def __init__(self, record: Record, answers: Answers) -> None:
         super().__init__(record)
         self._answers = answers
-        # Direct calls, for answers that take effect now.
+        # Applies answers directly to the record.
         self._now = OutputRecorder(record)
 
     def emit(
@@ -210,12 +209,12 @@ class AnyThreadRecorder(OutputRecorder, OutputCollector):
             self._answers.add((), "reports", partial(OutputRecorder.report_error, error=message))
 
     def give_answers(self) -> None:
-        """Let the answers that wait take effect in this step."""
+        """Apply the waiting answers in this step."""
         if self._answers.waiting:
             self._answers.give(self._now, self._record)
 
     def _is_now(self) -> bool:
-        """Return True in the task's thread during the step, after the answers given so far."""
+        """Return True in the task's thread during the step, and apply the waiting answers first."""
         if self._record.thread != threading.get_ident():
             return False
         self.give_answers()

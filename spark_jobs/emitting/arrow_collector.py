@@ -1,4 +1,4 @@
-"""The collector of an ``ArrowBolt``: reads its batches and anchors, and converts the columns."""
+"""The collector of an ``ArrowBolt``: reads batches and anchors, and converts columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WANTED = (
     "give one row number for each output row, a list of row numbers for each, or None for rows "
     "that are in no tree"
 )
-# Within a kind Arrow's safe cast keeps every value or raises.
+# Within one kind, Arrow's safe cast keeps every value or raises.
 _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
     lambda type_: (
         pa.types.is_string(type_)
@@ -52,7 +52,7 @@ _KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Portion:
-    """Tuples of one stream, as ``execute`` is given them."""
+    """Tuples of one stream, as ``execute`` receives them."""
 
     component: str
     stream: str
@@ -67,12 +67,12 @@ class Portion:
         return len(self.rows)
 
     def halves(self) -> tuple[Portion, Portion]:
-        """The first and the second half of at least two rows."""
+        """Split the portion, of at least two rows, in halves."""
         middle = len(self.rows) // 2
         return self._part(0, middle), self._part(middle, len(self.rows))
 
     def single_rows(self) -> list[Portion]:
-        """Each row by itself."""
+        """Split the portion into single rows."""
         return [self._part(row, row + 1) for row in range(len(self.rows))]
 
     def _part(self, start: int, end: int) -> Portion:
@@ -95,7 +95,7 @@ class ArrowTaskOutput:
     # The component of the target.
     bolt: str
     values: pa.RecordBatch
-    # Rows of the step's input.
+    # Their rows are rows of the step's input.
     anchors: Anchors
 
 
@@ -103,14 +103,12 @@ class ArrowRecorder(Recorder, ArrowCollector):
     """The ``ArrowCollector`` of one call."""
 
     def __init__(self, record: Record, seeds: Ids, portion: Portion) -> None:
-        """``seeds`` are the identities of the step's input, as the tuples of other
-        bolts have them.
-        """
+        """``seeds`` are the identities of all tuples of the step's input."""
         super().__init__(record)
         self.sent: list[ArrowTaskOutput] = []
-        # Of each call of emit, what its rows are anchored to.
+        # The anchors of each emitted batch.
         self.emissions: list[Anchors] = []
-        # Row of the step's input to why.
+        # Reason and verdict by failed row of the step's input.
         self.failed: dict[int, Failing] = {}
         self.emitted = 0
         self.transferred = 0
@@ -119,7 +117,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
         self._outputs = record.outputs
         self._portion = portion
         self._seeds = seeds[portion.rows]
-        # Emissions anchored to each row so far.
+        # Number of emissions anchored to each row so far.
         self._counts = np.zeros(len(portion.rows), np.int64)
 
     @property
@@ -205,16 +203,17 @@ class ArrowRecorder(Recorder, ArrowCollector):
             raise BadAnchorsError(f"{where}: {error}") from error
 
     def _positions(self, given: Given) -> Rows:
-        """Number each anchor among the emissions that are anchored to its row.
+        """Number each emission among the emissions that are anchored to the same row.
 
-        An emission has one, whatever the number of copies.
+        All copies of an emission share its number.
         """
         positions: Rows = self._counts[given.rows] + occurrences(given.rows)
         return positions
 
     def _identities(self, given: Given, positions: Rows) -> Ids:
-        """Of each output row, for the groupings: what the collectors of the other bolts compute for
-        the same emission.
+        """Return the identity of each output row, for the groupings.
+
+        The collectors of other bolts compute the same identity for the same emission.
         """
         steps = self._seeds[given.rows] + positions.astype(np.uint64) * np.uint64(STEP)
         if given.single:
@@ -224,8 +223,8 @@ class ArrowRecorder(Recorder, ArrowCollector):
         identities = mix_array(count + np.arange(len(given.counts), dtype=np.uint64))
         if not len(given.rows):
             return identities
-        # As in OutputRecorder: an untracked anchor's seed differs from attempt to attempt, so
-        # tracked ones alone count.
+        # As in OutputRecorder, only tracked anchors count: the seed of an untracked anchor differs
+        # from attempt to attempt.
         anchored = np.isin(self._portion.rows[given.rows], list(record.untracked), invert=True)
         starts = np.cumsum(given.counts) - given.counts
         sums = np.add.reduceat(np.where(anchored, mix_array(steps), np.uint64(0)), starts)
@@ -257,8 +256,8 @@ class ArrowRecorder(Recorder, ArrowCollector):
         for tasks in chosen:
             numbers = copy_numbers_of(tasks) if self._portion.keys is not None else {}
             for target, rows in tasks.items():
-                # A copy, also of all rows: a bolt may use the numpy arrays again that its
-                # columns are made of.
+                # Copy the rows, even if they are all rows: a bolt may reuse the numpy arrays
+                # behind its columns.
                 copied = values.take(pa.array(rows))
                 mine = anchors.select(rows)
                 if target in numbers:
@@ -278,12 +277,12 @@ class ArrowRecorder(Recorder, ArrowCollector):
 
 
 def conform(data: Any, schema: Schema) -> pa.RecordBatch:
-    """``data`` with the stream's columns, by name, and their types; raises BadValuesError.
+    """Convert ``data`` to the stream's columns, by name, and their types; raises BadValuesError.
 
-    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, and any object that
-    speaks the Arrow PyCapsule interface: data frames of pandas and polars, results of DuckDB.
-    Columns of another width or encoding are cast (int32 to long, a dictionary to its strings,
-    nanoseconds to microseconds) if no value changes; columns of another kind are refused.
+    Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, or any object with
+    the Arrow PyCapsule interface: pandas and polars data frames, DuckDB results. Columns of another
+    width or encoding are cast (int32 to long, a dictionary to its strings, nanoseconds to
+    microseconds) if no value changes; columns of another kind are refused.
     """
     table = _table(data, schema)
     if sorted(table.column_names) != sorted(schema.names):
@@ -294,8 +293,8 @@ def conform(data: Any, schema: Schema) -> pa.RecordBatch:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        # From buffers or an unsafe cast, such as text that is not UTF-8: receivers
-        # could not read it.
+        # Raw buffers and unsafe casts can hold damaged values, such as text that is not UTF-8,
+        # which receivers could not read.
         raise BadValuesError(f"the columns are damaged: {one_line(str(error))}") from error
     return batch
 
@@ -349,7 +348,7 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
         return listed and _same_kind(given.value_type, wanted.value_type)
     if pa.types.is_map(wanted):
-        # Not all kinds of keys: a cast that makes null of one ends the process.
+        # Only text keys: a cast that turns a key into null crashes the process.
         texts, *_ = _KINDS
         return (
             pa.types.is_map(given)
@@ -362,7 +361,7 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _check_dates(array: pa.Array, field: Field) -> None:
-    """Arrow has the year 300,000, Python has not: a receiver could not read it."""
+    """Raise BadValuesError for a date or time outside Python's years, which Arrow allows."""
     while pa.types.is_list(array.type):
         array = array.flatten()
     if not pa.types.is_temporal(array.type):
@@ -381,16 +380,16 @@ def _check_dates(array: pa.Array, field: Field) -> None:
 class Given:
     """The anchors of n output rows."""
 
-    # Shape (n,): how many each has; all 0 or all at least 1.
+    # Shape (n,): number of anchors of each output row; all 0 or all at least 1.
     counts: Rows
-    # The input rows, in order of output row.
+    # The anchors' input rows, in order of output row.
     rows: Rows
-    # One number an output row was given, not lists.
+    # True if each output row was given one number, not a list.
     single: bool
 
 
 def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
-    """Check ``anchors`` of ``outputs`` rows to ``inputs`` rows; raises BadAnchorsError."""
+    """Read the anchors of ``outputs`` rows to ``inputs`` rows; raises BadAnchorsError."""
     if anchors is None:
         return Given(counts=np.zeros(outputs, np.int64), rows=np.zeros(0, np.int64), single=False)
     array = _array(anchors)
@@ -414,7 +413,7 @@ def read_anchors(anchors: Any, outputs: int, inputs: int) -> Given:
 
 
 def read_rows(rows: Any, inputs: int) -> Rows:
-    """Check some of ``inputs`` row numbers; raises BadAnchorsError."""
+    """Read row numbers, each less than ``inputs``; raises BadAnchorsError."""
     array = _array([rows] if isinstance(rows, (int, np.integer)) else rows)
     if _is_list(array.type) or array.null_count:
         raise BadAnchorsError(
@@ -424,7 +423,7 @@ def read_rows(rows: Any, inputs: int) -> Rows:
 
 
 def occurrences(rows: Rows) -> Rows:
-    """For each element, how many equal ones stand before it."""
+    """Count, for each element, the equal elements before it."""
     if not len(rows):
         return rows
     order = None if bool(np.all(rows[1:] >= rows[:-1])) else np.argsort(rows, kind="stable")

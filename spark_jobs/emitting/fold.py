@@ -1,5 +1,6 @@
-"""Emissions that leave a bolt task at the end of a step, and the effect of the step on the trees of
-its input: both computed in numpy. Pure.
+"""The emissions that leave a bolt task at the end of a step, and the step's effect on the trees.
+
+All functions are pure, in numpy.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _FIRST = np.zeros(1, np.int64)
 
 
 def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
-    """The first edges of the trees: derived from the root and the target, so that two copies
-    of a tuple differ.
+    """Return the first edges of the trees.
+
+    An edge is derived from the root and the target, so the copies of a tuple have different edges.
     """
     roots = [root for root in given if root != UNTRACKED]
     return Lineage(
@@ -38,7 +40,7 @@ def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
 
 
 def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
-    """Return what ``first_lineage_of_few`` does, computed in numpy."""
+    """Return the same as ``first_lineage_of_few``, computed in numpy."""
     given = np.asarray(ids, np.uint64)
     tracked = given != UNTRACKED
     roots = given[tracked]
@@ -53,14 +55,14 @@ def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
 
 
 def with_keys(lineage: Lineage, keys: Keys, copies: Ids | None, bolt: str) -> Lineage:
-    """The lineage of tuples that ``bolt`` receives, with their keys."""
+    """Return the lineage of tuples that ``bolt`` receives, with their keys."""
     count = len(keys)
     numbers = np.zeros(count, np.uint64) if copies is None else copies
     return replace(lineage, keys=child_keys(keys, np.ones(count, np.int64), numbers, bolt))
 
 
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
-    """The anchors of all emissions, in order."""
+    """Concatenate anchors."""
     if len(parts) == 1:
         return parts[0]
     return Anchors(
@@ -71,7 +73,7 @@ def join_anchors(parts: Sequence[Anchors]) -> Anchors:
 
 
 def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
-    """One lineage of all tuples, in order, each with each of its roots once."""
+    """Concatenate lineages, merging duplicate roots of a tuple."""
     if len(lineages) == 1:
         return merge_roots(lineages[0])
     if not lineages:
@@ -92,7 +94,7 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
 
 
 def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
-    """The keys of all tuples, in order; None if none has one."""
+    """Concatenate the keys of lineages; None if no tuple has a key."""
     if all(lineage.keys is None for lineage in lineages):
         return None
     return np.concatenate(
@@ -106,10 +108,10 @@ def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
 
 
 def merge_roots(lineage: Lineage) -> Lineage:
-    """The same lineage with each root of a tuple once, its edges XORed together.
+    """Merge duplicate roots of a tuple, XORing their edges together.
 
-    An emission anchored to a tuple gets one edge in every root of it. If a root stood there twice,
-    that edge would cancel itself out of the root's ack-val, and the tree would complete
+    An emission anchored to a tuple gets one edge in every root of the tuple. If a root were listed
+    twice, that edge would cancel itself out of the root's ack-val, and the tree would complete
     without the new tuple.
     """
     counts = lineage.counts
@@ -133,11 +135,10 @@ def merge_roots(lineage: Lineage) -> Lineage:
 def child_lineage(
     lineage: Lineage, seeds: Ids, anchors: Anchors, target: int, bolt: str
 ) -> Lineage:
-    """The lineage of emissions to ``target``, a task of ``bolt``: one edge per anchor, in every
-    root of that anchor.
+    """Return the lineage of emissions to ``target``, a task of ``bolt``: one edge per anchor, in
+    every root of that anchor.
 
-    ``lineage`` has each root of a tuple once, as ``join_lineages`` leaves it, and so has
-    what this returns.
+    Neither ``lineage`` nor the result has duplicate roots of a tuple, see ``join_lineages``.
     """
     rows = anchors.rows
     counts = lineage.counts[rows]
@@ -156,9 +157,9 @@ def child_lineage(
 
 
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
-    """One XOR per root: of the acked tuples' own edges and of all edges anchored below.
+    """Return one XOR per root, over the edges of the acked tuples and of all ``children``.
 
-    Every root is there, except roots of the first ``held`` tuples to which nothing happened.
+    Every root is included, except unchanged roots of the first ``held`` tuples.
     """
     parts = [_folded(child.roots, child.edges) for child in children]
     if not held and len(acked) == len(lineage.offsets) - 1:
@@ -177,8 +178,8 @@ def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int =
 
 
 def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
-    """Merge neighbours of one root: tuples of one tree nearly always lie side by side, and the rest
-    is sorting.
+    """XOR adjacent entries of one root together: tuples of a tree are nearly always adjacent, so
+    little is left to sort.
     """
     changes = roots[1:] != roots[:-1]
     if changes.all():
@@ -188,13 +189,13 @@ def _folded(roots: Ids, xors: Ids) -> tuple[Ids, Ids]:
 
 
 def roots_of(lineage: Lineage, row: int) -> list[int]:
-    """The roots of one tuple."""
+    """Return the roots of one tuple."""
     roots: list[int] = lineage.roots[lineage.offsets[row] : lineage.offsets[row + 1]].tolist()
     return roots
 
 
 def select(lineage: Lineage, rows: Rows) -> Lineage:
-    """The lineage of some of the tuples."""
+    """Return the lineage of some of the tuples."""
     pairs = _pairs(lineage, rows)
     return Lineage(
         offsets=_offsets(lineage.counts[rows]),
@@ -205,7 +206,7 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
 
 
 def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
-    """The lineage of the same tuples, where these rows are in no tree."""
+    """Return the lineage with these rows removed from all trees."""
     if not rows:
         return lineage
     stays = np.ones(len(lineage.counts), bool)
@@ -241,7 +242,7 @@ class Departure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Typed:
-    """Emissions whose values have the stream's types, ``kept`` of all that were recorded."""
+    """Emissions whose values have the stream's types; ``kept`` has their places in the output."""
 
     task_output: TaskOutput
     anchors: Anchors
@@ -252,19 +253,18 @@ class _Typed:
 def departures(
     record: Record, lineage: Lineage, seeds: Ids, *, basic: bool, batch: bool = False
 ) -> list[Departure]:
-    """The emissions of a task that has executed its input, whose tuples have this lineage
-    and these seeds.
+    """Return the emissions that leave a task, whose tuples have this lineage and these seeds.
 
-    Values of a wrong type stay behind and fail their anchors. What a BasicBolt emitted for a tuple
-    that failed, for any reason, stays behind too: the message comes again, and its tree is
-    done for. So does what a BatchBolt emitted, or any bolt with an order, if all its anchors
-    failed. A Bolt's emission may belong to other trees as well, which count on it, so it goes. The
-    record then counts what leaves.
+    An emission with a value of a wrong type is dropped, and its anchors fail. A BasicBolt's
+    emission for a failed tuple is dropped: the tuple's tree fails, and its message is redelivered.
+    An emission of a BatchBolt or of an ordered bolt is dropped if all its anchors failed. Other
+    emissions of a Bolt leave even then, because other trees may depend on them. The record then
+    counts only the emissions that leave.
     """
     if record.aborted:
         return []
-    # All types first: a bad value on one stream fails its tuple, and what that emitted on the
-    # others must stay.
+    # Check all types first: a bad value on one stream fails its tuple, whose emissions on other
+    # streams must then be dropped.
     typed = [
         _typed(record, task_output)
         for task_output in record.outputs.task_outputs
@@ -283,9 +283,9 @@ def departures(
 
 
 def _stayed(record: Record, typed: list[_Typed], *, basic: bool) -> int:
-    """Return how many emissions stay behind."""
+    """Count the emissions that are dropped."""
     if basic:
-        # Each has one anchor, and a value of a wrong type has failed it.
+        # Each emission has one anchor, which a value of a wrong type has failed.
         return sum(tup.emitted for tup in record.tuples if tup.row in record.reasons)
     numbers: set[int] = set()
     for one in typed:
@@ -338,7 +338,7 @@ def _typed(record: Record, task_output: TaskOutput) -> _Typed:
 
 
 def _bad(task_output: TaskOutput) -> dict[int, str]:
-    """Return the emissions whose values do not fit, each with its error."""
+    """Return the emissions with a value of a wrong type, each with its error."""
     bad = {}
     for emission, values in enumerate(task_output.values):
         try:

@@ -1,6 +1,6 @@
-"""Records emissions: one list per (stream, target task), turned into chunks when the step ends.
+"""Recorded emissions: one list per (stream, target task), turned into chunks when the step ends.
 
-Anchors and the numbers of copies of one emission are recorded beside them.
+Their anchors are recorded beside them, and so are the numbers of an emission's copies.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Anchors:
     order of emission.
     """
 
-    # Shape (n,): how many anchors each emission has.
+    # Shape (n,): number of anchors of each emission.
     counts: Rows
     # The anchor's row in the input.
     rows: Rows
-    # Its number among the emissions that are anchored to that row. In the upper half, which edges
-    # pass over: the number of this copy among the emission's copies for one bolt.
+    # The emission's number among the emissions that are anchored to that row. The upper half, which
+    # edges ignore, has the number of this copy among the emission's copies for one bolt.
     positions: Ids
 
     def select(self, emissions: Rows) -> Anchors:
-        """The copies of some of the emissions."""
+        """Return the anchors of some of the emissions."""
         kept = emissions
         if len(self.rows) != len(self.counts) or not np.all(self.counts == 1):
             kept = expanded(
@@ -52,20 +52,20 @@ class Anchors:
         )
 
     def go(self, failed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which emissions have an anchor that has not ``failed``, or none at all."""
+        """Return a mask of the emissions with an anchor that has not ``failed``, or no anchor."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         good = np.bincount(owner, weights=~failed[self.rows], minlength=len(self.counts))
         goes: NDArray[np.bool_] = (good > 0) | (self.counts == 0)
         return goes
 
     def tied(self, failed: NDArray[np.bool_]) -> list[int]:
-        """Return the ``failed`` rows that share an emission with one that has not failed."""
+        """Return the ``failed`` rows that share an emission with a row that has not failed."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         tied: list[int] = self.rows[failed[self.rows] & self.go(failed)[owner]].tolist()
         return tied
 
     def numbered(self, numbers: Ids) -> Anchors:
-        """The ids of copies that have these numbers, in the upper half."""
+        """Return the anchors of copies with these numbers, which go into the upper half."""
         upper = np.repeat(numbers, self.counts)
         return Anchors(counts=self.counts, rows=self.rows, positions=self.positions | upper)
 
@@ -91,7 +91,7 @@ class TaskOutput:
         self.stream = stream
         self.schema = schema
         self.target = target
-        # Its target; none for a line, from which any task of the bolt may take.
+        # Empty for a line, from which any task of the bolt may take.
         self.named = () if is_line(target) else (target,)
         # The component of the target.
         self.bolt = bolt
@@ -102,16 +102,16 @@ class TaskOutput:
         self.rows: list[int] = []
         self.positions: list[int] = []
         self.anchor_counts: list[int] = []
-        # Number of each among the task's emissions: an emission to several tasks has one number.
+        # Number of each emission among the task's emissions; all copies of one emission share it.
         #
-        # Both are left empty by collectors that anchor every emission to exactly one tuple, as
-        # a BasicBolt does.
+        # ``anchor_counts`` and ``numbers`` stay empty where every emission has exactly one anchor,
+        # as in a BasicBolt.
         self.numbers: list[int] = []
-        # Of a spout's tuples: the lanes of their keys; empty if none has one.
+        # Lanes of the keys of a spout's tuples; empty if no tuple has a key.
         self.keys: list[bytes] = []
 
     def add_key(self, key: bytes, number: int) -> None:
-        """Add the key of the tuple that was added last, and its ``copy_numbers``."""
+        """Add the key and the copy number of the tuple that was added last."""
         before = len(self.values) - 1 - len(self.keys)
         self.keys += [NO_KEY] * before
         self.positions += [0] * before
@@ -119,14 +119,14 @@ class TaskOutput:
         self.positions.append(number)
 
     def spout_keys(self) -> Keys:
-        """The keys of a spout's tuples, as the bolt receives them; at least one has one."""
+        """Return the keys of a spout's tuples as the bolt receives them, if any tuple has a key."""
         before = len(self.values) - len(self.keys)
         single = np.ones(len(self.values), np.int64)
         positions = np.array([*self.positions, *[0] * before], np.uint64)
         return child_keys(as_keys([*self.keys, *[NO_KEY] * before]), single, positions, self.bolt)
 
     def mark(self) -> tuple[int, int]:
-        """Note how much was emitted so far, for ``rewind``."""
+        """Return the numbers of emissions and anchors so far, for ``rewind``."""
         return len(self.values), len(self.rows)
 
     def rewind(self, mark: tuple[int, int]) -> None:
@@ -136,7 +136,7 @@ class TaskOutput:
         del self.rows[anchors:], self.positions[anchors:]
 
     def anchors(self) -> Anchors:
-        """The anchors of all emissions."""
+        """Return the anchors of all emissions."""
         single = np.ones(len(self.values), np.int64)
         return Anchors(
             counts=np.array(self.anchor_counts, np.int64) if self.anchor_counts else single,
@@ -151,7 +151,7 @@ _FIXED_BYTES = 8
 
 
 class OutputStream:
-    """One stream of a component: its fields, and who receives what."""
+    """One stream of a component: its fields and its subscribers."""
 
     __slots__ = (
         "_fixed",
@@ -168,27 +168,27 @@ class OutputStream:
 
     def __init__(self, schema: Schema, direct: dict[int, TaskOutput] | None) -> None:
         self.schema, self.width = schema, len(schema.fields)
-        # Of a stream that is not direct.
+        # Empty for a direct stream.
         self.subscribers: list[tuple[Choose, dict[int, TaskOutput]]] = []
         # The choosers of ``subscribers``, for collectors that emit whole batches.
         self.batch_choosers: list[ChooseBatch] = []
-        # True if any of them asks for the identity of an emission.
+        # True if any subscriber's grouping uses the identity of an emission.
         self.by_identity = False
-        # True if any of them may send a tuple to several tasks.
+        # True if any subscriber's grouping may send a tuple to several tasks.
         self.to_several = False
-        # Target task to its emissions, if the stream is direct.
+        # Emissions by target task, if the stream is direct.
         self.direct = direct
         # True if tuples may hold lists, mappings or buffers.
         self.mutable = any(_may_change(field.arrow) for field in schema.fields)
-        # The columns whose values differ in size, and the size of all else.
+        # The columns whose values vary in size, and the size of the ids and all other columns.
         self._measured = [
             (at, one.arrow) for at, one in enumerate(schema.fields) if not _is_fixed(one.arrow)
         ]
         self._fixed = ID_BYTES + _FIXED_BYTES * (self.width - len(self._measured))
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The values as they are now: a component may use its lists, mappings and buffers again
-        before they are encoded.
+        """Copy the values: a component may reuse its lists, mappings and buffers before they are
+        encoded.
         """
         if not self.mutable:
             return tuple(values)
@@ -200,7 +200,7 @@ class OutputStream:
         )
 
     def size(self, values: Sequence[Any]) -> int:
-        """Return the bytes that a tuple of these values takes in a chunk, about."""
+        """Estimate the bytes that a tuple of these values takes in a chunk."""
         size = self._fixed
         for at, column in self._measured:
             value = values[at]
@@ -214,7 +214,7 @@ class Outputs:
     def __init__(
         self, topology: Topology, task_id: int, local: AbstractSet[int] = frozenset()
     ) -> None:
-        """``local`` are the bolt tasks in the process of this one."""
+        """``local`` are the bolt tasks in the same process as this task."""
         context = topology.context_of(task_id)
         self._component = component = context.component
         spec = topology.spec(component)
@@ -222,7 +222,7 @@ class Outputs:
         self.limit = topology.config_of(component).max_output_bytes
         self.streams: dict[str, OutputStream] = {}
         self.task_outputs: list[TaskOutput] = []
-        # The component of each task and line that receives anything.
+        # The component of each task and line that receives a stream.
         self.bolts: dict[int, str] = {}
         for name, schema in spec.streams.items():
             output_stream = self.streams[name] = OutputStream(
@@ -248,15 +248,16 @@ class Outputs:
                     output_stream.direct.update(made)
 
     def for_emit(self, stream: str, values: Sequence[Any]) -> OutputStream:
-        """The output stream of this name for ``emit``; raises UnknownStreamError,
-        DirectStreamError, BadValuesError.
+        """Return the output stream of this name for ``emit``.
+
+        Raises UnknownStreamError, DirectStreamError, BadValuesError.
         """
         output_stream = self.find(stream)
         self._check_width(output_stream, stream, values)
         return output_stream
 
     def direct(self, task: int, stream: str, values: Sequence[Any]) -> TaskOutput:
-        """Return the record that ``emit_direct`` adds to.
+        """Return the ``TaskOutput`` that ``emit_direct`` adds to.
 
         Raises UnknownStreamError, DirectStreamError, BadValuesError.
         """
@@ -265,8 +266,10 @@ class Outputs:
         return self.receiver(output_stream, stream, task)
 
     def find(self, stream: str, *, direct: bool = False) -> OutputStream:
-        """The output stream of this name; raises UnknownStreamError, and DirectStreamError if it is
-        not of this kind.
+        """Return the output stream of this name.
+
+        Raises UnknownStreamError, and DirectStreamError if the stream is direct and ``direct`` is
+        False, or the other way round.
         """
         output_stream = self.streams.get(stream)
         if output_stream is None:
@@ -286,9 +289,9 @@ class Outputs:
         return output_stream
 
     def receiver(self, output_stream: OutputStream, stream: str, task: int) -> TaskOutput:
-        """Return the record of one task on a direct stream.
+        """Return the ``TaskOutput`` of one task on a direct stream.
 
-        Raises DirectStreamError for a task that does not receive it.
+        Raises DirectStreamError for a task that does not receive the stream.
         """
         made = output_stream.direct or {}
         try:
@@ -306,11 +309,11 @@ class Outputs:
             task_output.clear()
 
     def mark(self) -> list[tuple[int, int]]:
-        """Note how much was emitted so far, for ``rewind``."""
+        """Return the marks of all task outputs, for ``rewind``."""
         return [task_output.mark() for task_output in self.task_outputs]
 
     def rewind(self, marks: Sequence[tuple[int, int]]) -> None:
-        """Forget the emissions since the mark."""
+        """Forget the emissions since the marks."""
         for task_output, mark in zip(self.task_outputs, marks, strict=True):
             task_output.rewind(mark)
 
@@ -330,7 +333,7 @@ def _is_fixed(column: pa.DataType) -> bool:
 
 
 def _size(value: Any, column: pa.DataType) -> int:
-    """Return the bytes of a value whose type may be wrong, which is found out later."""
+    """Estimate the bytes of a value, whose type is checked only later."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, (bytes, bytearray)):
@@ -352,7 +355,7 @@ def _may_change(column: pa.DataType) -> bool:
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:
-    """A copy of what could change; all types are checked later."""
+    """Copy a value that could change; types are checked later."""
     if not _may_change(column) or isinstance(value, (str, bytes, NoneType)):
         return value
     if isinstance(value, (bytearray, memoryview)):
@@ -364,10 +367,11 @@ def _kept(value: Any, column: pa.DataType) -> Any:
 
 
 def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:
-    """The number of each copy of one emission among those for its bolt, in the upper half of 64
-    bits: keys of copies differ by it.
+    """Number the copies of one emission for each bolt, in the upper half of 64 bits, so that the
+    keys of the copies differ.
 
-    By task, so that the order in which a grouping names them makes no difference.
+    Copies are numbered in the order of their tasks: the order in which a grouping names the tasks
+    makes no difference.
     """
     found = [0] * len(chosen)
     seen: dict[str, int] = {}
@@ -380,8 +384,9 @@ def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:
 
 
 def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
-    """``copy_numbers`` of emissions to tasks of one bolt, for each its rows; empty if none has
-    several copies.
+    """Return the ``copy_numbers`` of many emissions to the tasks of one bolt, by task.
+
+    ``tasks`` has the rows that each task receives. Empty if no emission has several copies.
     """
     parts = [rows for rows in tasks.values() if len(rows)]
     most = 1 + max([int(rows[-1]) for rows in parts], default=0)
@@ -396,7 +401,7 @@ def copy_numbers_of(tasks: Mapping[int, Rows]) -> dict[int, Ids]:
 
 
 def expanded(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> Rows:
-    """The numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
+    """Return the numbers starts[i] … starts[i] + counts[i] - 1, for each i in turn."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     numbers: Rows = np.arange(total) + np.repeat(starts.astype(np.int64) - (ends - counts), counts)

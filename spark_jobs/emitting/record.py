@@ -1,6 +1,6 @@
-"""The record of what one bolt task did in one step, and the collectors that write it.
+"""The record of one step of a bolt task, and the collectors that write it.
 
-Its effect on the trees is computed when the step ends.
+The step's effect on the trees is computed when the step ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tiercel.spark_jobs.reasons import RAISED, reason_at, reason_given, reason_i
 
 _MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
-# Identities of a tuple's emissions: STEP apart and then spread, where a whole
+# The identities of a tuple's emissions lie STEP apart and are then multiplied by this: a whole
 # ``mix`` would be slow.
 SPREAD = 0xBF58476D1CE4E5B9
 _PLAIN = (list, tuple)
@@ -49,7 +49,7 @@ _NO_ROOM = "other tuples of its step have emitted max_output_bytes"
 
 
 class Item(Protocol):
-    """One tuple of a task's input, or one row."""
+    """One tuple or row of a task's input."""
 
     row: int
     seed: int
@@ -57,44 +57,45 @@ class Item(Protocol):
 
 
 class Once(Protocol):
-    """Executes each tuple that has a key once, over all its deliveries."""
+    """Executes each tuple that has a key once, however often it is delivered."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts of its special cases, see ``running.counting``."""
+        """Counts of repeated, unkeyed and unsure tuples, see ``running.counting``."""
         ...
 
     def collector(self, record: Record) -> Any:
-        """The ``BasicRecorder`` of the step."""
+        """Return the collector of the step."""
         ...
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
-        """Return ``execute``, for tuples that were not applied before."""
+        """Wrap ``execute`` so that it skips tuples that were applied before."""
         ...
 
 
 class Record:
-    """Record of what one bolt task did in one step."""
+    """Record of one step of a bolt task."""
 
-    # Notes what the bolt raised, and its reason; returns the counter that counts it.
+    # Notes an error of the bolt and its reason; returns the name of the error's counter.
     tell_raised: Callable[[BaseException, str], str] | None = None
-    # True if the bolt has an order: an emission whose anchors all failed stays behind.
+    # True if the bolt is ordered: an emission whose anchors all failed is dropped.
     in_order = False
-    # Rows of the open tuples that it has given up.
+    # Rows of the open tuples that were given up.
     open_rows: Sequence[int] = ()
-    # Answers to tuples of the copy that wait for a step, where the bolt may hold tuples.
+    # The ``Answers`` of the bolt's copy, if the bolt may hold tuples.
     answers: object = None
     # Number of answers that took effect in this step.
     answered = 0
-    # The thread that executes the step of such a bolt; 0 before and afterwards.
+    # The thread that executes the step, if the bolt may hold tuples; 0 before and afterwards.
     thread = 0
-    # Bytes that were emitted; a tuple for several tasks counts once.
+    # Bytes emitted; a tuple sent to several tasks counts once.
     size = 0
     # Time in ``execute`` and ``flush``.
     execute_ns = 0
-    # The beginning of ``execute``, 0 before; and how much of the time since was reported already.
+    # The beginning of ``execute``, 0 before it, and the part of the time since then that was
+    # already reported.
     began_ns = told_ns = 0
-    # Of a ``BasicBolt``: time of the calls that acked their tuple by returning.
+    # Time in a ``BasicBolt``'s calls that acked their tuple by returning.
     returned_ns = 0
 
     def __init__(
@@ -108,35 +109,35 @@ class Record:
         self.outputs = outputs
         # Rows of tuples that are in no tree.
         self.untracked = untracked
-        # Differs from step to step.
+        # A number that differs from step to step.
         self.salt = salt
-        self.once: Once | None = None  # of a bolt that is to be once
-        # The tuples that the task holds from before, then its input.
+        self.once: Once | None = None  # for bolts that execute each key once
+        # The tuples held from earlier steps, then the input.
         self.tuples: list[Tuple] = []
         # Number of tuples held from earlier steps.
         self.held = 0
-        # True if none of the step's effects counts.
+        # True if all effects of the step are dropped.
         self.aborted = False
         # The reason of each failed tuple, by its row.
         self.reasons: dict[int, str] = {}
-        # The tuple in ``execute``; None in ``flush``, and while a whole batch is executed.
+        # The tuple being executed; None in ``flush``, and while a whole batch is executed.
         self.doing: Item | None = None
-        # Signs of life: a task that begins a batch or resets timeouts works, however long it takes.
+        # Number of signs of life: a slow task that begins batches or resets timeouts is working.
         self.signs = 0
-        # Rows of tuples whose timeouts begin again, not reported yet.
+        # Rows of tuples whose timeout resets are not reported yet.
         self.resets: list[int] = []
-        # Passes rows on to the spouts at once; False if that has to wait.
+        # Reports the resets of these rows to the spouts at once; False if the report must wait.
         self.tell_resets: Callable[[Sequence[int]], bool] | None = None
         self._told_at = time.monotonic()
         # The first five errors.
         self.errors: list[str] = []
         self.emitted = 0
         self.transferred = 0
-        # The size at which the call under way has emitted as much as it may.
+        # The most that ``size`` may reach during the current call.
         self.most = outputs.limit
 
     def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:
-        """Take the input in: what the task holds, then these chunks, in the order of ``seeds``."""
+        """Add the held tuples, then the tuples of these chunks, in the order of ``seeds``."""
         identities: list[int] = seeds.tolist()
         self.held = row = len(held)
         for at, tup in enumerate(held):
@@ -155,11 +156,11 @@ class Record:
 
     @property
     def fresh(self) -> list[Tuple]:
-        """The task's input."""
+        """The tuples of the input, without the held ones."""
         return self.tuples[self.held :] if self.held else self.tuples
 
     def abort(self, reason: str, verdict: Verdict | None = None) -> None:
-        """Fail the input; the task still holds the tuples that it held before."""
+        """Fail the input; tuples held from earlier steps stay held."""
         self.aborted = True
         for row in range(self.held):
             self.reasons.pop(row, None)
@@ -177,37 +178,37 @@ class Record:
                 self.note(row, reason, verdict)
 
     def give_up(self, left: Sequence[Tuple]) -> None:
-        """Keep the rows of the open tuples ``left`` alone: a tuple that nothing else refers to is
-        gone when the caller lets go of it.
+        """Drop the references to the open tuples ``left`` and keep only their rows, so that tuples
+        with no other references are freed.
         """
         self.open_rows = [tup.row for tup in left]
         self.tuples = [tup for tup in self.tuples if tup.state != OPEN]
 
     def call(self) -> None:
-        """A call of the bolt begins, which may emit as much as any other."""
+        """Begin a call of the bolt, which may emit up to the output limit."""
         self.most = self.size + self.outputs.limit
 
     def begin_call(self) -> None:
-        """Begin a call of a bolt whose steps are not cut; raises RetryLater where the calls before
-        it have emitted as much as may be kept.
+        """Begin a call of a bolt whose steps cannot be cut short; raises RetryLater if earlier
+        calls of the step have used up the output limit.
         """
         if self.size >= self.outputs.limit:
             raise RetryLater(0, _NO_ROOM, blame=False)
 
     def add(self, size: int) -> None:
-        """Count what the call emits; raises OutputLimitError before it is recorded."""
+        """Count the bytes of an emission before it is recorded; raises OutputLimitError."""
         if self.size + size > self.most:
             raise self.too_much()
         self.size += size
 
     def too_much(self) -> OutputLimitError:
-        """Return the error for a call that emits more than it may."""
+        """Return the error for a call that exceeds the output limit."""
         return OutputLimitError.of(self.component, self.outputs.limit)
 
     def flush(self, flush: Callable[[], None]) -> bool:
-        """Flush the bolt; if that raises, everything fails that has not failed yet.
+        """Flush the bolt, and abort the step if ``flush`` raises.
 
-        Returns whether the bolt's state can still be trusted.
+        Returns False if the bolt's state can no longer be trusted.
         """
         self.call()
         try:
@@ -218,19 +219,19 @@ class Record:
         return True
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
-        """Mark the tuple as failed, in any state."""
+        """Mark the tuple as failed, whatever its state."""
         tup.state = FAILED
         self.note(tup.row, reason, verdict)
 
     def note(self, row: int, reason: str, verdict: Verdict | None = None) -> None:
-        """Keep why a row fails, and what the bolt orders with it; the first reason counts."""
+        """Keep the reason why a row fails, and the bolt's verdict; the first reason counts."""
         if row not in self.reasons:
             self.reasons[row] = reason
             if verdict is not None:
                 self.verdicts[row] = verdict
 
     def failure(self, row: int, root: int, task: int) -> Failure:
-        """Tell the ledger why a row fails, one of whose roots this is."""
+        """Return the failure of ``root``, one of the roots of a failed row, for the ledger."""
         verdict = self.verdicts.get(row)
         return Failure(
             root=root,
@@ -243,8 +244,9 @@ class Record:
         )
 
     def reset(self, tup: Tuple) -> None:
-        """Start the timeout of the tuple again: reported about once a second while the bolt works,
-        which may be long.
+        """Restart the timeout of the tuple.
+
+        Resets are reported about once a second, even while a long call of the bolt goes on.
         """
         self.resets.append(tup.row)
         self.signs += 1
@@ -255,10 +257,10 @@ class Record:
                 self.resets = []
 
     def let_go(self) -> None:
-        """Forget the tuples, which know this record, and whom it tells, once all is committed.
+        """Drop the tuples and the callbacks once the step is committed, to break reference cycles.
 
-        They would be garbage that only the collector finds. It looked after every 100,000 objects,
-        for a tenth of a second in which nothing else ran.
+        Otherwise only the garbage collector could free them: it ran once per 100,000 objects and
+        stopped the process for a tenth of a second each time.
         """
         self.tuples = []
         self.tell_resets = None
@@ -266,36 +268,36 @@ class Record:
 
     @cached_property
     def executed(self) -> int:
-        """Number of tuples in the input. To be asked for when the work is over."""
+        """Number of tuples in the input; cached, so read it only when the work is over."""
         return len(self.tuples) + len(self.open_rows) - self.held
 
     @cached_property
     def acked(self) -> Sequence[int] | Rows:
-        """The rows of the acked tuples. To be asked for when the work is over."""
+        """The rows of the acked tuples; cached, so read them only when the work is over."""
         return [tup.row for tup in self.tuples if tup.state == ACKED]
 
     @cached_property
     def verdicts(self) -> dict[int, Verdict]:
-        """The order that the bolt gave with a failed row, by row; of most there is none."""
+        """The bolt's verdicts by failed row; most failed rows have none."""
         return {}
 
     @cached_property
     def replayed(self) -> set[int]:
-        """The rows that are never tried again where they are: their messages have failed, or an
-        emission leaves that is anchored to them.
+        """The rows that are never retried in place, because their messages have failed or an
+        emission anchored to them leaves the step.
         """
         return set()
 
     @cached_property
     def raised(self) -> Counter[str]:
-        """Number of errors of each kind that the bolt raised, by the counter's name."""
+        """Number of errors that the bolt raised, by the name of their counter."""
         return Counter()
 
     def blame(self, error: BaseException, where: str = "") -> Failing:
-        """Note what the bolt raised, in ``where`` if that was not ``execute``; returns the reason,
-        and the order of the bolt's that goes with it.
+        """Note an error of the bolt; return its reason and the bolt's verdict.
 
-        Operators are shown it, unless no message is to blame.
+        ``where`` names the method that raised it, unless that was ``execute``. Operators see the
+        error unless no message is to blame.
         """
         verdict = verdict_of(error, where)
         if verdict is None:
@@ -303,14 +305,14 @@ class Record:
             if self.tell_raised is not None:
                 self.raised[self.tell_raised(error, reason)] += 1
         else:
-            # Meant so, and no bug of the line that raises it.
+            # The bolt raised a verdict on purpose: its line of code is no bug.
             reason = reason_in(error, where)
         if _is_to_blame(verdict):
             self.report(reason)
         return reason, verdict
 
     def report(self, message: str) -> bool:
-        """Show an error to the topology's operators; False if there are enough of them already."""
+        """Show an error to the topology's operators; False if this step has shown enough."""
         if len(self.errors) >= ERRORS_A_WINDOW:
             return False
         self.errors.append(message)
@@ -318,15 +320,15 @@ class Record:
 
 
 def _is_to_blame(verdict: Verdict | None) -> bool:
-    """Return False if the bolt says that the message did nothing wrong."""
+    """Return False if the verdict says that the message is not to blame."""
     return not isinstance(verdict, RetryLater) or verdict.blame
 
 
 class Recorder:
-    """Base of the collectors, that of an ``ArrowBolt`` too.
+    """Base of the collectors.
 
-    Python's errors of a wrong call name the contract that one fulfils, its last base: users know
-    no other class.
+    Each collector takes the name of its last base, the contract: Python's errors about a wrong call
+    then name the class that users know.
     """
 
     def __init_subclass__(cls) -> None:
@@ -352,7 +354,7 @@ class BasicRecorder(Recorder, BasicCollector):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
-        # The tuple in ``execute``; None in ``flush``.
+        # The tuple being executed; None in ``flush``.
         self.current: Tuple | None = None
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
@@ -372,7 +374,7 @@ class BasicRecorder(Recorder, BasicCollector):
         tup.emitted = position + 1
         identity = (tup.seed + position * STEP) * SPREAD & _MASK if output_stream.by_identity else 0
         values = output_stream.keep(values) if output_stream.mutable else tuple(values)
-        # All choices first: if one raises and the bolt goes on nevertheless, no task has
+        # Make all choices first: if a grouping raises and the bolt catches that, no task has
         # received the tuple.
         chosen: list[TaskOutput] = []
         for choose, made in output_stream.subscribers:
@@ -457,7 +459,8 @@ class OutputRecorder(Recorder, OutputCollector):
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")
         tup.state = ACKED
-        # Wall-clock time: a held tuple may be acked in another process. It may be set back.
+        # Use wall-clock time: a held tuple may be acked in another process. The clock may be set
+        # back.
         tup.process_ns = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
@@ -475,11 +478,11 @@ class OutputRecorder(Recorder, OutputCollector):
         return anchored
 
     def _identity(self, anchored: Sequence[Tuple]) -> int:
-        """Of the emission, for the groupings; it rests on tracked anchors alone
-        where there are any.
+        """Return the emission's identity, for the groupings, from its tracked anchors if there are
+        any.
 
-        Those are the same at each attempt. An untracked tuple's seed is not: it comes from the
-        place in the input.
+        Tracked anchors are the same in each attempt. The seed of an untracked tuple is not: it
+        depends on the tuple's place in the input.
         """
         record = self._record
         tracked = (
@@ -489,14 +492,14 @@ class OutputRecorder(Recorder, OutputCollector):
         )
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
-        # A sum: the order of the anchors may differ when a step is repeated, and the same anchor
+        # Use a sum: a repeated step may have the anchors in another order, and the same anchor
         # twice must not cancel out.
         return sum(mix(anchor.seed + anchor.emitted * STEP & _MASK) for anchor in tracked) & _MASK
 
     def _send(
         self, values: tuple[Any, ...], anchored: Sequence[Tuple], chosen: Sequence[TaskOutput]
     ) -> None:
-        """Record the emission. One position per anchor: the same anchor twice gives two edges."""
+        """Record the emission with one position per anchor: the same anchor twice is two edges."""
         rows = []
         positions = []
         for anchor in anchored:

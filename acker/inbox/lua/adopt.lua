@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Give one inbox to a run, or forget it if it is empty and the topology has no such task any more.
+-- Give an inbox to a run, or delete it if it is empty and the topology no longer has its task.
 --
 -- KEYS   1 meta   2 entries   3 senders   4 progress   5 wake   6 snapshots
 -- ARGV   1 run   2 1 if the topology has the task, else 0
 -- Reply  0 forgotten, 1 adopted, 2 refused: the inbox belongs to a run with a higher number
 --
--- Must never touch entries or snapshots: their roots are released first. Numbers of attempts go on,
--- so that a process of an earlier run is not mistaken for one of this run. Must never give an inbox
--- back to an earlier run, whose driver may call late.
+-- Must never delete entries or snapshots: their roots must be released first. Must never restart
+-- the numbers of attempts: a process of an earlier run would be mistaken for one of this run. Must
+-- never give an inbox back to an earlier run, whose driver may call late.
 
 local function number(run)
   return tonumber((run or ''):match('^%d+') or 0)

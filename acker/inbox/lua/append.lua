@@ -3,14 +3,14 @@
 --
 -- KEYS   1 meta   2 entries   3 senders   4 wake
 -- ARGV   1 run   2 sender's task   3 its attempt   4 number   5 part   6 digest
---        7 most tuples, 8 most bytes; below 0: no bound   9 most drawn senders to know
---        then for each chunk its tuples, its payload
+--        7 most tuples, 8 most bytes; below 0: no bound   9 most drawn senders to remember
+--        then per chunk its number of tuples and its payload
 -- Reply  0 done, 1 repeated, 2 different, 3 full, 4 stale
 --
--- Must never remember a part of a number that it did not append, nor take an append of a drawn
--- sender that was forgotten: it may be a repeat.
+-- Must never remember a part that it did not append. Must never take an append of a forgotten drawn
+-- sender: it may be a repeat.
 
--- Forget the first half of the drawn senders, the ones with the lowest numbers.
+-- Forget the older half of the drawn senders, which have the lowest numbers.
 local function forget_senders()
   local drawn = {}
   for _, sender in ipairs(redis.call('HKEYS', KEYS[3])) do

@@ -2,8 +2,8 @@
 -- Record the heartbeat of an attempt's process.
 --
 -- KEYS   1 meta
--- ARGV   1 run   2 attempt   3 milliseconds for which it has been in one call, -1: in none
---        4 its whereabouts
+-- ARGV   1 run   2 attempt   3 milliseconds spent in the current call, -1 if there is none
+--        4 the place where the process runs
 -- Reply  1, or 0 if the inbox belongs to another run or a newer attempt
 
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))

@@ -3,7 +3,7 @@
 --
 -- KEYS   1 meta   2 senders
 -- ARGV   1 run   2 sender's task   3 its attempt
--- Reply  1, or 0 if the inbox belongs to another run or a newer attempt was here
+-- Reply  1, or 0 if the inbox belongs to another run or knows a newer attempt of the sender
 --
 -- Must never forget the last number: the new attempt may repeat it.
 

@@ -1,12 +1,11 @@
 #!lua flags=no-writes
--- Look at an inbox. No payload leaves the server.
+-- Return the figures of an inbox, without any payload.
 --
 -- KEYS   1 meta   2 entries
 -- ARGV   none
--- Reply  run or false, tuples, bytes, attempts drawn in this run,
---        milliseconds since the task's process was seen or false, since the oldest entry came or
---        false, since the call began that the process is in or false,
---        its word on where it runs or false
+-- Reply  run or false, tuples, bytes, attempts drawn in this run; then in milliseconds the time
+--        since the last heartbeat, since the oldest entry was appended, and since the current call
+--        began, each or false; the place where the process runs, as it reported, or false
 
 local run, tuples, size, drawn, before, seen, since, place =
   unpack(redis.call('HMGET', KEYS[1],

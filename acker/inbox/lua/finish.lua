@@ -5,7 +5,7 @@
 -- ARGV   1 run   2 attempt   3 step
 -- Reply  0 stale, 1 finished, 2 this step was never sealed
 --
--- Must never be refused for lack of memory, because it frees memory.
+-- Must never be refused when the server is out of memory, because it frees memory.
 
 local meta = redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'tuples', 'bytes')
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then return 0 end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Forget the snapshots that earlier runs left.
+-- Delete the snapshots that earlier runs left.
 --
 -- KEYS   1 meta   2 snapshots
 -- ARGV   1 run
--- Reply  0 the inbox belongs to another run, 1 forgotten
+-- Reply  1 deleted, 0 the inbox belongs to another run
 
 if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then return 0 end
 for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do

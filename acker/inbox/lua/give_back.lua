@@ -3,8 +3,8 @@
 --
 -- KEYS   1 meta   2 entries   3 progress   4 the line's wake
 --        5 meta   6 entries of the tuples returned to the line
--- ARGV   1 run   2 attempt   then for each entry its position, the number of its first tuple that
---        goes back, and the bitmap of what is done of it then; '' if nothing of it stays
+-- ARGV   1 run   2 attempt   then per entry its position, the number of the first tuple to return,
+--        and the bitmap of its rows that are then done or returned; '' if no other row stays
 -- Reply  1, or 0 if the attempt is stale
 --
 -- Must never give a tuple back twice: the call may be repeated.

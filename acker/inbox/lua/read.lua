@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Return the entries at some positions, without entries that are gone.
+-- Return the entries at the given positions, skipping deleted entries.
 --
 -- KEYS   1 meta   2 entries
 -- ARGV   1 run   2 attempt   then positions

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Note the tuples that a step covers.
+-- Record the tuples that a step covers.
 --
 -- KEYS   1 meta   2 progress   3 snapshots
--- ARGV   1 run   2 attempt   3 step   4 what it covers, as finish.lua reads it
+-- ARGV   1 run   2 attempt   3 step   4 the seal, as finish.lua reads it
 --        5 the snapshot, if there is one
--- Reply  0 stale, 1 sealed (now, before, or finished), 2 another step is sealed and not finished
+-- Reply  0 stale, 1 sealed (now or earlier) or finished, 2 another step is sealed and not finished
 --
 -- Must never replace a seal: effects of its step may have left.
 

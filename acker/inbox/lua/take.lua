@@ -1,28 +1,28 @@
 #!lua flags=allow-oom
--- Return the entries beyond a position: at least one if there is one, and no more than fit. Missing
+-- Return the entries after a position: at least one if there is one, and no more than fit. Missing
 -- tuples are moved here from the head of the line, with the number of their first row in the chunk.
 --
--- KEYS   1 meta   2 entries   3 wake; with a line also   4 its wake
---        5 meta, 6 entries, 7 progress of what came back to the line   8, 9, 10 of the line
+-- KEYS   1 meta   2 entries   3 wake; with a line also   4 the line's wake
+--        5 meta, 6 entries, 7 progress of the tuples returned to the line   8, 9, 10 of the line
 -- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes   6 claim up to
---        7 claim more, out of the task's share   8 number of tasks that share the line
+--        7 claim more, within the task's share   8 number of tasks that share the line
 -- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale
 --
--- Must never return an entry without noting its position: the entry may end the process.
--- Must never claim behind an entry that it leaves, which would be skipped.
+-- Must never return an entry without keeping its position: the entry may crash the process.
+-- Must never claim tuples if it leaves an entry here: the next take would skip that entry.
 local function wake(key)
   if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end
 end
 local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
 if run ~= ARGV[1] or attempt ~= ARGV[2] then
-  -- The wake-up was meant for the inbox's present attempt, or for any task at the line.
+  -- Pass the wake-up on: it was meant for the inbox's current attempt, or for any task of the line.
   for at = 3, run and math.min(4, #KEYS) or 0 do wake(KEYS[at]) end
   return false
 end
 redis.call('DEL', KEYS[3])
 local tuples, size, found, after, entry = tonumber(ARGV[4]), tonumber(ARGV[5]), {}, ARGV[3]
 repeat
-  -- One by one, because most of a long stream would be read in vain.
+  -- Read entry by entry: most of a long stream would be read in vain.
   entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
   if not entry then break end
   tuples, size = tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]

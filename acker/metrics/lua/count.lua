@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Add to counters, once however often the call is repeated: those of all time, and those of the
--- slot of each window.
+-- Add counts to the counters of all time and of the current slot of each window, once however often
+-- the call is repeated.
 --
--- KEYS   1 the number of the reporter's last call   2 when counting began
---        3 the counters of all time   4 and more: the slots of now
+-- KEYS   1 the number of the reporter's last call   2 the time at which counting began
+--        3 the counters of all time   4 and more: the current slots
 -- ARGV   1 the number of this call; a reporter counts from 1
---        2 milliseconds for which a reporter is remembered   3 now, in seconds
---        then for each slot how many milliseconds it is kept   then field and count, in pairs
+--        2 milliseconds that a reporter is remembered   3 the time in seconds
+--        then per slot the milliseconds that it is kept   then field and count, in pairs
 -- Reply  1 counted, 0 a repeat
 --
--- Must never make the name of a slot itself: in a cluster it could lie elsewhere.
+-- Must never build the key of a slot itself: a cluster may have that key on another server.
 
 if tonumber(ARGV[1]) <= tonumber(redis.call('GET', KEYS[1]) or '0') then
   return 0

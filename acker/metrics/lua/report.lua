@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Keep errors of one task, as many as its window has room for.
+-- Keep as many errors of one task as its window has room for.
 --
 -- KEYS   1 the list of the topology's errors, newest first
 --        2 the windows: task to "its beginning, in milliseconds" "errors in it"
@@ -7,7 +7,7 @@
 --        then the errors, oldest first
 -- Reply  the number of errors kept
 --
--- Must never extend a window that has begun: a task that reports all the time would stay silent.
+-- Must never extend a window that has begun: a task that reports all the time would be muted.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -15,7 +15,7 @@ local window = redis.call('HGET', KEYS[2], ARGV[4])
 local began, count = now, 0
 if window then
   local from, errors = window:match('^(%d+) (%d+)$')
-  -- After the clock was put back, a new window begins.
+  -- A new window begins if the clock was set back.
   if now - from >= 0 and now - from < tonumber(ARGV[2]) then
     began, count = from, errors
   end

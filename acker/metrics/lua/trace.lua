@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Keep the first traceback of each kind of error, and when each kind came last.
+-- Keep the first traceback of each kind of error, and the time of the last report of each kind.
 --
--- KEYS   1 kind to its first report   2 the kinds, by when they came last
+-- KEYS   1 the first report by kind   2 the kinds, by the time of their last report
 -- ARGV   1 kinds per topology
---        then in threes: kind, seconds since the epoch, the report or "" for one without a traceback
+--        then in threes: kind, seconds since the epoch, the report or "" if it has no traceback
 -- Reply  the number of new kinds
 --
 -- A repeated call changes nothing. Must never replace a report: the log shows the first one.

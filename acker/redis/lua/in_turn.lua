@@ -1,12 +1,12 @@
 -- Make several calls one after the other, each only if the one before replied 1. Comes after the
 -- table ``calls``: the scripts, each as a function of its own KEYS and ARGV.
 --
--- KEYS   those of the first call, of the second, …
--- ARGV   per call its number of keys and its number of arguments; then the arguments of the first,
---        of the second, …
+-- KEYS   the keys of the first call, of the second call, …
+-- ARGV   per call its number of keys and its number of arguments; then the arguments of the first
+--        call, of the second call, …
 -- Reply  the replies of the calls that were made
 --
--- Must never make a call after one that was refused or failed.
+-- Must never make a call after a call that was refused or failed.
 
 local replies, key, arg = {}, 0, 2 * #calls
 for number, call in ipairs(calls) do
