@@ -21,8 +21,8 @@ help:
 	@echo '  make demo         1 min    count real text on RabbitMQ, Redis and Spark, with faults; ARGS="--calm": without'
 	@echo '  make check        1 min    lint and types'
 	@echo '  make test        10 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
-	@echo '  make test-all    60 min    make test and all that it leaves out; what CI runs'
-	@echo '  make test-rest   45 min    what make test leaves out'
+	@echo '  make test-all    65 min    make test and all that it leaves out; what CI runs'
+	@echo '  make test-rest   50 min    what make test leaves out'
 	@echo '  make test-newest 10 min    the integration tests on the newest servers, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
@@ -69,8 +69,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Tests wait more than they work: on two cores four files of quick tests at a time, and three of the rest (whole topologies). Faults come
-# last, beside the newest servers. Which tests are quick, and which are the rest: tests/support/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two: three
+# take as long. Which tests are quick, and which are the rest: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
@@ -87,8 +87,8 @@ endif
 test-all: test test-rest
 
 test-rest: check docs
-	@$(PYTEST) -m rest --numprocesses=3 $(BY_FILE) --ignore=tests/faults
-	@$(MAKE) --jobs=2 --output-sync=target test-faults test-newest
+	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
+	@$(MAKE) test-faults test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
 # One fault at a time: each shows how long recovery takes.
