@@ -380,7 +380,7 @@ class BasicRecorder(Recorder, BasicCollector):
         for choose, made in output_stream.subscribers:
             for task in choose(values, identity):
                 chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
-        if chosen:
+        if chosen:  # ``Record.add`` inline: a call less for each tuple
             if (size := record.size + output_stream.size(values)) > record.most:
                 raise record.too_much()
             record.size = size
