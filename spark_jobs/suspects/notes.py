@@ -213,14 +213,14 @@ class Lookout:
         try:
             self._ledger.fail(
                 [
-                    Failure(root=root, component=component, task=self.task, reason=reason)
+                    Failure(root=root, component=component, task=work.task, reason=reason)
                     for root in roots
                 ]
             )
         finally:
             guilty = Suspect(
                 component=component,
-                task=self.task,
+                task=work.task,
                 seed=item.seed,
                 roots=tuple(roots),
                 deaths=DEATHS,

@@ -31,6 +31,8 @@ class WatchedStep(Protocol):
     """A step that is being executed."""
 
     record: Record
+    # The bolt task whose bolt executes it.
+    task: int
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""
@@ -188,7 +190,7 @@ class Watchdog:
     def _end(self, watched: Watched, doing: Doing, limit_s: float) -> None:
         log.error(
             "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
-            doing.task,
+            doing.task if doing.work is None else doing.work.task,
             limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:

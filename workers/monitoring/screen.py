@@ -54,7 +54,10 @@ WINDOWS = {
 }
 _SPOUTS = SPOUTS.without("released", "oldest", "last error")
 # Two tables of bolts, totals and current load, because one would be too wide.
-_STEPS = ("waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
+_STEPS = (
+    *("waiting", "oldest", "busy now", "in steps of", "steps/s", "step ms", "restarts"),
+    "without a process",
+)
 _BOLTS = BOLTS.without("last error", *_STEPS)
 _INBOXES = BOLTS.only("bolt", *_STEPS)
 _HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
@@ -63,7 +66,15 @@ _ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
 # page shows all columns.
 _LESS = {
     SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
-    BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+    BOLTS.title: (
+        "transferred",
+        "process ms",
+        "acked",
+        "emitted",
+        "step ms",
+        "steps/s",
+        "in steps of",
+    ),
     ACKER.title: ("updates", "memory", "late"),
     ONCE.title: ("maybe too old", "no identity"),
     QUEUES.title: ("delayed", "out/s", "in/s", "use"),
