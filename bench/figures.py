@@ -328,6 +328,13 @@ def price(results: Results, kind: str, figure: str) -> Figure:
     return found
 
 
+def activities(results: Results) -> dict[str, float]:
+    """Return microseconds of CPU per sentence by activity, the median over rounds."""
+    rounds = rounds_of(results, "activity")
+    names = dict.fromkeys(name for row in rounds for name in row)
+    return {name: statistics.median(row.get(name, 0.0) for row in rounds) for name in names}
+
+
 def standby(results: Results, figure: str) -> Figure:
     """Return a figure of start and idleness."""
     return _of(rounds_of(results, "standby"), lambda row: row[figure])

@@ -127,6 +127,7 @@ WHOLE = results(
         }
         for factor in (1, 2, 3)
     ],
+    activity=[{"user code": 20.0 * factor, "Redis": 10.0} for factor in (1, 2, 3)],
     inbox={
         "calls": {
             "take 2 KB": inbox_row(20.0),
@@ -273,6 +274,14 @@ def test_every_block_of_the_pages_is_filled_and_filling_twice_changes_nothing():
             for name, content in BLOCK.findall(once)
         )
         assert BLOCK.sub("", once) == BLOCK.sub("", each.read_text())
+
+
+def test_the_activities_are_medians_and_end_with_their_sum():
+    assert blocks(WHOLE)["activity"][-3:] == [
+        "| user code | 40.0 |",
+        "| Redis | 10.0 |",
+        "| **sum** | **50** |",
+    ]
 
 
 def test_a_block_without_figures_stays_as_it_is():
