@@ -1,4 +1,4 @@
-"""Where the CPU time of a word count goes: microseconds per sentence, by activity.
+"""CPU time of a word count by activity, in microseconds per sentence.
 
     python -m bench.activity [--sentences N]
 
