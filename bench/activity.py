@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.processes import BENCHMARK
 from bench.rig import WARM_UP, running, servers
 from bench.sections import ACTIVITIES, EVERY_S, PREFIX
 from bench.throughput import drain
@@ -51,7 +52,7 @@ def measure(settings: Settings, sentences: int) -> dict[str, float]:
     row = {name: ns[name] / 1e3 / sentences for name in ACTIVITIES}
     processes = {role: 1e6 * seconds / sentences for role, seconds in cpu.items()}
     row[REST] = max(0.0, processes.pop("Spark's Python") - sum(row.values()))
-    processes.pop("the benchmark", None)
+    processes.pop(BENCHMARK, None)
     return row | processes
 
 
