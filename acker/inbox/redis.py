@@ -360,6 +360,9 @@ class RedisInbox:
         keys = (box.meta, box.progress, box.wake, box.snapshots)
         self.opened: Opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
         self._after = "0-0"
+        # True if all entries that came before the last take were returned: any other entry has
+        # woken the inbox, or will.
+        self._seen_all = False
         self._woken = threading.Event()
 
     def take(
@@ -380,16 +383,22 @@ class RedisInbox:
             # A stale attempt's finish does nothing, and its take raises.
             args = (*self._attempt, self._after, tuples, size, *claims, tasks)
             taking = box.call("take", keys, args, box.entries_in, "take from")
-            entries: list[Entry] = perform_all([*first, taking])[-1]
-            first = []
             left_s = until - time.monotonic() if wait else 0.0
-            if entries or left_s <= 0 or self._woken.is_set():
+            # After an error here, it is unknown whether a wake-up was popped.
+            seen_all, self._seen_all = self._seen_all, False
+            if seen_all and left_s > 0 and not self._woken.is_set():
+                most = timedelta(seconds=left_s)
+                entries: list[Entry] = box.server.wait([*first, taking], wakes, most)[-1]
+            else:
+                entries = perform_all([*first, taking])[-1]
+            self._seen_all = True
+            first = []
+            if entries or until <= time.monotonic() or self._woken.is_set():
                 # The caller looks at the reason for a wake-up only after this returns, so the
                 # wake-up is not lost, even if it came after the entries.
                 self._woken.clear()
                 self._after = entries[-1].position if entries else self._after
                 return entries
-            box.server.wait(wakes, timedelta(seconds=left_s), box.verb("wait at"))
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         box = self._box

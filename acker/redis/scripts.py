@@ -135,14 +135,18 @@ class RedisServer:
             return []
         with translated(effects[0].verb, self._place):
             self._check()
-            known = self._known
-            replies = self._pool.exchange(
-                [e.command if e.text in known else e.in_full() for e in effects]
-            )
+            replies = self._pool.exchange(self._commands(effects))
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
                 replies = self._pool.exchange([effect.in_full() for effect in effects])
-            known.update(effect.text for effect in effects)
+            self._known.update(effect.text for effect in effects)
             self._make_instead(effects, replies)
+        return self._read(effects, replies)
+
+    def _commands(self, effects: Sequence[RedisEffect[Any]]) -> list[tuple[Any, ...]]:
+        known = self._known
+        return [e.command if e.text in known else e.in_full() for e in effects]
+
+    def _read(self, effects: Sequence[RedisEffect[Any]], replies: Sequence[Any]) -> list[Any]:
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
                 with translated(effect.verb, self._place):
@@ -201,17 +205,30 @@ class RedisServer:
             found = self._chains[texts] = self.script(in_turn(texts))
         return found
 
-    def wait(self, keys: Sequence[str], most: timedelta, verb: str) -> bool:
-        """Wait until one of these lists has an element, and pop it.
+    def wait(
+        self, effects: Sequence[RedisEffect[Any]], keys: Sequence[str], most: timedelta
+    ) -> list[Any]:
+        """Make the calls in order, in one round trip; before the last call, wait until one of these
+        lists has an element, and pop it. Return the replies of the calls.
 
-        Returns False after ``most``, or after a few seconds.
-
-        If the connection breaks, a wait may pop an element and still take all its time. Each
-        waiting thread has a connection of its own.
+        The wait ends after ``most``, or after a few seconds. If the connection breaks, the calls
+        are made at once: the element may be popped. Each waiting thread has a connection of its
+        own.
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
-        with translated(verb, self._place):
-            return self._waiting.blpop(list(keys), timeout=seconds) is not None
+        pool = cast("Pool", self._waiting.connection_pool)
+        *first, last = self._commands(effects)
+        try:
+            replies = pool.exchange_once([*first, ("BLPOP", *keys, seconds), last])
+        except (exceptions.ConnectionError, exceptions.TimeoutError):
+            return self.perform(effects)
+        if isinstance(replies.pop(-2), exceptions.RedisError) or any(
+            isinstance(reply, exceptions.NoScriptError) for reply in replies
+        ):
+            # Scripts were flushed, or the server is no primary any more.
+            pool.disconnect(inuse_connections=False)
+            return self.perform(effects)
+        return self._read(effects, replies)
 
     def close(self) -> None:
         """Release the connections that no other server shares. Idempotent."""

@@ -29,6 +29,7 @@ repeat
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1], after = entry, entry[1]
 until tuples <= 0 or size <= 0
+if entry then wake(KEYS[3]) end  -- there may be more
 local waiting = ARGV[7] ~= '0' and KEYS[8] and redis.call('HGET', KEYS[8], 'tuples') or 0
 local claims = ARGV[6] - (ARGV[4] - tuples)
 claims = math.max(claims, math.min(claims + ARGV[7], math.floor(waiting / ARGV[8])))

@@ -163,8 +163,9 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(
 
     stolen = []
     box = older._box
+    looking = box.server.command("PING", verb="look")
     thief = threading.Thread(
-        target=lambda: stolen.append(box.server.wait([box.wake], timedelta(seconds=4), "wait"))
+        target=lambda: stolen.append(box.server.wait([looking], [box.wake], timedelta(seconds=4)))
     )
     take(newer)
     thief.start()
