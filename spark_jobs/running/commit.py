@@ -98,10 +98,7 @@ class Committer:
             _check(perform_in_turn(first))
             first = []
         if self.conflicted:
-            _check(perform_all(first))
-            self._conflict(done)
-            self.unfinished = step
-            return None
+            return self._seal_conflict(step, first, done)
         parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
         appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
         if first and not _on_one_server([*first, *appends, *applying]):
@@ -118,6 +115,11 @@ class Committer:
             self._conflict(done)
         self.unfinished = step
         return reply
+
+    def _seal_conflict(self, step: int, first: Sequence[Effect[bool]], done: Done) -> None:
+        _check(perform_all(first))
+        self._conflict(done)
+        self.unfinished = step
 
     def _write_and_apply(
         self, step: int, first: Sequence[Effect[bool]], applying: Effect[Reply]
