@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench import contest, growth, inbox, latency, ledger, scaling, standby, throughput
+from bench import activity, contest, growth, inbox, latency, ledger, scaling, standby, throughput
 from bench.machine import load
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
@@ -238,6 +238,18 @@ def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
     return found
 
 
+def measure_activity(scale: Scale, _peers: str | None, say: Say) -> Any:
+    """Measure microseconds per sentence by activity, one row per round."""
+    found = []
+    for number in range(scale.rounds):
+        with servers() as settings:
+            row = activity.measure(settings, scale.sentences)
+        for line in activity.lines(row):
+            say(f"round {number + 1}: {line}")
+        found.append(row)
+    return found
+
+
 def measure_growth(scale: Scale, _peers: str | None, say: Say) -> Any:
     """Measure one row per point of each curve, a median over queues."""
     if not scale.curves:
@@ -265,6 +277,7 @@ PARTS: dict[str, Callable[[Scale, str | None, Say], Any]] = {
     "ledger": measure_ledger,
     "inbox": measure_inbox,
     "tuples": measure_tuples,
+    "activity": measure_activity,
     "standby": measure_standby,
     "growth": measure_growth,
 }

@@ -33,6 +33,7 @@ def blocks(results: Results) -> dict[str, list[str]]:
         "inbox": costs.inbox,
         "tuples": costs.tuples,
         "profile": costs.profile,
+        "activity": costs.activity,
         "growth": growth.growth,
     }
     written = {name: make(results) for name, make in made.items()}

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
+from bench.sections import start_activities
 from bench.topologies.observed import ObservedSpout
 from tiercel import ArrowBolt, ArrowCollector, Config, Topology, TopologyBuilder
 from tiercel.examples.word_count import SplitSentence, WordCount
@@ -95,6 +96,26 @@ def named() -> Topology:
     """The same with a message's properties in each tuple."""
     names = ["message_id", "headers", "timestamp", "routing_key", "delivery_count"]
     return word_count("named", SplitSentence(), WordCount(), Config(), properties=names)
+
+
+class ObservedSplit(SplitSentence):
+    """Has the activities of its process measured."""
+
+    def prepare(self, config: Mapping[str, Any], context: Any) -> None:
+        super().prepare(config, context)
+        start_activities()
+
+
+class ObservedCount(WordCount):
+    """Has the activities of its process measured."""
+
+    def prepare(self, config: Mapping[str, Any], context: Any) -> None:
+        super().prepare(config, context)
+        start_activities()
+
+
+def activities() -> Topology:
+    return word_count("activities", ObservedSplit(), ObservedCount(), Config())
 
 
 class WordCountOnce(WordCount):

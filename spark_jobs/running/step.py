@@ -58,16 +58,12 @@ Again = Callable[[Record, Lineage], Sequence[int]]
 _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
+# While tuples are quick, a step may last this multiple of its commit: at most 0.2 s, since the cost
+# of a commit is bounded by ``LONGEST_WAIT_S``.
+_COMMITS = 4
+_QUICK_S = 0.001
 _FIRST = 64
-_LARGEST = 8_000
-# Shortest time between steps if several chunks arrive at a time, so that chunks share a commit. A
-# chunk that arrives alone does not wait: no other chunk would share its commit.
-_BETWEEN_S = 0.01
-_LONGEST_BETWEEN_S = 0.05
-_ALONE = 1
-# Time between steps while no tuples wait, as a multiple of a commit's time: steps are larger on a
-# busy machine.
-_OF_THE_TIME = 3
+_LARGEST = 32_000
 # Weight of the latest step in the moving averages.
 _NEWS = 0.25
 # Step sizes that differ by at most this factor count as one size.
@@ -77,6 +73,10 @@ _FIRST_TRY = 4
 _RAREST_TRY = 256
 # While there is other work, an empty inbox is not read again before this time.
 _LOOK_S = 0.01
+# The fixed cost of steps, or of a spout's batches, takes at most one part in this many of the time.
+_SHARE = 3
+# Longest wait for company.
+LONGEST_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,8 +409,7 @@ class Slices:
         self.gave_back = False
         self.between = threading.Lock()
         self._look_at = self._began
-        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
-        self._least_s = 0.0
+        self._spacing = Spacing()
         # Number of tuples that the task can execute in one step. Starts at one, while the cost of a
         # tuple is unknown: other tasks may be free.
         self.claimable = 1
@@ -419,7 +418,10 @@ class Slices:
         # Expected time of one tuple: rises at once, falls gradually.
         self._tuple_s = 0.0
         self._rest = _Rest()
-        self._longest_s = _STEP_S
+        # Time after which the step begins no further tuple: while tuples are quick, and after a
+        # slow one.
+        self._longest_s = self._slow_s = _STEP_S
+        self._ends_at = 0.0
         self._try_after = self._until_try = _FIRST_TRY
 
     def wanted(self, waiting: int) -> int:
@@ -432,14 +434,12 @@ class Slices:
 
     def rest_s(self) -> float:
         """Return the time to wait before reading an empty inbox: until the next step may begin."""
-        return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
+        return max(0.0, self._spacing.paid_at - self._clock())
 
     def took(self, entries: int) -> None:
         """Note the number of entries that the inbox returned."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
-        else:
-            self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
         """Note that a step begins. The time to fetch its data does not count as work."""
@@ -457,10 +457,15 @@ class Slices:
         if self.asked_back:
             with self.between:
                 pass
+        before = self.asked_at
         self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
-        if now - self._work_began < self._longest_s and not self.gave_back:
+            self._ends_at = now + self._longest_s
+        elif now - before > _STEP_S:
+            # The acks of the tuples before a slow one leave soon.
+            self._ends_at = min(self._ends_at, self._work_began + self._slow_s)
+        if now < self._ends_at and not self.gave_back:
             return True
         if begun > 1:
             self.begun = begun - 1
@@ -488,7 +493,10 @@ class Slices:
     def _learn(self, executed: int, tuple_s: float) -> None:
         self._tuple_s = max(tuple_s, self._tuple_s + _NEWS * (tuple_s - self._tuple_s))
         expected_s = self._tuple_s + self._rest.tuple_s
-        self._longest_s = min(max(_STEP_S, _TIMES * self._rest.step_s), _LONGEST_STEP_S)
+        self._slow_s = min(max(_STEP_S, _TIMES * self._rest.step_s), _LONGEST_STEP_S)
+        self._longest_s = self._slow_s
+        if expected_s <= _QUICK_S:
+            self._longest_s = max(self._slow_s, _COMMITS * self._spacing.cost_s)
         before = self.claimable + self.worthwhile
         full = executed >= before
         most = min(_fitting(self._longest_s, expected_s), 2 * before if full else before)
@@ -515,7 +523,8 @@ class Slices:
 
     def committed(self) -> None:
         """Note that the step is committed."""
-        self._spacing.took(self._clock() - self._executed)
+        now = self._clock()
+        self._spacing.took(now - self._executed, now)
 
 
 class _Rest:
@@ -555,21 +564,26 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 
 
 class Spacing:
-    """Seconds between two starts of recurring work, adapted to its cost.
+    """Decides when recurring work with a fixed cost may begin: a token bucket of time.
 
-    On a busy machine, where everything takes longer, the work is done in fewer, larger pieces.
+    The work may take one part in ``_SHARE`` of the time. Time that it does not take is saved, up to
+    ``LONGEST_WAIT_S``. While some is saved, work begins at once: at a low rate, nothing would come
+    that could share its cost. When all is spent, so much arrives that each piece of work waits
+    until the ones before are paid for, and is done for everything that came meanwhile. So a busy
+    machine, where everything takes longer, does fewer and larger pieces.
+
+    Times are seconds on one clock.
     """
 
-    def __init__(self, *, times: float, longest_s: float) -> None:
-        """The spacing is ``times`` the mean cost, but at most ``longest_s``."""
-        self._times = times
-        self._longest_s = longest_s
-        self._cost_s = 0.0
+    def __init__(self) -> None:
+        # Mean cost of one piece.
+        self.cost_s = 0.0
+        # Time at which all earlier work is paid for: the next piece waits until then.
+        self.paid_at = float("-inf")
 
-    def took(self, seconds: float) -> None:
-        """Note the cost of one piece of work. A single outlier counts little."""
-        self._cost_s += (min(seconds, self._longest_s) - self._cost_s) / 8
-
-    def between_s(self, least_s: float) -> float:
-        """Return the time from one start to the next, at least ``least_s``."""
-        return min(max(least_s, self._times * self._cost_s), self._longest_s)
+    def took(self, seconds: float, now: float) -> None:
+        """Note that one piece of work ends now, and its cost. A single outlier counts little."""
+        self.cost_s += (min(seconds, LONGEST_WAIT_S) - self.cost_s) / 8
+        paid_at = max(self.paid_at, now - LONGEST_WAIT_S) + _SHARE * self.cost_s
+        # Work that could not wait is not paid for later.
+        self.paid_at = min(paid_at, now + min((_SHARE - 1) * self.cost_s, LONGEST_WAIT_S))
