@@ -47,8 +47,9 @@ log = logging.getLogger(__name__)
 # Within this time an inner bolt is never slow; later, it is slow if its tuples take longer each.
 _QUICK_S = 0.02
 _SLOW_S = 0.002
-# The time after which a step executes no further inner tuples.
-_LONGEST_S = 0.1
+# The time after which a step executes no further inner tuples: twice what a step of quick tuples is
+# sized for (``Slices``), so that it ends a step only where the estimate was wrong.
+_LONGEST_S = 0.4
 # How long the tuples of a slow bolt go to its line: at first, and at most. If it is slow again soon
 # afterwards, the time doubles.
 _FIRST_PAUSE_S = 1.0
