@@ -115,15 +115,12 @@ class CaseBook(Protocol):
 
     def load(self, token: Token) -> Case:
         """The case of this task, empty if there is none. Forgets cases of earlier runs."""
-        ...
 
     def guilty(self, token: Token) -> frozenset[int]:
         """Return the roots of all guilty tuples of the run, of any task."""
-        ...
 
     def begin(self, token: Token, case: Case) -> None:
         """Replace the whole case, for an attempt that begins."""
-        ...
 
     def note(self, token: Token, doing: Suspect | None) -> None:
         """Record the work of the process from now on; None if no tuple is to blame.
@@ -131,19 +128,15 @@ class CaseBook(Protocol):
         Once this has returned, the record outlives the process. None can also be noted on a server
         that is out of memory.
         """
-        ...
 
     def cases(self) -> list[Case]:
         """Return all cases, for a driver that begins a run."""
-        ...
 
     def forget(self) -> None:
         """Delete all cases, after their failures were reported. Idempotent."""
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 class MemoryCaseBook:

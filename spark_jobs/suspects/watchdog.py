@@ -34,7 +34,6 @@ class WatchedStep(Protocol):
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""
-        ...
 
 
 class Doing(NamedTuple):
@@ -74,19 +73,15 @@ class Watched(Protocol):
 
     def doing(self) -> Doing | None:
         """Return the current call; None: no code of the user's is running."""
-        ...
 
     def lasts(self, doing: Doing) -> None:
         """The call has lasted for half its limit. Called once per call."""
-        ...
 
     def renew(self, doing: Doing) -> None:
         """The current call may be long: tuples behind it must not time out meanwhile."""
-        ...
 
     def hung(self, doing: Doing, limit_s: float) -> None:
         """The call lasted ``limit_s`` seconds; the process ends soon after this returns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

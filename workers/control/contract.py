@@ -68,18 +68,15 @@ class Control(Protocol):
 
         KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
         """
-        ...
 
     def state(self) -> State | None:
         """Return the last order; None if there was none or it is lost."""
-        ...
 
     def ask(self, known: State) -> State | None:
         """Return the result of ``state``; if it is None, make ``known`` the state.
 
         So a Redis that was emptied learns the state from the spout tasks.
         """
-        ...
 
     def rebalance(self, change: Change) -> None:
         """Order a new run with these numbers of tasks, on the slots that Spark has then.
@@ -87,18 +84,15 @@ class Control(Protocol):
         Bolts not named keep the number ordered before; None cancels it. A bolt need not exist in
         the topology. Atomic; a repeat gives the same order again.
         """
-        ...
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance; if there is none, make ``known`` the last order.
 
         So a Redis that was emptied learns the order from the driver.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        ...
 
 
 class MemoryControl:

@@ -74,26 +74,21 @@ class Presences(Protocol):
 
         ``by_force`` takes it from that attendant. Works even if the server is out of memory.
         """
-        ...
 
     def leave(self, seat: Seat, name: str) -> None:
         """Give up the seat; leave another attendant's seat alone. Idempotent."""
-        ...
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
         """Return the attendant of each seat; None for a free seat."""
-        ...
 
     def draw_run(self, seat: Seat, name: str) -> int | None:
         """Draw the number of a new run; None unless ``name`` has the seat.
 
         The number is higher than all earlier ones, and below 2**53. A repeat draws another.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        ...
 
 
 class MemoryPresences:

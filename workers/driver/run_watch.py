@@ -81,12 +81,10 @@ class Tasks(Protocol):
     @property
     def unfit(self) -> str:
         """Why executors repeatedly fail to run the tasks; empty if they can."""
-        ...
 
     @property
     def waiting(self) -> int:
         """Number of tasks that wait for a free slot of Spark."""
-        ...
 
     def wait(self, seconds: float) -> bool: ...
 
@@ -99,11 +97,9 @@ class Hosts(Protocol):
     @property
     def free(self) -> int:
         """Number of further tasks that could start now."""
-        ...
 
     def check_alive(self) -> None:
         """Raise SparkEndedError if Spark can no longer run tasks; call it after a failure."""
-        ...
 
     def ready(self, wanted: int) -> Readiness:
         """Return the number of slots, before any task runs.
@@ -111,15 +107,12 @@ class Hosts(Protocol):
         Leaves out executors that do not answer or cannot start Python. Waits some seconds for
         ``wanted`` slots.
         """
-        ...
 
     def start(self, run: Run) -> Tasks:
         """Start the tasks of a run; returns at once."""
-        ...
 
     def silenced(self) -> AbstractContextManager[None]:
         """Suppress the tracebacks of tasks that are cut off."""
-        ...
 
 
 class Ended(enum.Enum):
