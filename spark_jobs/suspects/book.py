@@ -1,11 +1,10 @@
 """The case book: the tuples that bolt tasks were executing when their processes died, and how
-often. Its contract, and its twin in memory.
+often, with its contract.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -137,43 +136,3 @@ class CaseBook(Protocol):
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-
-
-class MemoryCaseBook:
-    """``CaseBook`` within one process. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cases: dict[Token, Case] = {}
-
-    def load(self, token: Token) -> Case:
-        now = (token.run, token.step)
-        with self._lock:
-            self._cases = {
-                each: case for each, case in self._cases.items() if (each.run, each.step) == now
-            }
-            return self._cases.get(token, Case())
-
-    def guilty(self, token: Token) -> frozenset[int]:
-        with self._lock:
-            of_run = [case.guilty for each, case in self._cases.items() if each.run == token.run]
-        return frozenset().union(*of_run)
-
-    def begin(self, token: Token, case: Case) -> None:
-        with self._lock:
-            self._cases[token] = case
-
-    def note(self, token: Token, doing: Suspect | None) -> None:
-        with self._lock:
-            self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
-
-    def cases(self) -> list[Case]:
-        with self._lock:
-            return list(self._cases.values())
-
-    def forget(self) -> None:
-        with self._lock:
-            self._cases.clear()
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -52,6 +52,7 @@ Topologies:
 
 pump           bolt tasks in turn, in this thread, in memory
 inbox_cluster  bolt tasks in threads of this process, in memory
+case_book      the case book of suspects, in memory
 spout_worker   a spout worker on memory twins
 emitter        a spout's collector with given roots
 reasons        reasons of failures without the line that raised

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tiercel import RedisUnavailableError
 from tiercel.acker.ledger import Token
 from tiercel.acker.redis.clients import connect
-from tiercel.spark_jobs.suspects.book import DEATHS, Case, MemoryCaseBook, Suspect
+from tiercel.spark_jobs.suspects.book import DEATHS, Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 
 SOME = Suspect(component="split", task=3, seed=2**64 - 1, roots=(7, 2**63))

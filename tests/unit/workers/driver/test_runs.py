@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.inboxes import parcel, put
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
@@ -21,7 +22,6 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control import presence
 from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
