@@ -30,7 +30,6 @@ from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
 from tiercel.spark_jobs.spark.executors import start_failure
-from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
@@ -169,8 +168,8 @@ class Driver:
                     # Python workers print meaningless tracebacks when they are cut off.
                     spark.silence()
 
-    def _start_spark(self) -> _SparkHosts:
-        return _SparkHosts(self._topology.name, self._master, self._topology.config.spark_options)
+    def _start_spark(self) -> SparkUnit:
+        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):
@@ -373,15 +372,6 @@ def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
-
-
-class _SparkHosts(SparkUnit):
-    """``Hosts`` in one Spark application."""
-
-    def start(self, run: Run) -> LongTasks:
-        tasks = LongTasks(self.context, run)
-        tasks.start()
-        return tasks
 
 
 class JvmLogReader:
