@@ -11,7 +11,7 @@ A process takes its seat, renews it periodically, and leaves. A seat that is not
 The bolt task's is not a seat of this contract but a field of the inbox (``Inboxes.beat``), where
 attempts and runs are fenced: one call renews it and returns whether the process may go on.
 
-``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
+``RedisPresences`` keeps seats for all processes; its twin in memory is among the tests.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import logging
 import math
 import secrets
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -89,57 +88,6 @@ class Presences(Protocol):
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-
-
-class MemoryPresences:
-    """``Presences`` within one process, for the contract's suite and the test kit."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken: dict[str, tuple[Attendant, float]] = {}
-        self._drawn = 0
-
-    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
-        with self._lock:
-            found = self._found(seat)
-            if found is not None and found.name != attendant.name and not by_force:
-                return False
-            self._taken[seat.name] = attendant, self._clock() + seat.lasts.total_seconds()
-            return True
-
-    def leave(self, seat: Seat, name: str) -> None:
-        with self._lock:
-            if self._has(seat, name):
-                del self._taken[seat.name]
-
-    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
-        with self._lock:
-            return [self._found(seat) for seat in seats]
-
-    def draw_run(self, seat: Seat, name: str) -> int | None:
-        with self._lock:
-            if not self._has(seat, name):
-                return None
-            self._drawn += 1
-            return self._drawn
-
-    def lose(self) -> None:
-        """Forget all attendants, like a Redis that restarts empty."""
-        with self._lock:
-            self._taken.clear()
-
-    def close(self) -> None:
-        pass
-
-    def _has(self, seat: Seat, name: str) -> bool:
-        found = self._found(seat)
-        return found is not None and found.name == name
-
-    def _found(self, seat: Seat) -> Attendant | None:
-        """Return the current attendant. The caller holds the lock."""
-        attendant, until = self._taken.get(seat.name, (None, 0.0))
-        return attendant if self._clock() < until else None
 
 
 # A driver in reserve takes over when the seat has lapsed; so does a driver restarted after a kill,
