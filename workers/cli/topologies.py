@@ -45,7 +45,7 @@ from tiercel.workers.monitoring.screen import (
     table_of,
     window_named,
 )
-from tiercel.workers.monitoring.tables import STATE, count
+from tiercel.workers.monitoring.tables import STATE, count, when
 from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor
 from tiercel.workers.terminal import say
 
@@ -134,10 +134,9 @@ def _told(known: KnownError, topology: str) -> str:
     first = known.first
     where = f"{topology} {first.component}" if topology else first.component
     times = "once" if known.count == 1 else f"{known.count:,} times"
-    began = first.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    last = known.last.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    when = f"at {began}" if known.count == 1 else f"first at {began}, last at {last}"
-    head = f"{where}: {first.reason}\n{times}, {when}; the first one in task {first.task}:"
+    span = f"first at {when(first.at)}, last at {when(known.last)}"
+    moment = f"at {when(first.at)}" if known.count == 1 else span
+    head = f"{where}: {first.reason}\n{times}, {moment}; the first one in task {first.task}:"
     # Indented, so that a message cannot forge the beginning of another error.
     return redact(f"{head}\n{indent(first.text, '    ', lambda _: True)}")
 

@@ -226,20 +226,8 @@ def _listed(task_ids: Iterable[int]) -> str:
 
 def log_action(action: str, target: str, outcome: str, origin: str) -> None:
     """Log an ``action`` on a topology or queue, its outcome, and its origin."""
-    log.info(
-        "%s %s: %s; by %s",
-        action,
-        target,
-        outcome,
-        origin,
-        extra={
-            "event": "action",
-            "action": action,
-            "target": target,
-            "outcome": outcome,
-            "origin": origin,
-        },
-    )
+    said = {"action": action, "target": target, "outcome": outcome, "origin": origin}
+    log.info("%s %s: %s; by %s", *said.values(), extra={"event": "action", **said})
 
 
 def this_user() -> str:
