@@ -10,7 +10,7 @@ from tiercel.spark_jobs.suspects.book import Case, Suspect
 
 
 class MemoryCaseBook:
-    """``CaseBook`` within one process. Thread-safe."""
+    """``RedisCaseBook`` within one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -34,7 +34,6 @@ from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
-from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import (
     Topology,
@@ -302,7 +301,9 @@ def _running(pids: set[int]) -> bool:
     return False
 
 
-def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
+def enter(
+    run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: RedisCaseBook
+) -> int:
     """Take over the inboxes and the ledger for ``run``; return the number of released messages.
 
     Released messages are redelivered without blame. The order matters: writes of older runs are
@@ -317,7 +318,7 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
     return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
 
 
-def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
+def _fail_guilty(book: RedisCaseBook, ledger: Ledger) -> None:
     """Fail the tuples that killed processes of the earlier run, before they are released without
     blame.
     """
