@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from tiercel.acker.redis.clients import connect
-from tiercel.workers.control.presence import Attendant, Presences, Seat
+from tiercel.workers.control.presence import Attendant, Seat
 from tiercel.workers.control.redis_control import RedisPresences
 
 
 class MemoryPresences:
-    """``Presences`` within one process, the oracle of the contract's suite."""
+    """``RedisPresences`` within one process, the oracle of the contract's suite."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -70,7 +70,7 @@ class InMemory:
         self._now = 0.0
         self._presences = MemoryPresences(lambda: self._now)
 
-    def presences(self) -> Presences:
+    def presences(self) -> MemoryPresences:
         return self._presences
 
     def expire(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class InRedis:
         self.topology = f"presence-{uuid.uuid4().hex}"
         self.client = connect(url)
 
-    def presences(self) -> Presences:
+    def presences(self) -> RedisPresences:
         return RedisPresences(self.url, self.topology)
 
     def expire(self, seconds: float) -> None:

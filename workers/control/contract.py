@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from tiercel.workers.errors import UsageError
@@ -27,6 +27,25 @@ KILL_LASTS = timedelta(minutes=1)
 MOST_TASKS = 10_000
 _DEFAULT = "default"
 _MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A seat in a topology, held by at most one process."""
+
+    # One word.
+    name: str
+    # Time after which the seat lapses unless it is renewed.
+    lasts: timedelta
+
+
+class Attendant(NamedTuple):
+    """The process that holds a seat."""
+
+    # One word, drawn by each process.
+    name: str
+    # The process's note about itself, one line.
+    note: str
 
 
 class State(enum.Enum):

@@ -14,13 +14,14 @@ from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
+    Attendant,
     Change,
     Rebalance,
+    Seat,
     State,
     Unreadable,
     number_of,
 )
-from tiercel.workers.control.presence import Attendant, Seat
 
 _PACKAGE = "tiercel.workers.control"
 
@@ -90,7 +91,14 @@ class RedisControl:
 
 
 class RedisPresences:
-    """``Presences`` on one server. Connects on its first call."""
+    """The seats of one topology. Thread-safe; connects on its first call.
+
+    Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
+    RedisRefusedError.
+
+    A seat is lost if it is not renewed in time, or if Redis loses its memory. So two processes may
+    for a moment believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe then.
+    """
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
@@ -102,16 +110,22 @@ class RedisPresences:
         )
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
+        """Take or renew the seat; False if another attendant has it.
+
+        ``by_force`` takes it from that attendant. Works even if the server is out of memory.
+        """
         lasts_ms = int(seat.lasts.total_seconds() * 1000)
         words: list[str | int] = [attendant.name, " ".join(attendant), lasts_ms, int(by_force)]
         with translated("say which processes run the topology"):
             return bool(self._take(keys=[self.key(seat)], args=words))
 
     def leave(self, seat: Seat, name: str) -> None:
+        """Give up the seat; leave another attendant's seat alone. Idempotent."""
         with translated("say which processes run the topology"):
             self._leave(keys=[self.key(seat)], args=[name])
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
+        """Return the attendant of each seat; None for a free seat."""
         if not seats:
             return []
         with translated("look which processes run the topology"):
@@ -119,11 +133,16 @@ class RedisPresences:
         return [None if value is None else _attendant(value) for value in found]
 
     def draw_run(self, seat: Seat, name: str) -> int | None:
+        """Draw the number of a new run; None unless ``name`` has the seat.
+
+        The number is higher than all earlier ones, and below 2**53. A repeat draws another.
+        """
         with translated("begin a run"):
             drawn: Any = self._draw(keys=[self.key(seat), self._prefix + "run"], args=[name])
         return None if drawn is None else int(drawn)
 
     def close(self) -> None:
+        """Release the connection. Idempotent."""
         self._client.close()
 
     def key(self, seat: Seat) -> str:

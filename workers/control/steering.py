@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
-from tiercel.workers.control.presence import Holder, Lease, Presence, Presences, SpoutSeats
+from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
 from tiercel.workers.errors import UsageError
@@ -41,7 +41,7 @@ class Steering:
         self,
         note: TopologyNote,
         control: Control,
-        presences: Presences,
+        presences: RedisPresences,
         say: Callable[[str], None],
         stopped: threading.Event,
     ) -> None:
