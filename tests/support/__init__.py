@@ -42,6 +42,7 @@ inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
 presences      the seats of a topology, while time passes
+orders         the orders to a topology, in memory
 marks          keys of tuples
 
 PostgreSQL:

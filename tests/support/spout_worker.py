@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from tests.support.orders import MemoryControl
 from tests.support.presences import MemoryPresences
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Inboxes
@@ -19,7 +20,7 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.control.contract import Control, MemoryControl
+from tiercel.workers.control.contract import Control
 from tiercel.workers.control.presence import Holder, Lease, SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask

@@ -1,5 +1,6 @@
-"""Presence: which process has which seat in a topology, with a note about itself. The contract of
-seats, the driver's lease (``Lease``, renewed by ``Keeper``), and the seats of spout tasks.
+"""Presence: which process has which seat in a topology, with a note about itself.
+
+The driver has a lease (``Lease``, renewed by ``Keeper``), each spout task a seat (``SpoutSeats``).
 
 A process takes its seat, renews it periodically, and leaves. A seat that is not renewed lapses:
 

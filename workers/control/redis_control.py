@@ -27,7 +27,11 @@ _PACKAGE = "tiercel.workers.control"
 
 
 class RedisControl:
-    """``Control`` on one server; thread-safe. Connects on its first call."""
+    """The orders to one topology. Thread-safe; connects on its first call.
+
+    Best effort: readers keep the last order while Redis is away. Each call is one round trip and
+    safe to repeat. Raises RedisUnavailableError, RedisRefusedError.
+    """
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
@@ -41,28 +45,46 @@ class RedisControl:
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
+        """Order a state.
+
+        KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
+        """
         with translated("control the topology"):
             self._client.set(
                 self._key, state.value, px=KILL_LASTS if state is State.KILLED else None
             )
 
     def state(self) -> State | None:
+        """Return the last order; None if there was none or it is lost."""
         with translated("read the topology's state"):
             found: Any = self._client.get(self._key)
         return self._state(found)
 
     def ask(self, known: State) -> State | None:
+        """Return the result of ``state``; if it is None, make ``known`` the state.
+
+        So a Redis that was emptied learns the state from the spout tasks.
+        """
         with translated("read the topology's state"):
             # NX: never overwrite an operator's order given at the same moment.
             found: Any = self._client.set(self._key, known.value, nx=True, get=True)
         return self._state(found)
 
     def rebalance(self, change: Change) -> None:
+        """Order a new run with these numbers of tasks, on the slots that Spark has then.
+
+        Bolts not named keep the number ordered before; None cancels it. A bolt need not exist in
+        the topology. Atomic; a repeat gives the same order again.
+        """
         pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
         with translated("control the topology"):
             self._rebalance(keys=self._rebalances, args=pairs)
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
+        """Return the last order to rebalance; if there is none, make ``known`` the last order.
+
+        So a Redis that was emptied learns the order from the driver.
+        """
         pairs = [part for pair in known.parallelism.items() for part in pair]
         with translated("look for an order to rebalance"):
             count, *found = self._rebalanced(keys=self._rebalances, args=[known.number, *pairs])
@@ -78,6 +100,7 @@ class RedisControl:
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def close(self) -> None:
+        """Release the connection. Idempotent."""
         self._client.close()
 
     def _state(self, found: bytes | None) -> State | None:

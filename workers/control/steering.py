@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
+from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, State
 from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
@@ -40,7 +40,7 @@ class Steering:
     def __init__(
         self,
         note: TopologyNote,
-        control: Control,
+        control: RedisControl,
         presences: RedisPresences,
         say: Callable[[str], None],
         stopped: threading.Event,

@@ -20,8 +20,9 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
-from tiercel.workers.control.contract import Control, Rebalance, State
+from tiercel.workers.control.contract import Rebalance, State
 from tiercel.workers.control.presence import UNATTENDED_S, Keeper, Lease
+from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.lifecycle import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class RunContext:
 
     topology: Topology
     lease: Lease
-    control: Control
+    control: RedisControl
     inboxes: Inboxes
     # Makes a run of a number, a number of slots, and a topology with its numbers of tasks.
     make: Callable[[int, int, Topology], Run]

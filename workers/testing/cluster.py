@@ -20,7 +20,7 @@ from tiercel.spark_jobs.bolts.tuples import FromField
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology, check_has_bolts
-from tiercel.workers.control.contract import MemoryControl, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.testing.engine import (
     Engine,
@@ -97,7 +97,7 @@ class LocalCluster:
         self._slots = slots
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
-        self._control = MemoryControl(lambda: 0.0)
+        self._control = _Orders()
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
@@ -397,6 +397,24 @@ class LocalCluster:
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
         # An unused moment in the past, such as a deactivated spout's, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
+
+
+class _Orders:
+    """The orders of the test to the spout tasks."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+
+    def order(self, state: State) -> None:
+        self._state = state
+
+    def ask(self, known: State) -> State | None:
+        found = self._state
+        self._state = found or known
+        return found
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 class _LastingLease(Lease):
