@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.ledger import LedgerSpec
@@ -28,16 +28,24 @@ _Task = Annotated[int, Field(strict=True, ge=0, le=1 << 31)]
 _AS_WRITTEN = ConfigDict(extra="forbid")
 
 
+def _encodable(text: str) -> str:
+    text.encode()  # raises ValueError for half a surrogate pair, which cannot be shown
+    return text
+
+
+_Text = Annotated[StrictStr, AfterValidator(_encodable)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
     """A spout or a bolt."""
 
     __pydantic_config__ = _AS_WRITTEN
-    name: StrictStr
+    name: _Text
     # The ids of its tasks.
     tasks: tuple[_Task, ...]
     # The queue that a ``QueueSpout`` reads, or that a ``QueueSink`` publishes to.
-    queue: StrictStr | None = None
+    queue: _Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +53,10 @@ class Edge:
     """A bolt's subscription to a stream."""
 
     __pydantic_config__ = _AS_WRITTEN
-    source: StrictStr
-    stream: StrictStr
-    target: StrictStr
-    grouping: StrictStr
+    source: _Text
+    stream: _Text
+    target: _Text
+    grouping: _Text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +158,7 @@ def _check_edges(graph: Graph) -> None:
 
 def _misfit(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    *place, name = ("the graph", *map(str, first["loc"]))
+    *place, name = ("the graph", *map(str, first["loc"] or ("no object",)))
     if first["type"] not in _OTHER_MEMBERS:
         return f"{' '.join([*place, name])}: {first['msg']}"
     return f"{' '.join(place)} has other members than this version of tiercel writes ({name[:100]})"
