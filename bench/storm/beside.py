@@ -103,7 +103,7 @@ def contestants(
 def _tiercel(
     kind: Literal["arrow", "basic"], settings: Settings, count: int, how: StormAmount
 ) -> Contestant:
-    with running(kind, settings, timed=True) as topology:
+    with running(kind, settings, timed=kind in how.rates) as topology:
         topology.warm_up()
         return Contestant(
             drained=throughput.drain(topology, kind, count),
