@@ -91,11 +91,11 @@ class Contestant:
 def contestants(
     settings: Settings, count: int, how: StormAmount
 ) -> dict[str, Callable[[], Contestant]]:
-    """Return the four word counts by name."""
+    """Return the four word counts by name; those of a ratio run one after the other."""
     return {
         "arrow": lambda: _tiercel("arrow", settings, count, how),
-        "basic": lambda: _tiercel("basic", settings, count, how),
         "java": lambda: _storm("java", settings, count, how),
+        "basic": lambda: _tiercel("basic", settings, count, how),
         "python": lambda: _storm("python", settings, count // _PYTHON_SHARE, how),
     }
 
