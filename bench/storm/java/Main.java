@@ -1,10 +1,14 @@
 package bench.storm;
 
+import java.io.File;
+import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import org.apache.storm.Config;
 import org.apache.storm.LocalCluster;
 import org.apache.storm.generated.StormTopology;
+import org.apache.storm.shade.org.apache.zookeeper.server.NIOServerCnxnFactory;
+import org.apache.storm.shade.org.apache.zookeeper.server.ZooKeeperServer;
 import org.apache.storm.topology.BoltDeclarer;
 import org.apache.storm.topology.TopologyBuilder;
 import org.apache.storm.tuple.Fields;
@@ -16,6 +20,7 @@ import org.apache.storm.tuple.Fields;
  * probe's files; the Python of Python bolts, and their folder. RabbitMQ is TIERCEL_AMQP.
  */
 public final class Main {
+    private static final String LOOPBACK = "127.0.0.1";
     private static final String TOPOLOGY = "bench";
     /** The benchmark creates this file to deactivate the topology, and removes it to activate. */
     private static final String DEACTIVATE = "deactivate";
@@ -33,7 +38,7 @@ public final class Main {
         config.setNumAckers(1);
         config.setMaxSpoutPending(prefetch);
         config.setMessageTimeoutSecs(MESSAGE_TIMEOUT_S);
-        LocalCluster cluster = new LocalCluster();
+        LocalCluster cluster = new LocalCluster(LOOPBACK, (long) zooKeeperPort());
         cluster.submitTopology(TOPOLOGY, config, topology(arguments, prefetch));
         boolean active = true;
         while (true) {
@@ -46,6 +51,15 @@ public final class Main {
             }
             active = wanted;
         }
+    }
+
+    /** Starts the ZooKeeper of the cluster; one that Storm starts listens on all interfaces. */
+    private static int zooKeeperPort() throws Exception {
+        File data = Files.createTempDirectory("zookeeper").toFile();
+        NIOServerCnxnFactory factory = new NIOServerCnxnFactory();
+        factory.configure(new InetSocketAddress(LOOPBACK, 0), 0);
+        factory.startup(new ZooKeeperServer(data, data, ZooKeeperServer.DEFAULT_TICK_TIME));
+        return factory.getLocalPort();
     }
 
     private static StormTopology topology(String[] arguments, int prefetch) {
