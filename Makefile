@@ -27,7 +27,7 @@ help:
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
-	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
+	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
 	@echo '  make setup        5 min    set up, and nothing else: each target does that by itself'
