@@ -14,6 +14,8 @@ BUILDERS := packaging\|setuptools\|wheel
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
+# Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Times are of two cores, once set up. Set-up itself: five to ten minutes, most of it the download of Spark.
 help:
@@ -95,14 +97,11 @@ test-rest: check docs
 test-faults: $(STAMP)
 	@$(PYTEST) -m rest tests/faults
 
-# The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
-# Left out: tests of Spark alone, of databases, and of the monitor's sockets. No other RabbitMQ or Redis changes how they end.
-NO_SERVER := $(wildcard tests/integration/spark_jobs/test_spark_*.py) $(addprefix tests/integration/, \
-	spark_jobs/test_python_start.py spark_jobs/test_database_sink.py workers/test_monitor_command.py \
-	workers/test_monitor_connections.py workers/test_monitor_strangers.py)
+# The integration tests of what sends commands to servers again, on servers in containers: tests/support/choice.py says which. Without a
+# Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration $(NO_SERVER:%=--ignore=%)
+	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration
 	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.

@@ -57,6 +57,7 @@ def process(desk, count, at_once=100):
     return seen
 
 
+@pytest.mark.newest
 @pytest.mark.rest
 def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amqp_url):
     count = 30_000
@@ -75,6 +76,7 @@ def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amq
     assert ready(amqp_url, queue) == 0
 
 
+@pytest.mark.newest
 def test_a_queue_that_ends_without_a_consumer_outlives_each_change_of_the_bound(amqp_url):
     """A new prefetch is a new consumer: it comes before the old one is cancelled."""
     queue, expires_s = unique(), 4
@@ -96,6 +98,7 @@ def test_a_queue_that_ends_without_a_consumer_outlives_each_change_of_the_bound(
     assert desk.counts["delivered"] == 300
 
 
+@pytest.mark.newest
 def test_workers_take_turns_at_a_queue_with_a_single_active_consumer_while_their_bounds_change(
     amqp_url,
 ):
@@ -295,6 +298,7 @@ def test_where_one_in_two_always_fails_the_others_are_done_as_soon(amqp_url):
         wait_until(lambda: good_ones(stack) == 200, 30, "the good messages")
 
 
+@pytest.mark.newest
 @pytest.mark.rest
 @pytest.mark.parametrize("way", ["ended", "killed"])
 def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
