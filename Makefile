@@ -89,13 +89,13 @@ endif
 test-all: test test-rest
 
 test-rest: check docs
-	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
+	@$(PYTEST) -m "rest and not alone" --numprocesses=2 $(BY_FILE)
 	@$(MAKE) test-faults test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
-# One fault at a time: each shows how long recovery takes.
+# One at a time: each shows how long recovery takes, or how fast it is afterwards.
 test-faults: $(STAMP)
-	@$(PYTEST) -m rest tests/faults
+	@$(PYTEST) -m "rest and alone" tests/faults
 
 # The integration tests of what sends commands to servers again, on servers in containers: tests/support/choice.py says which. Without a
 # Docker engine this says so and passes, but not where CI is set.

@@ -9,11 +9,14 @@ says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
 * elsewhere a test that takes as long as a hundred others is of the rest, where a quick one shows
   the same in small.
 
-`make test-newest` runs tests again on other versions of the servers: the *newest*. They are those of
-the parts that send commands to RabbitMQ and Redis, by folder, and every contract; the parts above
-reach a server by these alone. A test elsewhere that shows how a server behaves says so itself, with
-`@pytest.mark.newest`. A test that asks for none of the chosen servers is left out: a memory twin, and
-a cluster, which is always embedded.
+A fault that measures how soon the topology recovers, or how fast it is then, is marked as `alone`:
+nothing runs beside it. All else runs two at a time.
+
+`make test-newest` runs tests again on other versions of the servers: the *newest*. They are those
+of the parts that send commands to RabbitMQ and Redis, by folder, and every contract; the parts
+above reach a server by these alone. A test elsewhere that shows how a server behaves says so
+itself, with `@pytest.mark.newest`. A test that asks for none of the chosen servers is left out: a
+memory twin, and a cluster, which is always embedded.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ BY_FOLDER = {
 }
 # Where `make test-matrix` takes tests that are marked as slow. It is the only one that takes them.
 SLOW = ("integration", "faults")
+# `make test-faults` takes these, and looks in this folder.
+ALONE = "alone"
+MEASURED = "faults"
 NEWEST = "newest"
 SEND_COMMANDS = (
     "integration/acker",
@@ -55,6 +61,8 @@ def chosen(folder: str, marks: Collection[str]) -> str:
         raise ValueError(
             f"no target runs slow tests of tests/{folder}: take the mark away, or the test"
         )
+    if ALONE in marks and folder != MEASURED:
+        raise ValueError(f"a target takes what runs alone from tests/{MEASURED} only")
     own = {QUICK, REST}.intersection(marks)
     if len(own) == 2:
         raise ValueError("it is marked as quick and as of the rest: take one mark away")

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from tests.support.choice import (
+    ALONE,
     BY_FOLDER,
     LONGEST_FIRST,
     NEWEST,
@@ -44,6 +45,13 @@ def test_every_folder_of_tests_is_in_the_rule():
 def test_a_mark_decides_and_else_the_folder(folder):
     assert chosen(folder, ["timeout"]) == BY_FOLDER[folder]
     assert [chosen(folder, [mark]) for mark in (QUICK, REST)] == [QUICK, REST]
+
+
+def test_what_runs_alone_is_where_the_target_that_takes_it_looks():
+    with pytest.raises(ValueError, match="takes what runs alone from tests/faults only"):
+        chosen("acceptance", [ALONE])
+    assert chosen("faults", [ALONE]) == REST
+    assert recipe("test-faults").endswith("tests/faults\n")
 
 
 def test_what_is_both_or_of_no_known_folder_is_refused():
@@ -83,8 +91,8 @@ def test_every_test_that_is_collected_is_one_of_the_two():
 
 def test_make_test_takes_the_quick_ones_and_make_test_all_the_rest_too():
     assert set(re.findall(r"-m (\w+)", recipe("test"))) == {QUICK}
-    assert set(re.findall(r"-m (\w+)", recipe("test-rest"))) == {REST}
-    assert set(re.findall(r"-m (\w+)", recipe("test-faults"))) == {REST}
+    assert re.findall(r'-m "(.+)"', recipe("test-rest")) == [f"{REST} and not {ALONE}"]
+    assert re.findall(r'-m "(.+)"', recipe("test-faults")) == [f"{REST} and {ALONE}"]
     assert "test-faults test-newest" in recipe("test-rest")
     assert re.search(r"^test-all: test test-rest$", MAKEFILE, re.MULTILINE)
 
