@@ -7,7 +7,17 @@ from urllib.parse import urlsplit
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.support.broker import (
+    Desk,
+    add_user,
+    delete,
+    plain_channel,
+    put,
+    ready,
+    set_policy,
+    take_all,
+    unique,
+)
 from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
@@ -153,15 +163,15 @@ def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
 @pytest.mark.parametrize(
     "definition",
     [
-        pytest.param('{"expires": 2000}', id="expires"),
-        pytest.param('{"message-ttl": 1000}', id="message-ttl", marks=pytest.mark.rest),
+        pytest.param({"expires": 2000}, id="expires"),
+        pytest.param({"message-ttl": 1000}, id="message-ttl", marks=pytest.mark.rest),
     ],
 )
 def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until_their_time(
     rabbitmq, caplog, definition
 ):
     server = rabbitmq()
-    server.control("set_policy", "idle", r"\.delay\.", definition, "--apply-to", "queues")
+    set_policy(server, "idle", r"\.delay\.", definition, apply_to="queues")
     count, wait_s = 30, 6
     queue = filled(server.url, *[b"%d" % number for number in range(count)])
     with Desk(server.url, queue.name, management_url=server.management_url) as desk:
@@ -269,8 +279,7 @@ def test_a_monitor_counts_what_lies_in_the_delay_queues(broker):
 def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(broker):
     """RabbitMQ checks ``user_id``; a copy names the first user in a header of tiercel's user."""
     for user in ("ann", "eve"):
-        broker.control("add_user", user, user)
-        broker.control("set_permissions", user, "", ".*", ".*")
+        add_user(broker, user)
     queue = filled(broker.url, b"of nobody", message_id="7")
     as_user = {user: _as_user(broker.url, user) for user in ("ann", "eve")}
     put(as_user["ann"], queue.name, b"of ann", message_id="7", user_id="ann")
