@@ -22,10 +22,10 @@ help:
 	@echo 'Once set up, on two cores:'
 	@echo '  make demo         1 min    count real text on RabbitMQ, Redis and Spark, with faults; ARGS="--calm": without'
 	@echo '  make check        1 min    lint and types'
-	@echo '  make test        10 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
-	@echo '  make test-all    65 min    make test and all that it leaves out; what CI runs'
-	@echo '  make test-rest   50 min    what make test leaves out'
-	@echo '  make test-newest 10 min    the integration tests on the newest servers, in containers; in test-rest too'
+	@echo '  make test        12 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
+	@echo '  make test-all    60 min    make test and all that it leaves out; what CI runs'
+	@echo '  make test-rest   45 min    what make test leaves out'
+	@echo '  make test-newest  6 min    the integration tests of what another version of a server can change, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
@@ -71,8 +71,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two: three
-# take as long. Which tests are quick, and which are the rest: tests/support/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two: three take as
+# long. Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
