@@ -184,6 +184,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     ``=old``   the old value                   ``-``      there was no entry
     ``+n``     incremented by n                ``*n``     there was no entry; incremented by n
     ``~…``     the marks of one call; its field is not an entry's
+    ``#…``     small increments of one call, packed; an attempt at a committed step unpacks them
+               into ``+n`` and ``*n`` as it begins, before anything reads the log
 
     An increment is undone by its opposite, not by the old value, because another task may have
     incremented the entry too.
