@@ -90,6 +90,7 @@ class Committer:
             writing = states.writing(done.updates, done.failures)
             # Seal before writing: otherwise a successor could put other tuples into the step.
             _check(perform_in_turn([*first, *(writing or ())]))
+            states.written()
             first = []
             self.conflicted |= writing is None
         if self.conflicted:

@@ -42,7 +42,9 @@ class StateKeys:
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, plus one; ran: seconds that the
                                         clock of the marks has run, ran_at: the server's clock then;
-                                        marks: the number of marks
+                                        marks: the number of marks; epoch:TASK: rises when another
+                                        task writes an entry of this one, epoch:*: when an entry of
+                                        any task may have changed
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
                                         record: 16 bytes of a digest of the body, and the tuple's
@@ -255,6 +257,8 @@ class Begun:
     # Place of the last commit, as the home shard knows it.
     committed: str
     digest: str
+    # The turn before, and the epoch of the task's entries, see ``StateTurn.follows``.
+    seen: tuple[bytes, bytes]
     # Values before this step of the first ``SLICE`` requested fields.
     values: list[bytes | None]
 
@@ -367,6 +371,7 @@ class StateShard:
             len(writes.deletes),
             len(small),
             json.dumps(amounts),
+            "*" if writes.owners is None else " ".join(map(str, writes.owners)),
             *chain.from_iterable(writes.puts.items()),
             *writes.deletes,
             *small,
@@ -375,7 +380,7 @@ class StateShard:
         return self._write(self._keys, args, _written, "write the state")
 
     def _begun(self, turn: Turn, reply: Any) -> Begun:
-        verdict, number, committed, digest, *found = reply
+        verdict, number, committed, digest, *more = reply
         if verdict == _STALE:
             raise StaleTurnError(
                 f"step {turn.step} of run {turn.run_number} comes too late: a later one uses the "
@@ -387,7 +392,8 @@ class StateShard:
             attempt=number,
             committed=committed.decode(),
             digest=digest.decode(),
-            values=_values(found),
+            seen=(more[0], more[1]),
+            values=_values(more[2:]),
         )
 
 

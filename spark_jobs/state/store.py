@@ -53,6 +53,9 @@ class Writes:
     # Keys of 16 bytes of the tuples that the turn has applied, to their records. No other turn may
     # have applied them, see ``StateTurn.recall``.
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    # Indexes of the other tasks to which some of the entries belong, see ``StateTurn.follows``;
+    # None: any task.
+    owners: Collection[int] | None = None
 
     def __len__(self) -> int:
         """The number of entries."""
@@ -76,6 +79,16 @@ class StateTurn(Protocol):
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
         """The values before this step of the fields passed to ``begin``; None for missing ones."""
+        ...
+
+    def follows(self, last: StateTurn) -> bool:
+        """Return True if since the beginning of ``last``, the task's turn before, certainly only
+        ``last`` has changed entries that belong to this task.
+
+        Then no turn of the task began between the two, no other task wrote such an entry
+        (``Writes.owners`` of each commit says whose entries it has), no incomplete commit was
+        undone, and no server lost its memory.
+        """
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:

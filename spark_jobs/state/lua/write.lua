@@ -5,6 +5,7 @@
 -- ARGV   1 number of the run   2 turn: "run step attempt"   3 number of this call, from 1 on
 --        4 "run step" if this is the last one, else ""  5 digest of the commit   6 number of puts
 --        7 number of deletions   8 number of small increments   9 their amounts, in JSON
+--        10 the other tasks to which some of the entries belong: indexes, or "*" for any
 --        then a put: field, value; a deletion: field; a small increment: field; others: field, amount
 -- Reply  0 a later turn has begun   1 done, now or before   2 an increment met a value that is not a 64-bit number
 --
@@ -17,7 +18,7 @@ if mine ~= ARGV[2] or not calls or redis.call('HGET', run, 'run_number') ~= ARGV
 if tonumber(ARGV[3]) <= tonumber(calls) then return 1 end
 redis.call('HSET', turn, 'calls', ARGV[3])
 
-local deleted = 10 + 2 * puts
+local deleted = 11 + 2 * puts
 local first = deleted + deletions
 local counted = {unpack(ARGV, first, first + small - 1)}
 local sets, others, missing = small_sums(entries, counted, cjson.decode(ARGV[9]))
@@ -29,10 +30,10 @@ if not done then
   return 2
 end
 
-for i = 10, deleted - 1 do sets[#sets + 1] = ARGV[i] end
+for i = 11, deleted - 1 do sets[#sets + 1] = ARGV[i] end
 local records = {unpack(done, packed + 1)}
 local fields = {unpack(ARGV, deleted, first - 1)}
-for i = 1, puts do fields[deletions + i] = ARGV[8 + 2 * i] end
+for i = 1, puts do fields[deletions + i] = ARGV[9 + 2 * i] end
 for i, old in ipairs(#fields > 0 and redis.call('HMGET', entries, unpack(fields)) or {}) do
   records[#records + 1], records[#records + 2] = fields[i], old and '=' .. old or '-'
 end
@@ -44,5 +45,6 @@ end
 if #records > 0 then redis.call('HSET', undo, unpack(records)) end
 if #sets > 0 then redis.call('HSET', entries, unpack(sets)) end
 if deletions > 0 then redis.call('HDEL', entries, unpack(ARGV, deleted, first - 1)) end
+for owner in ARGV[10]:gmatch('%S+') do redis.call('HINCRBY', run, 'epoch:' .. owner, 1) end
 if ARGV[4] ~= '' then redis.call('HSET', turn, 'committed', ARGV[4], 'digest', ARGV[5]) end
 return 1
