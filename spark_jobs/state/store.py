@@ -53,6 +53,9 @@ class Writes:
     # Keys of 16 bytes of the tuples that the turn has applied, to their records. No other turn may
     # have applied them, see ``StateTurn.recall``.
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    # Indexes of the other tasks to which some of the entries belong, see ``StateTurn.follows``;
+    # None: any task.
+    owners: Collection[int] | None = None
 
     def __len__(self) -> int:
         """The number of entries."""
@@ -75,6 +78,16 @@ class StateTurn(Protocol):
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
         """The values before this step of the fields passed to ``begin``; None for missing ones."""
+
+    def follows(self, last: StateTurn) -> bool:
+        """Return True if since the beginning of ``last``, the task's turn before, certainly only
+        ``last`` has changed entries that belong to this task.
+
+        Then no turn of the task began between the two, no other task wrote such an entry
+        (``Writes.owners`` of each commit says whose entries it has), no incomplete commit was
+        undone, and no server lost its memory.
+        """
+        ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         """Return the values before this step, in the order of ``fields``; None for missing ones.
@@ -170,6 +183,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     ``=old``   the old value                   ``-``      there was no entry
     ``+n``     incremented by n                ``*n``     there was no entry; incremented by n
     ``~…``     the marks of one call; its field is not an entry's
+    ``#…``     small increments of one call, packed; an attempt at a committed step unpacks them
+               into ``+n`` and ``*n`` as it begins, before anything reads the log
 
     An increment is undone by its opposite, not by the old value, because another task may have
     incremented the entry too.
