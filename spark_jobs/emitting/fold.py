@@ -270,6 +270,9 @@ def departures(
         for task_output in record.outputs.task_outputs
         if task_output.values
     ]
+    if basic:
+        counted = [one.task_output.values for one in typed if one.task_output.counts]
+        record.emitted += sum(map(len, counted))
     if record.reasons and (basic or batch or record.in_order):
         failed = np.zeros(len(seeds), bool)
         failed[list(record.reasons)] = True
