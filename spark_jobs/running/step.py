@@ -389,7 +389,7 @@ class Slices:
 
     def rest_s(self) -> float:
         """Return the time to wait before reading an empty inbox: until the next step may begin."""
-        return self._spacing.wait_s(self._clock())
+        return max(0.0, self._spacing.paid_at - self._clock())
 
     def took(self, entries: int) -> None:
         """Note the number of entries that the inbox returned."""
@@ -533,16 +533,12 @@ class Spacing:
     def __init__(self) -> None:
         # Mean cost of one piece.
         self.cost_s = 0.0
-        # Time at which all earlier work is paid for.
-        self._paid_at = float("-inf")
+        # Time at which all earlier work is paid for: the next piece waits until then.
+        self.paid_at = float("-inf")
 
     def took(self, seconds: float, now: float) -> None:
         """Note that one piece of work ends now, and its cost. A single outlier counts little."""
         self.cost_s += (min(seconds, LONGEST_WAIT_S) - self.cost_s) / 8
-        paid_at = max(self._paid_at, now - LONGEST_WAIT_S) + _SHARE * self.cost_s
+        paid_at = max(self.paid_at, now - LONGEST_WAIT_S) + _SHARE * self.cost_s
         # Work that could not wait is not paid for later.
-        self._paid_at = min(paid_at, now + min((_SHARE - 1) * self.cost_s, LONGEST_WAIT_S))
-
-    def wait_s(self, now: float) -> float:
-        """Return how long the next piece of work should wait for company."""
-        return max(0.0, self._paid_at - now)
+        self.paid_at = min(paid_at, now + min((_SHARE - 1) * self.cost_s, LONGEST_WAIT_S))

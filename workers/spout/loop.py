@@ -127,21 +127,23 @@ class Pace:
     def __init__(self, after_refused_s: float = _AFTER_REFUSED_S) -> None:
         self._after_refused_s = after_refused_s
         self._spacing = Spacing()
-        self._refused_until = float("-inf")
+        # Time from which the next batch may begin.
+        self._begin_at = float("-inf")
         self._rest_s = _SHORTEST_REST_S
 
     def may_begin(self, now: float) -> bool:
         """Return True if a batch may begin: at a low rate at once, else when the batches before it
         are paid for.
         """
-        return not self._wait_s(now)
+        return now >= self._begin_at
 
     def sent(self, took_s: float, now: float, *, refused: bool = False) -> None:
         """Note that sending a batch took this time, until now."""
         self._rest_s = _SHORTEST_REST_S
         self._spacing.took(took_s, now)
+        self._begin_at = self._spacing.paid_at
         if refused:
-            self._refused_until = now + self._after_refused_s
+            self._begin_at = max(self._begin_at, now + self._after_refused_s)
 
     def worked(self) -> None:
         """Note that there was something to do."""
@@ -151,14 +153,10 @@ class Pace:
         """Return how long to wait for a wake-up: until the next batch may begin, or, after that,
         longer with each idle turn.
         """
-        wait_s = self._wait_s(now)
-        if wait_s:
-            return wait_s
+        if now < self._begin_at:
+            return self._begin_at - now
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)
         return rest_s
-
-    def _wait_s(self, now: float) -> float:
-        return max(self._spacing.wait_s(now), self._refused_until - now, 0.0)
 
 
 class Orders:
@@ -378,7 +376,9 @@ class SpoutTask:
         """Tell the spout its outcomes, expire trees, then fill and send a batch."""
         now = self._clock()
         worked = self._take_outcomes(now)
-        attendance = self._outbox.look(now)
+        if now >= self._outbox.look_at:
+            self._outbox.look(now)
+        attendance = self._outbox.attendance
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
         # A tuple that times out while no driver runs is not to blame.
@@ -398,7 +398,8 @@ class SpoutTask:
         if worked:
             self._pace.worked()
         sent = batch is not None and self._send(batch, now)
-        self._tally.flush()
+        if now >= self._tally.flush_at:
+            self._tally.flush()
         return LoopTurn(worked, sent)
 
     def obey(self) -> None:

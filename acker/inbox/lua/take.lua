@@ -34,8 +34,7 @@ local waiting = ARGV[7] ~= '0' and KEYS[8] and redis.call('HGET', KEYS[8], 'tupl
 local claims = ARGV[6] - (ARGV[4] - tuples)
 claims = math.max(claims, math.min(claims + ARGV[7], math.floor(waiting / ARGV[8])))
 for meta = 5, #KEYS, 3 do
-  local entries, progress = KEYS[meta + 1], KEYS[meta + 2]
-  local can = redis.call('HGET', KEYS[meta], 'run') == run
+  local entries, progress, can = KEYS[meta + 1], KEYS[meta + 2], redis.call('HGET', KEYS[meta], 'run') == run
   while can and not entry and claims > 0 and (size > 0 or #found == 0) do
     local head = redis.call('XRANGE', entries, '-', '+', 'COUNT', 1)[1]
     if not head then break end
