@@ -164,23 +164,15 @@ class Pool(redis.ConnectionPool):
         Connects if necessary. A broken exchange is retried as the pool's options say, so a command
         may take effect more than once. Raises the client's errors.
         """
-        replies = self._exchange(commands)
+        replies = self._exchange_once(commands)
         if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
             # The primary became a replica: a new connection may reach the new primary, but this
             # one never will.
             self.disconnect(inuse_connections=False)
-            replies = self._exchange(commands)
+            replies = self._exchange_once(commands)
         return replies
 
-    def exchange_once(self, commands: Sequence[Command]) -> list[Any]:
-        """Like ``exchange``, but retry nothing."""
-        connection = self._taken()
-        try:
-            return _exchanged(connection, commands)
-        finally:
-            self._idle.append(connection)
-
-    def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+    def _exchange_once(self, commands: Sequence[Command]) -> list[Any]:
         connection = self._taken()
         try:
             replies: list[Any] = connection.retry.call_with_retry(

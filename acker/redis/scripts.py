@@ -17,6 +17,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import Any, Generic, TypeVar, cast
 
+import redis
 from redis import exceptions
 
 from tiercel.acker.redis.clients import check_version, connect, place_of
@@ -102,7 +103,7 @@ class RedisServer:
         """``url`` and ``key`` are for ``connect``, which raises RedisRefusedError, ValueError."""
         self._client = connect(url, key)
         self._place = place_of(url)
-        self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT)
+        self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT, retries=0)
         self._checked = False
         # Texts of the scripts that were sent; None stands for plain commands.
         self._known: set[str | None] = {None}
@@ -128,25 +129,36 @@ class RedisServer:
         """Make the calls in order, in one round trip; return their replies.
 
         The first error is raised after all calls were made. After its first call, a script is
-        called by its digest. If the server has forgotten the script since, the whole pipeline is
-        repeated with the texts of all scripts: the calls after it have then taken effect before it.
+        called by its digest. If the server has forgotten the script since, all scripts of the
+        pipeline are repeated with their texts: the calls after it have then taken effect before it.
         """
+        return self._perform(effects, self._client)
+
+    def perform_waiting(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
+        """Make the calls like ``perform``, where one of them is a ``wait``.
+
+        Each thread that waits has a connection of its own. If that breaks, the calls are not
+        repeated, because the wait may have popped its element: RedisUnavailableError.
+        """
+        return self._perform(effects, self._waiting)
+
+    def _perform(self, effects: Sequence[RedisEffect[Any]], client: redis.Redis) -> list[Any]:
         if not effects:
             return []
+        pool = cast("Pool", client.connection_pool)
         with translated(effects[0].verb, self._place):
             self._check()
-            replies = self._pool.exchange(self._commands(effects))
+            known = self._known
+            replies = pool.exchange(
+                [e.command if e.text in known else e.in_full() for e in effects]
+            )
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
-                replies = self._pool.exchange([effect.in_full() for effect in effects])
-            self._known.update(effect.text for effect in effects)
+                scripts = [at for at, effect in enumerate(effects) if effect.text is not None]
+                again = pool.exchange([effects[at].in_full() for at in scripts])
+                for at, reply in zip(scripts, again, strict=True):
+                    replies[at] = reply
+            known.update(effect.text for effect in effects)
             self._make_instead(effects, replies)
-        return self._read(effects, replies)
-
-    def _commands(self, effects: Sequence[RedisEffect[Any]]) -> list[tuple[Any, ...]]:
-        known = self._known
-        return [e.command if e.text in known else e.in_full() for e in effects]
-
-    def _read(self, effects: Sequence[RedisEffect[Any]], replies: Sequence[Any]) -> list[Any]:
         for effect, reply in zip(effects, replies, strict=True):
             if isinstance(reply, exceptions.RedisError):
                 with translated(effect.verb, self._place):
@@ -205,30 +217,13 @@ class RedisServer:
             found = self._chains[texts] = self.script(in_turn(texts))
         return found
 
-    def wait(
-        self, effects: Sequence[RedisEffect[Any]], keys: Sequence[str], most: timedelta
-    ) -> list[Any]:
-        """Make the calls in order, in one round trip; before the last call, wait until one of these
-        lists has an element, and pop it. Return the replies of the calls.
+    def wait(self, keys: Sequence[str], most: timedelta, verb: str) -> RedisEffect[Any]:
+        """Prepare a wait until one of these lists has an element, which it pops.
 
-        The wait ends after ``most``, or after a few seconds. If the connection breaks, the calls
-        are made at once: the element may be popped. Each waiting thread has a connection of its
-        own.
+        For ``perform_waiting``. It ends after ``most``, or after a few seconds.
         """
         seconds = max(0.001, min(most, _LONGEST_WAIT).total_seconds())
-        pool = cast("Pool", self._waiting.connection_pool)
-        *first, last = self._commands(effects)
-        try:
-            replies = pool.exchange_once([*first, ("BLPOP", *keys, seconds), last])
-        except (exceptions.ConnectionError, exceptions.TimeoutError):
-            return self.perform(effects)
-        if isinstance(replies.pop(-2), exceptions.RedisError) or any(
-            isinstance(reply, exceptions.NoScriptError) for reply in replies
-        ):
-            # Scripts were flushed, or the server is no primary any more.
-            pool.disconnect(inuse_connections=False)
-            return self.perform(effects)
-        return self._read(effects, replies)
+        return self.command("BLPOP", *keys, seconds, verb=verb)
 
     def close(self) -> None:
         """Release the connections that no other server shares. Idempotent."""

@@ -103,6 +103,8 @@ class Attempt:
         self._slices = self.kind.slices
         self._gives_back = self.kind.gives_back and self._claims_from is not None
         self._setup = _setup_of(around, task, self.kind)
+        new = self._setup.execution.states
+        self._states = None if new is None else new(around.state, around.topology)
         self._tell_raised = around.counting.noting(task, self._setup.component)
 
     @property
@@ -271,8 +273,7 @@ class Attempt:
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
         shares = taken.shares
-        new = self._setup.execution.states
-        states = None if new is None else self._states(new, number)
+        states = self._states and self._states.at(number, self._committer.begin)
         step, done = self._executed(taken, number, sealed, states)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -338,10 +339,6 @@ class Attempt:
         """Log steps 4 to 6 of docs/one-message.md, one line per root."""
         for root in step.all_roots:
             log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
-
-    def _states(self, states: type[TaskStates], number: int) -> TaskStates:
-        around = self.around
-        return states(around.state, around.topology, number, self._committer.begin)
 
     def _execute_retaken(
         self, retaken: RetakenInput, taken: StepInput, step: Step, may: May | None

@@ -94,11 +94,15 @@ class Committer:
             first += writing or ()
             self.conflicted |= writing is None
             if writing and len(applying) == 1 and not (self.conflicted or done.parcels):
-                return self._write_and_apply(step, first, applying[0])
+                reply = self._write_and_apply(step, first, applying[0])
+                states.written()
+                return reply
             _check(perform_in_turn(first))
+            states.written()
             first = []
         if self.conflicted:
-            return self._seal_conflict(step, first, done)
+            self._seal_conflict(step, first, done)
+            return None
         parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
         appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
         if first and not _on_one_server([*first, *appends, *applying]):

@@ -166,9 +166,7 @@ def test_a_letter_says_when_it_died_as_far_as_that_is_told(amqp_url, queue, head
 
 def test_requeued_messages_are_like_new(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b", headers=DEATH)
-    moved = []
-    assert dead_letters.requeue(amqp_url, queue.name, on_moved=moved.append) == 2
-    assert moved == [1, 1]
+    assert dead_letters.requeue(amqp_url, queue.name) == 2
     messages = take_all(amqp_url, queue.name)
     assert [body for body, _ in messages] == [b"a", b"b"]
     assert [set(headers) - {"x-delivery-count"} for _, headers in messages] == [

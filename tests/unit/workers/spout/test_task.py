@@ -10,6 +10,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.support.orders import MemoryControl
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
@@ -19,7 +20,7 @@ from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.workers.control.contract import MemoryControl, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import Patience, SpoutSettings
