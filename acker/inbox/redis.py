@@ -531,11 +531,14 @@ def encode(covered: Covered) -> str:
     """Encode a seal as text, which lua/finish.lua reads.
 
     STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
+
+    If the next bolts in a row executed tuples in the step: then ``|``, and their numbers.
     """
     numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
     work = covered.work or _UNKNOWN
     part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
-    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}"
+    inner = f"|{' '.join(map(str, covered.inner))}" if covered.inner else ""
+    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}{inner}"
 
 
 def decode(text: str) -> Covered:
@@ -546,7 +549,7 @@ def decode(text: str) -> Covered:
     ... )
     True
     """
-    numbers, whole, part = text.split("|")
+    numbers, whole, part, *inner = text.split("|")
     *counts, work = numbers.split()
     step, ticks, tuples, size = map(int, counts)
     pairs = (pair.split("=") for pair in part.split())
@@ -558,6 +561,7 @@ def decode(text: str) -> Covered:
         tuples=tuples,
         bytes=size,
         work="" if work == _UNKNOWN else work,
+        inner=tuple(int(count) for counts in inner for count in counts.split()),
     )
 
 

@@ -13,7 +13,8 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,16 @@ def _to_stderr(line: bytes) -> None:
 def speak_as(component: str, task: int) -> None:
     """Have log records of this thread or coroutine name this bolt task from now on."""
     _speaker.set((component, task))
+
+
+@contextmanager
+def speaking_as(component: str, task: int) -> Iterator[None]:
+    """Have log records of this thread or coroutine name this bolt task within the block."""
+    token = _speaker.set((component, task))
+    try:
+        yield
+    finally:
+        _speaker.reset(token)
 
 
 class Speaking(logging.Filter):

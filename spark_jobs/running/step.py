@@ -6,6 +6,7 @@ read while the bolt executes. ``Slices`` decides the size of a step and the time
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import zlib
@@ -44,6 +45,8 @@ from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
+
+log = logging.getLogger(__name__)
 
 # Called before each tuple: True to execute the tuple, False to end the step.
 May = Callable[[], bool]
@@ -128,6 +131,30 @@ class Done:
         return roots_of(self.lineage, row)
 
 
+class Beyond:
+    """The effects of inner steps, see chain.py, which leave with the step of the head."""
+
+    def __init__(self) -> None:
+        # Encoded chunks by target, each with its number of tuples.
+        self.packed: dict[int, list[tuple[bytes, int]]] = {}
+        # The tuples that stay in their trees.
+        self.lineages: list[Lineage] = []
+        self.failures: list[Failure] = []
+
+    def add(self, other: Beyond) -> None:
+        """Add the effects of another step."""
+        for target, chunks in other.packed.items():
+            self.packed.setdefault(target, []).extend(chunks)
+        self.lineages += other.lineages
+        self.failures += other.failures
+
+
+# Executes some of a step's emissions within the step, and returns the others.
+Onward = Callable[[Sequence[Departure]], Sequence[Departure]]
+_NO_IDS = np.zeros(0, np.uint64)
+NO_UPDATES = Updates(roots=_NO_IDS, xors=_NO_IDS)
+
+
 class StepSetup:
     """Objects that all steps of one bolt task share."""
 
@@ -160,6 +187,12 @@ class Step:
     noting: Watch | None = None
     # Returns the failed rows to retry in place; None: failed rows are not retried in place.
     _again: Again | None = None
+    # Executes emissions of the bolt within the step; None: all of them leave.
+    onward: Onward | None = None
+    # The effects of the steps within this one; None: there are none.
+    beyond: Beyond | None = None
+    # True for a step within another one, which sends its effects.
+    inner = False
 
     def __init__(
         self,
@@ -224,6 +257,11 @@ class Step:
             )
         )
 
+    def log(self, text: str) -> None:
+        """Log one of the steps 4 to 6 of docs/one-message.md, one line per root."""
+        for root in self.all_roots:
+            log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
+
     def refuse(self, reason: str) -> Done:
         """Fail the input without executing it."""
         self.record.abort(reason)
@@ -277,7 +315,7 @@ class Step:
         snapshot = self._setup.copy.snapshot(record, self.lineage)
         if record.aborted:
             # The copy cannot be kept: the input fails, and none of its effects leave.
-            parcels, children = [], []
+            parcels, children, self.beyond = [], [], None
             if self.states is not None:
                 self.states.forget(self.task)
         again: Sequence[int] = ()
@@ -287,8 +325,8 @@ class Step:
         lineage = self.lineage
         executed = record.executed
         process_ns = record.process_ns
-        updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
-        failures = self._failures() if record.reasons else ()
+        acked = np.asarray(record.acked, np.int64)
+        failures = self._failures() if record.reasons else []
         return Done(
             record=record,
             lineage=lineage,
@@ -296,8 +334,8 @@ class Step:
             executed=min(self._offered, executed),
             ticked=executed > self._offered,
             parcels=parcels,
-            updates=updates,
-            failures=failures,
+            updates=NO_UPDATES if self.inner else fold(lineage, acked, children, record.held),
+            failures=failures if self.beyond is None else failures + self.beyond.failures,
             snapshot=snapshot,
             chunks=self._chunks,
             process_ns=process_ns,
@@ -313,10 +351,16 @@ class Step:
         ]
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
-        """Return the emissions as parcels, and their lineages."""
-        packed: dict[int, list[tuple[bytes, int]]] = {}
-        children: list[Lineage] = []
-        for departure in self._setup.execution.departures(self.record, self.lineage, self._seeds):
+        """Return the emissions that leave as parcels, and their lineages."""
+        leaves = self._setup.execution.departures(self.record, self.lineage, self._seeds)
+        if self.onward is not None:
+            # It refers to the step: only the garbage collector could free both.
+            onward, self.onward = self.onward, None
+            leaves = onward(leaves)
+        beyond = self.beyond
+        packed: dict[int, list[tuple[bytes, int]]] = {} if beyond is None else beyond.packed
+        children: list[Lineage] = [] if beyond is None else beyond.lineages
+        for departure in leaves:
             children.append(departure.lineage)
             route = Route(
                 component=self._setup.component,
@@ -326,10 +370,11 @@ class Step:
             )
             chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
             packed.setdefault(departure.target, []).extend(encode_parts(chunk))
-        unbounded = self._setup.unbounded
         parcels: list[Parcel] = []
-        for target, chunks in packed.items():
-            parcels += parcels_of(target, chunks, bounded=target not in unbounded)
+        if not self.inner:
+            unbounded = self._setup.unbounded
+            for target, chunks in packed.items():
+                parcels += parcels_of(target, chunks, bounded=target not in unbounded)
         return parcels, children
 
 

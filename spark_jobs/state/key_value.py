@@ -230,10 +230,11 @@ class KeyValueState:
                 f"{key!r:.60} cannot be incremented by {by}: the number would need more than "
                 "64 bits"
             )
-        self._write(
-            field,
-            write,
-            (amount, total) if write is None or type(write) is tuple else b"%d" % total,
+        if self._turn is None:
+            self._opened()
+        self._journal.append((field, write))
+        self._writes[field] = (
+            (amount, total) if write is None or type(write) is tuple else b"%d" % total
         )
         return total
 

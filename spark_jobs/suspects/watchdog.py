@@ -34,6 +34,8 @@ class WatchedStep(Protocol):
     """A step that is being executed."""
 
     record: Record
+    # The bolt task whose bolt executes it.
+    task: int
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""
@@ -143,14 +145,14 @@ class Lookout:
         try:
             self._ledger.fail(
                 [
-                    Failure(root=root, component=component, task=self.task, reason=reason)
+                    Failure(root=root, component=component, task=work.task, reason=reason)
                     for root in roots
                 ]
             )
         finally:
             guilty = Suspect(
                 component=component,
-                task=self.task,
+                task=work.task,
                 seed=item.seed,
                 roots=tuple(roots),
                 deaths=DEATHS,
@@ -260,7 +262,7 @@ class Watchdog:
     def _end(self, watched: Lookout, doing: Doing, limit_s: float) -> None:
         log.error(
             "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
-            doing.task,
+            doing.task if doing.work is None else doing.work.task,
             limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:

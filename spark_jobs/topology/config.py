@@ -52,6 +52,8 @@ class Config:
     * ``max_output_bytes``: most bytes that one call of ``execute``, or one tuple of a spout, may
       emit; beyond it ``emit`` raises OutputLimitError and the tuple fails. A task keeps several
       times this size in memory until the call has returned.
+    * ``chaining``: if True, bolts in a row that are shuffled to each other execute in one step
+      where that is possible (docs/bolts.md); if False, each tuple goes through Redis.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
@@ -79,6 +81,7 @@ class Config:
     tick_tuple_freq_secs: float | None = None
     execute_timeout_secs: float | None = None
     max_output_bytes: int = 64 * 1024 * 1024
+    chaining: bool = True
     shutdown_grace_secs: float = 10.0
     spark_options: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -160,7 +163,10 @@ _MAPPING = "a mapping with string keys"
 # A setting's values, in words and as a test.
 _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "message_timeout_secs": (_SPAN, _is_seconds),
-    "enable_message_timeouts": ("True or False", lambda value: isinstance(value, bool)),
+    **dict.fromkeys(
+        ("enable_message_timeouts", "chaining"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
     "ackers": ("a number of ledger shards, or 0", lambda value: _is_whole(value, least=0)),
     "max_spout_pending": (
         "at least 1, or None",

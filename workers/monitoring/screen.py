@@ -42,7 +42,10 @@ WINDOWS = {
 }
 _SPOUTS = tables.SPOUTS.without("released", "oldest", "last error")
 # Two tables of bolts, totals and current load, because one would be too wide.
-_STEPS = ("waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
+_STEPS = (
+    *("waiting", "oldest", "busy now", "in steps of", "steps/s", "step ms", "restarts"),
+    "without a process",
+)
 _BOLTS = tables.BOLTS.without("last error", *_STEPS)
 _INBOXES = tables.BOLTS.only("bolt", *_STEPS)
 _HEADING: tables.Column[AckerRow] = tables.Column("__acker", lambda _row: "", tables.Kind.NAME)
@@ -53,7 +56,10 @@ _ACKER = tables.TableKind(
 # page shows all columns.
 _LESS = {
     tables.SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
-    tables.BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+    tables.BOLTS.title: (
+        *("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+        "in steps of",
+    ),
     tables.ACKER.title: ("updates", "memory", "late"),
     tables.ONCE.title: ("maybe too old", "no identity"),
     tables.QUEUES.title: ("delayed", "out/s", "in/s", "use"),

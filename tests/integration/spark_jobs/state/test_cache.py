@@ -123,6 +123,20 @@ def test_a_write_that_does_not_say_whose_entries_it_has_is_seen_by_all(pair):
     assert (one.add(2, OWN), two.add(2, OTHERS)) == (11, 21)
 
 
+def test_a_task_that_others_disturb_in_each_step_pauses_and_goes_on_when_they_stop(pair):
+    one, two = pair
+    kept = 0
+    for step in range(1, 40):
+        one.add(step, OWN)
+        kept += bool(one.cache.values)
+        two.add(step, OWN)
+    assert kept < 10
+    for step in range(40, 120):
+        one.add(step, OWN)
+    assert one.asked == []
+    assert now(one.store) == {OWN: 39 + 119}
+
+
 def test_another_attempt_at_the_task_is_noticed(pair):
     one = pair[0]
     one.add(1, OWN)
@@ -158,10 +172,12 @@ def test_what_another_task_has_undone_is_read_again(pair, monkeypatch):
     for key in (OWN, OTHERS, *MINE[1]):
         state.increment(key, 10)
     two.commit(state, calls=1)
-    assert one.add(2, OWN) == now(one.store)[OWN]
+    for step in range(2, 5):
+        assert one.add(step, OWN) == now(one.store)[OWN]
+    assert one.asked == [], "it knows the value with the incomplete write"
     Task(two.store, 1).open(1)
     undone = now(one.store)[OWN]
-    assert one.add(3, OWN) == undone + 1
+    assert one.add(5, OWN) == undone + 1
 
 
 def test_a_run_after_this_one_knows_nothing_of_it_and_ends_it(run):
@@ -267,6 +283,13 @@ UNHURRIED = settings(
 )
 
 
+@pytest.fixture
+def _never_pauses(monkeypatch):
+    """Whatever is kept is used in the next step."""
+    monkeypatch.setattr(key_value, "_LONGEST_PAUSE", 0)
+
+
+@pytest.mark.usefixtures("_never_pauses")
 @settings(UNHURRIED, max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_in_memory_no_task_reads_an_old_value(seed):
@@ -274,6 +297,7 @@ def test_in_memory_no_task_reads_an_old_value(seed):
     Fate(Random(seed), lambda: MemoryStateStore(beneath=first)).run(30)
 
 
+@pytest.mark.usefixtures("_never_pauses")
 @pytest.mark.parametrize("shards", [1, 3])
 @settings(UNHURRIED, max_examples=25)
 @given(seed=st.integers(0, 2**32))
