@@ -56,7 +56,7 @@ _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
 # While tuples are quick, a step may last this multiple of its commit: at most 0.2 s, since the cost
-# of a commit is bounded by ``LONGEST_WAIT_S``.
+# of a commit counts up to ``LONGEST_BETWEEN_S``.
 _COMMITS = 4
 _QUICK_S = 0.001
 _FIRST = 64
@@ -74,8 +74,8 @@ ASK_S = 0.0005
 _LOOK_S = 0.01
 # The fixed cost of steps, or of a spout's batches, takes at most one part in this many of the time.
 _SHARE = 3
-# Longest wait for company.
-LONGEST_WAIT_S = 0.05
+# Longest time from one piece of such work to the next, if more tuples come.
+LONGEST_BETWEEN_S = 0.05
 
 
 class TimeLimit(Protocol):
@@ -591,8 +591,8 @@ class Spacing:
     """Decides when recurring work with a fixed cost may begin: a token bucket of time.
 
     The work may take one part in ``_SHARE`` of the time. Time that it does not take is saved, up to
-    ``LONGEST_WAIT_S``. While some is saved, work begins at once: at a low rate, nothing would come
-    that could share its cost. When all is spent, so much arrives that each piece of work waits
+    ``LONGEST_BETWEEN_S``. While some is saved, work begins at once: at a low rate, nothing would
+    come that could share its cost. When all is spent, so much arrives that each piece of work waits
     until the ones before are paid for, and is done for everything that came meanwhile. So a busy
     machine, where everything takes longer, does fewer and larger pieces.
 
@@ -607,7 +607,8 @@ class Spacing:
 
     def took(self, seconds: float, now: float) -> None:
         """Note that one piece of work ends now, and its cost. A single outlier counts little."""
-        self.cost_s += (min(seconds, LONGEST_WAIT_S) - self.cost_s) / 8
-        paid_at = max(self.paid_at, now - LONGEST_WAIT_S) + _SHARE * self.cost_s
+        self.cost_s += (min(seconds, LONGEST_BETWEEN_S) - self.cost_s) / 8
+        between_s = min(_SHARE * self.cost_s, LONGEST_BETWEEN_S)
+        paid_at = max(self.paid_at, now - LONGEST_BETWEEN_S) + between_s
         # Work that could not wait is not paid for later.
-        self.paid_at = min(paid_at, now + min((_SHARE - 1) * self.cost_s, LONGEST_WAIT_S))
+        self.paid_at = min(paid_at, now + between_s - self.cost_s)

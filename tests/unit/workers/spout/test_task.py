@@ -310,7 +310,7 @@ def test_no_more_than_the_bound_is_in_flight():
 def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
         wait_until(
-            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox.attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
@@ -522,7 +522,7 @@ def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
     with running(ListSpout(1), attended=False) as bench:
         bench.attend("")
         wait_until(
-            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox.attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
