@@ -8,6 +8,7 @@ machine      description of the machine
 rig          private servers, full queues, running topologies
 server       the Redis server that some parts need
 peers        the systems that tiercel is compared with
+storm        Apache Storm's own engine in local mode
 
 throughput   sentences per second
 contest      runs of the peers

@@ -65,6 +65,8 @@ HEADLINES = (
     _row("inline_ratio", "`BasicBolt` / a hand-written consumer that counts inline", 0, "{:.1f}"),
     _row("celery_ratio", "`BasicBolt` / Celery, a task per word", 80, "{:.0f}", 1),
     _row("dramatiq_ratio", "`BasicBolt` / Dramatiq, a task per word", 35, "{:.0f}", 1),
+    _row("arrow_storm_ratio", "`ArrowBolt` / Storm, bolts in Java", 1.0, "{:.2f}"),
+    _row("storm_python_ratio", "`BasicBolt` / Storm, bolts in Python", 12, "{:.1f}", 1),
     _row(
         "slow_bolt_ratio",
         "slow bolt: wall time / (seconds of work / tasks)",
@@ -199,6 +201,8 @@ def headline(results: Results) -> dict[str, Figure]:
         "inline_ratio": ratio(results, "basic", "inline"),
         "celery_ratio": ratio(results, "basic", "celery"),
         "dramatiq_ratio": ratio(results, "basic", "dramatiq"),
+        "arrow_storm_ratio": ratio_of(storm_rounds(results), "arrow", "java"),
+        "storm_python_ratio": ratio_of(storm_rounds(results), "basic", "python"),
         "slow_bolt_ratio": slow(results, "drain", "ratio"),
         "beside_slow_all_p99_ms": beside_p99_ms(results),
         "uneven_exp_p50": uneven_ratio(results, "exponential", "p50_ms"),
@@ -234,9 +238,14 @@ def rounds_of(results: Results, part: str) -> Any:
 
 def ratio(results: Results, what: str, beside: str) -> Figure:
     """Return the ratio of two contestants' rates, the median over rounds."""
+    return ratio_of(rounds_of(results, "throughput"), what, beside)
+
+
+def ratio_of(rounds: Iterable[Mapping[str, Any]], what: str, beside: str) -> Figure:
+    """Return the ratio of two contestants' rates in these rounds, their median."""
     return _median(
         of_round[what]["whole_per_s"] / of_round[beside]["whole_per_s"]
-        for of_round in rounds_of(results, "throughput")
+        for of_round in rounds
         if all("whole_per_s" in of_round.get(each, {}) for each in (what, beside))
     )
 
@@ -250,11 +259,12 @@ def drained(results: Results, what: str, figure: str) -> Figure:
 
 def cpu_per_message(results: Results, what: str) -> dict[str, float]:
     """Return microseconds of CPU per sentence by kind of process, the largest first."""
-    rounds = [
-        of_round[what]
-        for of_round in rounds_of(results, "throughput")
-        if "cpu_s" in of_round.get(what, {})
-    ]
+    return cpu_of(rounds_of(results, "throughput"), what)
+
+
+def cpu_of(of_rounds: Iterable[Mapping[str, Any]], what: str) -> dict[str, float]:
+    """Return microseconds of CPU per sentence in these rounds, by kind of process."""
+    rounds = [of_round[what] for of_round in of_rounds if "cpu_s" in of_round.get(what, {})]
     roles = {role for of_round in rounds for role in of_round["cpu_s"]}
     found = {
         role: statistics.median(
@@ -300,6 +310,32 @@ def uneven_ratio(results: Results, kind: str, figure: str) -> Figure:
         for of_round in rounds_of(results, "uneven")
         if of_round[kind][f"celery_{figure}"]
     )
+
+
+def storm_rounds(results: Results) -> list[Mapping[str, Any]]:
+    """Return the rounds of tiercel beside Storm; none where Storm was left out."""
+    found: list[Mapping[str, Any]] = dict(rounds_of(results, "storm") or {}).get("rounds", [])
+    return found
+
+
+def storm(results: Results, what: str, figure: str) -> Figure:
+    """Return ``whole_per_s`` or ``steady_per_s`` of a contestant beside Storm."""
+    return _of(storm_rounds(results), lambda of_round: of_round.get(what, {}).get(figure))
+
+
+def storm_latency(results: Results, what: str, rate: int, figure: str) -> Figure:
+    """Return a latency of a contestant beside Storm at this rate, in milliseconds."""
+    return _of(
+        storm_rounds(results),
+        lambda of_round: _pick(of_round.get(what, {}).get("latency", ()), "rate", rate, figure),
+    )
+
+
+def storm_uneven(results: Results, kind: str, figure: str) -> Figure:
+    """Return a latency of uneven work in Storm, in milliseconds."""
+    rows = dict(rounds_of(results, "storm") or {}).get("uneven", {})
+    found: Figure = rows.get(kind, {}).get(figure)
+    return found
 
 
 def shared(results: Results, figure: str) -> Figure:

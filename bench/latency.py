@@ -37,7 +37,7 @@ from tiercel.workers.config import Settings
 ALONE = 2
 RATES = (ALONE, 100, 1_000, 5_000)
 # Time at the beginning of each rate that does not count.
-_WARM_UP_S = 5.0
+WARM_UP_S = 5.0
 _BARE_WARM_UP_S = 1.0
 _STEP_S = 0.001
 _PATIENCE_S = 60.0
@@ -138,9 +138,9 @@ Wait = Callable[[int, float], None]
 
 def measure(topology: Running, rate: int, seconds: float) -> Latency:
     """Measure a warm topology, which must run with ``timed``."""
-    return _offered(
+    return offered(
         topology.settings, topology.queue, topology.reading, topology.wait_for_acks,
-        (rate, _WARM_UP_S, seconds),
+        (rate, WARM_UP_S, seconds),
     )  # fmt: skip
 
 
@@ -157,12 +157,12 @@ def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
             # Publish one message first: its ack shows that the process has started.
             fill(settings, queue, sentences(1))
             wait(1, _PATIENCE_S)
-            return _offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
+            return offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
     finally:
         clear(settings, [queue])
 
 
-def _offered(
+def offered(
     settings: Settings,
     queue: str,
     reading: ProbeResults,

@@ -21,6 +21,8 @@ _ROLES = (
     ("tiercel\0spout", "spout workers"),
     ("tiercel\0run", "tiercel run"),
     ("org.apache.spark", "Spark's JVM"),
+    ("bench.storm.Main", "Storm's JVM"),
+    ("bench/storm/", "Storm's Python"),
     ("bench.peers", "peer"),
     ("celery", "peer"),
     ("dramatiq", "peer"),

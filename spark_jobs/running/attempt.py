@@ -43,7 +43,7 @@ from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Execution, May, Slices, Step, StepSetup
+from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.graph import behind, line_at
@@ -105,6 +105,8 @@ class Attempt:
         self._slices = self.kind.slices
         self._gives_back = self.kind.gives_back and self._claims_from is not None
         self._setup = _setup_of(around, task, self.kind)
+        new = self._setup.execution.states
+        self._states = None if new is None else new(around.state, around.topology)
         self._chain = chain_at(around, self._setup, self._slices, self._show)
         self._tell_raised = around.counting.noting(task, self._setup.component)
 
@@ -131,12 +133,12 @@ class Attempt:
         if not self._gives_back or not self._call_lasts():
             return
         slices = self._slices
-        # Set before the check: a bolt that does not see it yet has already counted its tuple.
-        slices.asked_back = True
         with slices.between:
+            # Set before the check: a bolt that does not see it yet has already counted its tuple.
+            slices.asked_back = True
             if self._call_lasts():
                 self._give_back()
-            slices.asked_back = False
+            slices.asked_back = slices.gave_back
 
     def _call_lasts(self) -> bool:
         slices = self._slices
@@ -278,8 +280,7 @@ class Attempt:
         if self._chain is not None and sealed is None:
             taken = self._chain.limited(taken)
         shares = taken.shares
-        new = self._setup.execution.states
-        states = None if new is None else self._states(new, number)
+        states = self._states and self._states.at(number, self._committer.begin)
         step, done = self._executed(taken, number, sealed, states)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -329,19 +330,20 @@ class Attempt:
         self.doing = step
         if self._setup.execution.at_once and not sealed and not taken.together:
             slices.begun = sum([len(share.rows) for share in taken.shares])
-        may = None if sealed else slices.may
+        asked = None if sealed else slices
         executing = self.around.counting.executing
         executing[step.record] = self.task
         try:
             if (retaken := self.retaken) is None:
-                done = step.execute(None if taken.together else may)
+                done = step.execute(None if taken.together else asked)
             else:
-                done = self._execute_retaken(retaken, taken, step, may)
+                done = self._execute_retaken(retaken, taken, step, asked)
         finally:
             executing.pop(step.record, None)
             # Wait until ``give_back`` is done with the step.
             with slices.between:
                 self.doing = None
+                slices.asked_back = False
         if debugging:
             step.log("5. task %d of %s executed tuples of root %d")
         return step, done
@@ -350,17 +352,13 @@ class Attempt:
         """Have the watchdog see the step of this bolt or of one behind it; None: no step."""
         self.doing = step
 
-    def _states(self, states: type[TaskStates], number: int) -> TaskStates:
-        around = self.around
-        return states(around.state, around.topology, number, self._committer.begin)
-
     def _execute_retaken(
-        self, retaken: RetakenInput, taken: StepInput, step: Step, may: May | None
+        self, retaken: RetakenInput, taken: StepInput, step: Step, slices: TimeLimit | None
     ) -> Done:
         """Execute retaken input, which may have killed a process."""
         if taken.together:
             return retaken.execute_together(taken.shares, step)
-        done = retaken.execute(taken.shares, step, may)
+        done = retaken.execute(taken.shares, step, slices)
         if retaken.is_over:
             self.retaken = None
         return done

@@ -94,8 +94,11 @@ class Committer:
             first += writing or ()
             self.conflicted |= writing is None
             if writing and len(applying) == 1 and not (self.conflicted or done.parcels):
-                return self._write_and_apply(step, first, applying[0])
+                reply = self._write_and_apply(step, first, applying[0])
+                states.written()
+                return reply
             _check(perform_in_turn(first))
+            states.written()
             first = []
         if self.conflicted:
             self._seal_conflict(step, first, done)

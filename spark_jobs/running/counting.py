@@ -46,7 +46,6 @@ from tiercel.acker.metrics.contract import (
     Metrics,
     Name,
     TraceReport,
-    name_of,
     trace_counter,
 )
 from tiercel.spark_jobs.emitting.record import Record
@@ -173,7 +172,7 @@ class Tracebacks:
             reason=reason,
             text="",
         )
-        name = name_of(report)
+        name = report.name
         with self._lock:
             kind = self._kinds.get(name)
             if kind is not None:

@@ -23,7 +23,7 @@ from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Field
-from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt, ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
@@ -35,6 +35,7 @@ from tiercel.spark_jobs.topology.grouping import Fields, Shuffle
 _LARGEST = 10_000
 _ON_ERROR = ("fail", "split")
 _OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
+_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
 # Concurrency of a plain bolt with a limit per value: tuples of different values may begin together.
@@ -195,15 +196,14 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose tuples do not begin one by one."""
     bolt = spec.bolt
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
-        kind = next(
-            base.__name__
-            for base in (StatefulBolt, BatchBolt, ArrowBolt, Bolt)
-            if isinstance(bolt, base)
-        )
         raise TopologyError(
             f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is of "
-            f"the kind {kind}: limit a BasicBolt before it"
+            f"the kind {_kind_of(bolt)}: limit a BasicBolt before it"
         )
+
+
+def _kind_of(bolt: AnyBolt) -> str:
+    return next(kind.__name__ for kind in _KINDS if isinstance(bolt, kind))
 
 
 def concurrency_of(spec: BoltSpec) -> int | None:
@@ -255,11 +255,7 @@ class Shape:
 def check_concurrency(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose settings of concurrency do not fit it."""
     bolt = spec.bolt
-    kind = next(
-        base.__name__
-        for base in (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
-        if isinstance(bolt, base)
-    )
+    kind = _kind_of(bolt)
     if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
         raise TopologyError(
             f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is of the kind {kind}"

@@ -376,7 +376,9 @@ class SpoutTask:
         """Tell the spout its outcomes, expire trees, then fill and send a batch."""
         now = self._clock()
         worked = self._take_outcomes(now)
-        attendance = self._outbox.look(now)
+        if now >= self._outbox.look_at:
+            self._outbox.look(now)
+        attendance = self._outbox.attendance
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
         # A tuple that times out while no driver runs is not to blame.

@@ -25,6 +25,7 @@ KEYS = [
         "celery_ratio",
         "dramatiq_ratio",
     ),
+    *("arrow_storm_ratio", "storm_python_ratio"),
     *("slow_bolt_ratio", "beside_slow_all_p99_ms"),
     *("uneven_exp_p50", "uneven_exp_p99", "uneven_heavy_p50", "uneven_heavy_p99"),
     *("half_speed_ratio", "slow_wall_ratio", "tasks_8_to_2"),
@@ -85,6 +86,13 @@ def latencies(rate, p50):
     return {**found, "bare_p50_ms": p50 / 100, "bare_p99_ms": p50 / 50}
 
 
+def storm_round(factor):
+    """On a machine where tiercel is ``factor`` times as fast, and Storm is not."""
+    rates = {"arrow": 24_000 * factor, "basic": 16_000 * factor, "java": 30_000, "python": 1_600}
+    latency = [latencies(rate, 9.0) for rate in (100, 1_000)]
+    return {what: {**drained(rate, Redis=0.01), "latency": latency} for what, rate in rates.items()}
+
+
 def slow_row(ratio, raised=0):
     row = {"tasks": 4, "work_ms": 1_000, "messages": 600, "raised": raised, "wall_s": 150 * ratio}
     return {**row, "ratio": ratio, "busiest": 160}
@@ -142,6 +150,13 @@ WHOLE = results(
         for factor in (1, 2, 3)
     ],
     activity=[{"user code": 20.0 * factor, "Redis": 10.0} for factor in (1, 2, 3)],
+    storm={
+        "rounds": [storm_round(1), {**storm_round(2), "java": {"error": "no"}}, storm_round(3)],
+        "uneven": {
+            "exponential": uneven_row(p50_ms=1_200.0),
+            "heavy": {"error": "3 messages of Storm failed"},
+        },
+    },
     inbox={
         "calls": {
             "take 2 KB": inbox_row(20.0),
@@ -237,6 +252,29 @@ def test_uneven_work_is_divided_by_celery_in_the_same_round():
     assert figures.headline(results(uneven=alone))["uneven_exp_p50"] is None
 
 
+def test_storm_is_compared_in_the_rounds_that_both_were_measured_in():
+    found = figures.headline(WHOLE)
+    assert (found["arrow_storm_ratio"], found["storm_python_ratio"]) == (1.6, 20.0)
+    assert figures.storm(WHOLE, "java", "steady_per_s") == 30_000
+    assert figures.storm_latency(WHOLE, "python", 1_000, "p99_ms") == 18.0
+    assert figures.storm_latency(WHOLE, "python", 5_000, "p99_ms") is None
+    made = blocks(WHOLE)
+    assert made["storm"][3] == "| Storm, bolts in Java | 30,000 | 30,000 | 10 | Redis 10 |"
+    assert made["stormlatency"][2:] == [
+        "| 100 | 9 / 18 ms | 9 / 18 ms | 9 / 18 ms |",
+        "| 1,000 | 9 / 18 ms | 9 / 18 ms | 9 / 18 ms |",
+    ]
+    assert made["stormuneven"][2:] == [
+        "| exponential | 800 / 1,300 ms | 1,200 / 1,300 ms | 400 / 1,300 ms |"
+    ]
+
+
+def test_where_storm_is_left_out_its_figures_are_missing_and_the_page_stays():
+    left_out = results(storm={}, throughput=[a_round(1)])
+    assert figures.headline(left_out)["arrow_storm_ratio"] is None
+    assert not {"storm", "stormlatency", "stormuneven"} & set(blocks(left_out))
+
+
 def test_a_target_is_met_from_its_own_side():
     rows = {row.key: row for row in figures.HEADLINES}
     assert rows["p99_ms"].met(25)
@@ -282,6 +320,9 @@ def test_a_run_that_failed_alone_is_told_from_the_part_that_it_is_of():
         if "error" in did
     ]
     assert len(_single("throughput", {"found": [a_round(1), a_round(2)]})) == 12
+    failed = [did for did in _single("storm", WHOLE["parts"]["storm"]) if "error" in did]
+    assert len(failed) == 2
+    assert _single("storm", {"found": {}}) == []
     assert _single("slow", {"error": "no server"}) == _single("latency", {"found": [[]]}) == []
 
 

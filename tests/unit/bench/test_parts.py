@@ -149,6 +149,7 @@ def test_a_quick_run_measures_every_figure_of_the_last_line_but_those_of_growth(
         "latency",
         "slow",
         "uneven",
+        "storm",
         "ledger",
         "inbox",
         "tuples",
