@@ -17,12 +17,21 @@ from tiercel import BasicBolt, Bolt, Config, Reject, RetryLater, TopologyBuilder
 from tiercel.acker.inbox.contract import Claims, Covered
 from tiercel.acker.inbox.redis import decode, encode
 from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.kinds import plain
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.counting import chained_counter
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 
 MODES = ("emit", "raise", "reject", "later", "wrong type", "side", "nothing")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asks_before_each_tuple():
+    """The clock of these tests moves without real time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain, "ASK_S", 0.0)
+        yield
 
 
 class Node(BasicBolt):
