@@ -79,8 +79,7 @@ class Committer:
     def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
         """Commit the effects of a step; return the ledger's reply, None if it was not called.
 
-        Repeat the same call if a store could not be reached. Raises StaleAttemptError,
-        LostStepsError.
+        Repeat the call if a store could not be reached. Raises StaleAttemptError, LostStepsError.
         """
         step = covered.step
         work = _work_of(done)
