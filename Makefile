@@ -14,20 +14,22 @@ BUILDERS := packaging\|setuptools\|wheel
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
+# Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Times are of two cores, once set up. Set-up itself: five to ten minutes, most of it the download of Spark.
 help:
 	@echo 'Once set up, on two cores:'
 	@echo '  make demo         1 min    count real text on RabbitMQ, Redis and Spark, with faults; ARGS="--calm": without'
 	@echo '  make check        1 min    lint and types'
-	@echo '  make test        10 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
-	@echo '  make test-all    65 min    make test and all that it leaves out; what CI runs'
-	@echo '  make test-rest   50 min    what make test leaves out'
-	@echo '  make test-newest 10 min    the integration tests on the newest servers, in containers; in test-rest too'
+	@echo '  make test        12 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
+	@echo '  make test-all    60 min    make test and all that it leaves out; what CI runs'
+	@echo '  make test-rest   45 min    what make test leaves out'
+	@echo '  make test-newest  6 min    the integration tests of what another version of a server can change, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
-	@echo '  make bench       90 min    measure tiercel beside its peers; QUICK=1: 10 min; ARGS="--only latency": a part'
+	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
 	@echo '  make setup        5 min    set up, and nothing else: each target does that by itself'
@@ -69,8 +71,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and measurements, two: three
-# take as long. Which tests are quick, and which are the rest: tests/support/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two: three take as
+# long. Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
@@ -87,22 +89,19 @@ endif
 test-all: test test-rest
 
 test-rest: check docs
-	@$(PYTEST) -m rest --numprocesses=2 $(BY_FILE) --ignore=tests/faults
+	@$(PYTEST) -m "rest and not alone" --numprocesses=2 $(BY_FILE)
 	@$(MAKE) test-faults test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
-# One fault at a time: each shows how long recovery takes.
+# One at a time: each shows how long recovery takes, or how fast it is afterwards.
 test-faults: $(STAMP)
-	@$(PYTEST) -m rest tests/faults
+	@$(PYTEST) -m "rest and alone" tests/faults
 
-# The integration tests again, on servers in containers. Without a Docker engine this says so and passes, but not where CI is set.
-# Left out: tests of Spark alone, of databases, and of the monitor's sockets. No other RabbitMQ or Redis changes how they end.
-NO_SERVER := $(wildcard tests/integration/spark_jobs/test_spark_*.py) $(addprefix tests/integration/, \
-	spark_jobs/test_python_start.py spark_jobs/test_database_sink.py workers/test_monitor_command.py \
-	workers/test_monitor_connections.py workers/test_monitor_strangers.py)
+# The integration tests of what sends commands to servers again, on servers in containers: tests/support/choice.py says which. Without a
+# Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration $(NO_SERVER:%=--ignore=%)
+	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration
 	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.

@@ -2,14 +2,17 @@
 
 topologies   the measured topologies: word counts, chains of bolts, slow work, rows
 probe        deliveries and acks of a process, over time
+sections     CPU time of a bolt's process by activity
 processes    CPU time by kind of process
 machine      description of the machine
 rig          private servers, full queues, running topologies
 server       the Redis server that some parts need
 peers        the systems that tiercel is compared with
+storm        Apache Storm's own engine in local mode
 
 throughput   sentences per second
 contest      runs of the peers
+activity     CPU time of a word count by activity
 latency      time from the scheduled time to the ack
 slow         slow work: wall time against work / tasks, and latency beside slow work
 limited      accuracy of a rate limit, and latency beside a limited tenant

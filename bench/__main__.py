@@ -71,6 +71,9 @@ def _single(part: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
         return [did for of_round in found for did in of_round.values()]
     if part == "slow" and found:
         return [did for runs in found.values() for did in runs]
+    if part == "storm" and found:
+        rounds = [did for of_round in found["rounds"] for did in of_round.values()]
+        return [*rounds, *found["uneven"].values()]
     return []
 
 
@@ -130,7 +133,8 @@ def _arguments() -> argparse.Namespace:
         "--only",
         choices=PARTS,
         action="append",
-        help="this part; may be repeated. Earlier measurements stay in the file",
+        help="this part; may be repeated. Earlier measurements stay in the file. storm needs Maven "
+        "and Java's compiler, and is left out without them",
     )
     parser.add_argument("--sentences", type=int, help="how many to drain, to try something out")
     parser.add_argument(

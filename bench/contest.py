@@ -19,7 +19,7 @@ from bench.peers.words import BEGAN
 from bench.probe import ProbeResults, ProcessSample
 from bench.processes import cpu_seconds, spent
 from bench.rig import ROOT, WORDS, BenchError, clear, fill, sentences, until
-from bench.throughput import Drained, moment, rate_between
+from bench.throughput import Drained, drained
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
 
@@ -40,13 +40,7 @@ def consumer(what: str, settings: Settings, count: int) -> Drained:
     finally:
         clear(settings, [queue])
     acks = [(samples[0].at, 0.0), *((sample.at, float(sample.acked)) for sample in samples)]
-    return Drained(
-        what=what,
-        sentences=count,
-        whole_per_s=count / (moment(acks, count) - samples[0].at),
-        steady_per_s=rate_between(acks, 0.1 * count, 0.9 * count),
-        cpu_s=used,
-    )
+    return drained(what, count, samples[0].at, acks, used)
 
 
 def _consumed(

@@ -26,16 +26,18 @@ from pika import BasicProperties
 
 from bench.contest import consuming
 from bench.probe import ProbeResults
-from bench.processes import cpu_seconds, spent
+from bench.processes import BENCHMARK, cpu_seconds, spent
 from bench.rig import BenchError, Running, clear, fill, running, sentences, servers, until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.workers.config import Settings
 
-RATES = (100, 1_000, 5_000)
+# Messages per second at which each message is alone.
+ALONE = 2
+RATES = (ALONE, 100, 1_000, 5_000)
 # Time at the beginning of each rate that does not count.
-_WARM_UP_S = 5.0
+WARM_UP_S = 5.0
 _BARE_WARM_UP_S = 1.0
 _STEP_S = 0.001
 _PATIENCE_S = 60.0
@@ -54,13 +56,15 @@ class Latency:
     # p99 of the publisher's delay, a part of the latency that tiercel does not cause.
     late_ms: float
     cpu_s: dict[str, float]
+    # Cores that all processes kept busy, servers included, without the publisher.
+    cores: float
 
     def line(self) -> str:
         """Format the figures as a line."""
         return (
             f"{self.rate:>6,} per second: p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} "
-            f"ms  p99.9 {self.p999_ms:7.1f} ms  ({self.messages:,} messages, published at most "
-            f"{self.late_ms:.1f} ms late)"
+            f"ms  p99.9 {self.p999_ms:7.1f} ms  {self.cores:.2f} cores  "
+            f"({self.messages:,} messages, published at most {self.late_ms:.1f} ms late)"
         )
 
 
@@ -134,9 +138,9 @@ Wait = Callable[[int, float], None]
 
 def measure(topology: Running, rate: int, seconds: float) -> Latency:
     """Measure a warm topology, which must run with ``timed``."""
-    return _offered(
+    return offered(
         topology.settings, topology.queue, topology.reading, topology.wait_for_acks,
-        (rate, _WARM_UP_S, seconds),
+        (rate, WARM_UP_S, seconds),
     )  # fmt: skip
 
 
@@ -153,12 +157,12 @@ def measure_bare(settings: Settings, rate: int, seconds: float) -> Latency:
             # Publish one message first: its ack shows that the process has started.
             fill(settings, queue, sentences(1))
             wait(1, _PATIENCE_S)
-            return _offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
+            return offered(settings, queue, reading, wait, (rate, _BARE_WARM_UP_S, seconds))
     finally:
         clear(settings, [queue])
 
 
-def _offered(
+def offered(
     settings: Settings,
     queue: str,
     reading: ProbeResults,
@@ -168,14 +172,14 @@ def _offered(
     """Publish at a rate, and measure after the seconds of warm-up."""
     rate, warm_up_s, seconds = load
     acked_before = reading.last().acked
-    cpu_before = cpu_seconds()
+    cpu_before, cpu_from = cpu_seconds(), time.monotonic()
     schedule = Schedule(settings.amqp or "", queue)
     try:
         count, began, late = schedule.run(rate, warm_up_s + seconds)
         wait(acked_before + count, _PATIENCE_S)
     finally:
         schedule.close()
-    used = spent(cpu_before, cpu_seconds())
+    used, took_s = spent(cpu_before, cpu_seconds()), time.monotonic() - cpu_from
     found = reading.latencies()
     found = found[found[:, 0] >= began + warm_up_s - 1e-6]
     p50, p99, p999 = 1000 * np.percentile(found[:, 1], [50, 99, 99.9])
@@ -187,6 +191,7 @@ def _offered(
         p999_ms=float(p999),
         late_ms=1000 * float(np.percentile(late, 99)),
         cpu_s=used,
+        cores=sum(seconds for role, seconds in used.items() if role != BENCHMARK) / took_s,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench import contest, growth, inbox, latency, ledger, scaling, standby, throughput
+from bench import activity, contest, growth, inbox, latency, ledger, scaling, standby, throughput
 from bench.machine import load
 from bench.rig import BenchError, running, servers
 from bench.server import redis_server
@@ -15,6 +15,8 @@ from bench.slow.beside import Beside, beside
 from bench.slow.curve import curve
 from bench.slow.drain import SlowDrained, drain
 from bench.slow.uneven import KINDS, half_speed, uneven
+from bench.storm import beside as storm
+from bench.storm.build import StormMissingError, classpath
 from bench.throughput import Drained
 from bench.tuples import price
 from bench.tuples.hot_spots import hot_spots
@@ -36,6 +38,7 @@ class Scale:
     # Seconds of the bare consumer at each rate.
     bare_s: float
     slow: Slow
+    storm: storm.StormAmount
     inbox: inbox.Amount
     pending: tuple[int, ...]
     trees: tuple[int, ...]
@@ -51,6 +54,7 @@ FULL = Scale(
     latency_s=25,
     bare_s=10,
     slow=Slow(),
+    storm=storm.StormAmount(),
     inbox=inbox.Amount(),
     pending=ledger.PENDING,
     trees=ledger.TREES,
@@ -66,6 +70,8 @@ QUICK = Scale(
     bare_s=4,
     # As many messages as in the full scale, so that chance in shuffling matters no more.
     slow=Slow(work_ms=100, curve_ms=(1_000, 10), curve_tasks=(4, 16), curve_s=3.0, uneven_s=30.0),
+    # The figures of the first table are ratios of throughput.
+    storm=storm.StormAmount(rates={}, uneven_s=0.0),
     inbox=inbox.Amount(calls=300, steps=300, hop_s=2.0, idle_s=2.0),
     pending=(ledger.HEADLINE,),
     trees=(),
@@ -205,6 +211,48 @@ def slow_runs(
     return runs
 
 
+def measure_storm(scale: Scale, _peers: str | None, say: Say) -> Any:
+    """Measure rounds of tiercel and Storm, and uneven work in Storm; empty without Storm."""
+    try:
+        classpath()
+    except StormMissingError as missing:
+        say(f"Storm is left out: {missing}")
+        return {}
+    rounds = []
+    for number in range(scale.rounds):
+        with servers() as settings:
+            of_round: dict[str, Any] = {}
+            for what, run in storm.contestants(settings, scale.sentences, scale.storm).items():
+                try:
+                    found = run()
+                except BenchError as error:
+                    say(f"round {number + 1}: {what}: {error}")
+                    of_round[what] = {"error": str(error)}
+                else:
+                    for line in found.lines():
+                        say(f"round {number + 1}: {line}")
+                    of_round[what] = found.row()
+        rounds.append(of_round)
+    return {"rounds": rounds, "uneven": _storm_uneven(scale, say)}
+
+
+def _storm_uneven(scale: Scale, say: Say) -> Any:
+    """Measure a row or an error per kind of uneven work."""
+    rows: dict[str, Any] = {}
+    if scale.storm.uneven_s:
+        with servers() as settings:
+            for kind in KINDS:
+                try:
+                    row = storm.uneven(settings, scale.slow.tasks, kind, scale.storm.uneven_s)
+                except BenchError as error:
+                    say(f"uneven work, {kind}: {error}")
+                    rows[kind] = {"error": str(error)}
+                else:
+                    say(row.line())
+                    rows[kind] = asdict(row)
+    return rows
+
+
 def measure_inbox(scale: Scale, _peers: str | None, say: Say) -> Any:
     """Measure the costs of steps, appends and hops, and derive the costs of the scaling model."""
     with redis_server(None) as url:
@@ -238,6 +286,18 @@ def measure_tuples(scale: Scale, _peers: str | None, say: Say) -> Any:
     return found
 
 
+def measure_activity(scale: Scale, _peers: str | None, say: Say) -> Any:
+    """Measure microseconds per sentence by activity, one row per round."""
+    found = []
+    for number in range(scale.rounds):
+        with servers() as settings:
+            row = activity.measure(settings, scale.sentences)
+        for line in activity.lines(row):
+            say(f"round {number + 1}: {line}")
+        found.append(row)
+    return found
+
+
 def measure_growth(scale: Scale, _peers: str | None, say: Say) -> Any:
     """Measure one row per point of each curve, a median over queues."""
     if not scale.curves:
@@ -262,9 +322,11 @@ PARTS: dict[str, Callable[[Scale, str | None, Say], Any]] = {
     "latency": measure_latency,
     "slow": measure_slow,
     "uneven": measure_uneven,
+    "storm": measure_storm,
     "ledger": measure_ledger,
     "inbox": measure_inbox,
     "tuples": measure_tuples,
+    "activity": measure_activity,
     "standby": measure_standby,
     "growth": measure_growth,
 }

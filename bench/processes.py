@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+BENCHMARK = "the benchmark"
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Part of the command line, and the role of the process; the first match counts.
 _ROLES = (
@@ -20,6 +21,8 @@ _ROLES = (
     ("tiercel\0spout", "spout workers"),
     ("tiercel\0run", "tiercel run"),
     ("org.apache.spark", "Spark's JVM"),
+    ("bench.storm.Main", "Storm's JVM"),
+    ("bench/storm/", "Storm's Python"),
     ("bench.peers", "peer"),
     ("celery", "peer"),
     ("dramatiq", "peer"),
@@ -69,7 +72,7 @@ def _family(parents: dict[int, int], ancestor: int) -> set[int]:
 
 def _role(pid: int) -> str:
     if pid == os.getpid():
-        return "the benchmark"
+        return BENCHMARK
     command = ""
     with suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.probe import ProbeResults
-from bench.processes import cpu_seconds, spent
+from bench.processes import BENCHMARK, cpu_seconds, spent
 from bench.rig import ROOT, clear, fill, sentences, servers, until
 from tiercel.compose.guard import GuardedProcess, Launch
 from tiercel.workers.config import Settings, child_environment, python_path
@@ -76,7 +76,7 @@ def measure(settings: Settings, seconds: float) -> Standby:
             process.stop(_GRACE_S)
             clear(settings, [_QUEUE])
     # Leave out this process, which only sleeps and reads /proc.
-    percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != "the benchmark"}
+    percent = {role: 100 * cpu / elapsed for role, cpu in used.items() if role != BENCHMARK}
     return Standby(
         first_ack_s=first_ack_s, idle_percent=sum(percent.values()), idle_cpu_percent=percent
     )

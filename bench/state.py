@@ -25,6 +25,7 @@ from tiercel import KeyValueState
 from tiercel.acker.effects import Effect, perform_in_turn
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
+from tiercel.spark_jobs.state.key_value import StateCache
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import StateTurn, Writes
 
@@ -49,6 +50,7 @@ class StateBench:
             message_timeout=timedelta(seconds=30),
         )
         self._store = RedisStateStore(self.spec, run_number=1)
+        self._cache = StateCache()
         self._step = 0
 
     def fill(self, count: int) -> None:
@@ -64,12 +66,13 @@ class StateBench:
         Returns the seconds it took.
         """
         began = time.perf_counter()
-        state = KeyValueState()
-        state.open(self._next(state.fields(keys)).perform())
+        state = KeyValueState(self._cache)
+        state.open(self._next(state.unread(keys)).perform(), keys)
         increment = state.guarded(state.increment)  # type: ignore[arg-type]
         for key in keys:
             increment(key)
         perform_in_turn(state.writing("run"))
+        state.written()
         return time.perf_counter() - began
 
     def entries(self) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.probe import ProbeResults
 from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, Running, fill, running, sentences, servers
 from bench.topologies.words import KINDS
@@ -98,14 +99,24 @@ def drain(
         raise BenchError(
             f"{kind}: {found:,} words were counted instead of {count * topology.words:,}"
         )
-    first, acks = _acks_after(topology, acked_before)
-    progress = executed if kind == "untracked" else acks
+    first, acks = acks_after(topology.reading, acked_before)
+    return drained(kind, count, first, executed if kind == "untracked" else acks, used)
+
+
+def drained(
+    what: str,
+    count: int,
+    first: float,
+    progress: Sequence[tuple[float, float]],
+    cpu_s: dict[str, float],
+) -> Drained:
+    """Make the figures of a queue whose first message was delivered at ``first``."""
     return Drained(
-        what=kind,
+        what=what,
         sentences=count,
         whole_per_s=count / (moment(progress, count) - first),
         steady_per_s=rate_between(progress, 0.1 * count, 0.9 * count),
-        cpu_s=used,
+        cpu_s=cpu_s,
     )
 
 
@@ -130,9 +141,9 @@ def _until_drained(topology: Running, kind: str, count: int) -> list[tuple[float
     return executed
 
 
-def _acks_after(topology: Running, before: int) -> tuple[float, list[tuple[float, float]]]:
+def acks_after(reading: ProbeResults, before: int) -> tuple[float, list[tuple[float, float]]]:
     """Return the time of the first delivery after ``before``, and pairs (time, acks since)."""
-    samples = topology.reading.samples()
+    samples = reading.samples()
     first = next(sample.at for sample in samples if sample.delivered > before)
     return first, [
         (sample.at, float(sample.acked - before)) for sample in samples if sample.at >= first
@@ -155,9 +166,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with servers() as settings:
         for kind in arguments.kind or KINDS:
-            drained = tiercel(kind, settings, arguments.sentences)
-            print(drained.line(), flush=True)
-            print(json.dumps(asdict(drained)), flush=True)
+            found = tiercel(kind, settings, arguments.sentences)
+            print(found.line(), flush=True)
+            print(json.dumps(asdict(found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,6 @@ class SpoutCollector(Protocol):
         is emitted again, and never that of another message. To emit two tuples with one identity,
         use two streams.
         """
-        ...
 
     def emit_all(
         self,
@@ -115,7 +114,6 @@ class SpoutCollector(Protocol):
 
         If the values of one tuple do not fit, that raises ValueError, and no tuple is emitted.
         """
-        ...
 
     def emit_direct(
         self,
@@ -131,11 +129,9 @@ class SpoutCollector(Protocol):
         receive this stream, it raises DirectStreamError and emits nothing; so does ``emit`` on a
         direct stream.
         """
-        ...
 
     def report_error(self, error: BaseException | str) -> None:
         """Show an error to the topology's operators; the worker goes on."""
-        ...
 
 
 class Spout:

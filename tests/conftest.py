@@ -18,7 +18,13 @@ import pytest
 from hypothesis import settings
 
 from tests.images.engine import engine
-from tests.support.choice import LONGEST_FIRST, chosen
+from tests.support.choice import (
+    LONGEST_FIRST,
+    NEWEST,
+    asks_newest,
+    chosen,
+    on_chosen_servers,
+)
 from tests.support.docker_engine import all_must_run
 from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
@@ -93,6 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
     others = "embedded" if config.getoption("--servers") else "containers"
     left_out = [item for item in items if item.get_closest_marker(others)]
+    if config.getoption("--servers"):
+        left_out += [item for item in items if not _on_chosen_servers(item)]
     if not config.getoption("--slow"):
         left_out += [item for item in items if item.get_closest_marker("slow")]
     if not config.getoption("--screenshots"):
@@ -102,8 +110,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_choice(item: pytest.Item) -> None:
-    """Mark it as quick or as of the rest, for ``-m``; and as one that has a second try."""
+    """Mark it as quick or as of the rest, and as one of the newest, for ``-m``; and as one that
+    has a second try.
+    """
     marks = [mark.name for mark in item.iter_markers()]
+    if asks_newest(item.path.relative_to(Path(__file__).parent)):
+        item.add_marker(NEWEST)
     again = second_try(_folder(item), marks)
     if again is not None:
         item.add_marker(again)
@@ -111,6 +123,14 @@ def _mark_choice(item: pytest.Item) -> None:
         item.add_marker(chosen(_folder(item), marks))
     except ValueError as error:
         raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+
+def _on_chosen_servers(item: pytest.Item) -> bool:
+    """Only an integration test may be on none: elsewhere a whole topology is on them."""
+    if _folder(item) != "integration":
+        return True
+    places = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return on_chosen_servers(getattr(item, "fixturenames", ()), places)
 
 
 def _folder(item: pytest.Item) -> str:

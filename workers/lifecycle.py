@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter, hush_libraries
+from tiercel.spark_jobs.logs.formatters import TextFormatter, log_to, plain_handler
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,22 +42,12 @@ def set_up_logging(
     ``component`` names this process in records without a component. ``console`` is the rich
     console that shows a progress bar, if there is one: log lines are written above the bar.
     """
-    logging.basicConfig(
-        level=level.upper(), handlers=[_handler(log_format, component, console)], force=True
-    )
-    logging.captureWarnings(capture=True)
-    hush_libraries()
+    log_to(_handler(log_format, component, console), level)
 
 
 def _handler(log_format: LogFormat, component: str, console: Console | None) -> logging.Handler:
-    if log_format == "json":
-        plain: logging.Handler = logging.StreamHandler(sys.stderr)
-        plain.setFormatter(JsonFormatter(component))
-        return plain
-    if console is None and not sys.stderr.isatty():
-        plain = logging.StreamHandler(sys.stderr)
-        plain.setFormatter(TextFormatter(component))
-        return plain
+    if log_format == "json" or (console is None and not sys.stderr.isatty()):
+        return plain_handler(log_format, component)
     from rich.console import Console  # noqa: PLC0415 - costs 60 ms, and only a terminal needs it
     from rich.logging import RichHandler  # noqa: PLC0415 - as above
 

@@ -137,6 +137,9 @@ class Covered:
     bytes: int = 0
     # Hexadecimal digest of all effects of the step, to compare a repeat with; empty if unknown.
     work: str = ""
+    # Numbers of tuples that the next bolts in a row executed in this step, see ``running.chain``;
+    # empty if all emissions left the task.
+    inner: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ of neighbouring inboxes and of their part of the line:
                         number of claimed tuples; "sealed": see ``encode``
     snapshots  hash     "kept": of the last finished step; "sealed": of the sealed step;
                         "left …": of earlier runs
-    wake       list     not empty while there are new entries that no ``take`` has looked for
+    wake       list     not empty while there may be entries that no ``take`` has returned
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are on it, so
 that the inboxes of an earlier version of the topology, or of an earlier list of servers, are found
@@ -26,13 +26,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
 from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import (
     Appended,
     Parcel,
@@ -150,11 +153,7 @@ class RedisInboxes:
         self._each(
             list(there),
             lambda box, place: box.call(
-                "discard",
-                (box.meta, box.entries, box.progress),
-                (run, *there[place]),
-                box.check,
-                "discard entries of",
+                "discard", box.claimed, (run, *there[place]), box.check, "discard entries of"
             ),
         )
 
@@ -163,11 +162,7 @@ class RedisInboxes:
         found = self._each(
             places,
             lambda box, _: box.call(
-                "snapshots",
-                (box.meta, box.snapshots),
-                (run,),
-                box.found,
-                "look for snapshots in",
+                "snapshots", (box.meta, box.snapshots), (run,), box.found, "look for snapshots in"
             ),
         )
         return [(place[1], one) for place, ones in zip(places, found, strict=True) for one in ones]
@@ -360,11 +355,29 @@ class RedisInbox:
         keys = (box.meta, box.progress, box.wake, box.snapshots)
         self.opened: Opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
         self._after = "0-0"
+        # True if there is a wake-up wherever there are entries that no ``take`` has returned.
+        self._looked = False
         self._woken = threading.Event()
 
     def take(
         self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
     ) -> list[Entry]:
+        left_s = wait.total_seconds()
+        until = time.monotonic() + left_s
+        while True:
+            entries = self._look(tuples, size, left_s, finishing, claims)
+            left_s = until - time.monotonic() if wait else 0.0
+            if entries or left_s <= 0 or self._woken.is_set():
+                # The caller looks at the reason for a wake-up only after this returns, so the
+                # wake-up is not lost, even if it came after the entries.
+                self._woken.clear()
+                self._after = entries[-1].position if entries else self._after
+                return entries
+
+    def _look(
+        self, tuples: int, size: int, wait_s: float, finishing: int | None, claims: Claims
+    ) -> list[Entry]:
+        """Take entries, after a wait for a wake-up if there were none left."""
         box = self._box
         line = self._line if any(claims) else None
         keys: tuple[str, ...] = (box.meta, box.entries, box.wake)
@@ -374,22 +387,20 @@ class RedisInbox:
             tasks = line.tasks
             keys += (line.part.wake, *line.returned.claimed, *line.part.claimed)
             wakes.append(line.part.wake)
-        first = [] if finishing is None else [self.finish(finishing)]
-        until = time.monotonic() + wait.total_seconds()
-        while True:
-            # A stale attempt's finish does nothing, and its take raises.
-            args = (*self._attempt, self._after, tuples, size, *claims, tasks)
-            taking = box.call("take", keys, args, box.entries_in, "take from")
-            entries: list[Entry] = perform_all([*first, taking])[-1]
-            first = []
-            left_s = until - time.monotonic() if wait else 0.0
-            if entries or left_s <= 0 or self._woken.is_set():
-                # The caller looks at the reason for a wake-up only after this returns, so the
-                # wake-up is not lost, even if it came after the entries.
-                self._woken.clear()
-                self._after = entries[-1].position if entries else self._after
-                return entries
-            box.server.wait(wakes, timedelta(seconds=left_s), box.verb("wait at"))
+        args = (*self._attempt, self._after, tuples, size, *claims, tasks)
+        # A stale attempt's finish does nothing, and its take raises.
+        calls: list[RedisEffect[Any]] = [] if finishing is None else [self.finish(finishing)]
+        taking = box.call("take", keys, args, box.entries_in, "take from")
+        if wait_s > 0 and self._looked and not self._woken.is_set():
+            waiting = box.server.wait(wakes, timedelta(seconds=wait_s), box.verb("wait at"))
+            # If the connection breaks, the wake-up may be lost: look at once.
+            with suppress(RedisUnavailableError):
+                found: list[Entry] = box.server.perform_waiting([*calls, waiting, taking])[-1]
+                return found
+        self._looked = False
+        entries: list[Entry] = box.server.perform([*calls, taking])[-1]
+        self._looked = True
+        return entries
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
         box = self._box
@@ -397,26 +408,18 @@ class RedisInbox:
         return box.call("read", (box.meta, box.entries), args, box.entries_in, "read").perform()
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
-        def read(reply: int) -> bool:
-            if reply == 2:
-                raise unfinished(covered.step)
-            return bool(reply)
-
         box = self._box
         args: list[Any] = [*self._attempt, covered.step, encode(covered)]
         if snapshot is not None:
             args.append(snapshot)
         keys = (box.meta, box.progress, box.snapshots)
+        read = partial(_is_done, partial(unfinished, covered.step))
         return box.call("seal", keys, args, read, "seal a step of")
 
-    def finish(self, step: int) -> Effect[bool]:
-        def read(reply: int) -> bool:
-            if reply == 2:
-                raise unsealed(step)
-            return bool(reply)
-
+    def finish(self, step: int) -> RedisEffect[bool]:
         box = self._box
         keys = (box.meta, box.entries, box.progress, box.snapshots)
+        read = partial(_is_done, partial(unsealed, step))
         return box.call("finish", keys, (*self._attempt, step), read, "finish a step of")
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
@@ -456,6 +459,7 @@ class _Box:
         self.all_keys = (*self.claimed[:2], self.senders, self.progress, self.wake, self.snapshots)
         self._task = task
         self._scripts: dict[str, RedisScript] = {}
+        self._verbs: dict[str, str] = {}
 
     def call(
         self,
@@ -473,7 +477,10 @@ class _Box:
 
     def verb(self, verb: str) -> str:
         """Return the verb with this inbox as its object, for messages."""
-        return f"{verb} the inbox of {name_of(self._task)}"
+        found = self._verbs.get(verb)
+        if found is None:
+            found = self._verbs[verb] = f"{verb} the inbox of {name_of(self._task)}"
+        return found
 
     def check(self, reply: Any) -> None:
         """Raise StaleAttemptError if the script refused the caller."""
@@ -518,15 +525,24 @@ class _Line:
     tasks: int
 
 
+def _is_done(misused: Callable[[], Exception], reply: int) -> bool:
+    if reply == 2:
+        raise misused()
+    return bool(reply)
+
+
 def encode(covered: Covered) -> str:
     """Encode a seal as text, which lua/finish.lua reads.
 
     STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
+
+    If the next bolts in a row executed tuples in the step: then ``|``, and their numbers.
     """
     numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
     work = covered.work or _UNKNOWN
     part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
-    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}"
+    inner = f"|{' '.join(map(str, covered.inner))}" if covered.inner else ""
+    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}{inner}"
 
 
 def decode(text: str) -> Covered:
@@ -537,7 +553,7 @@ def decode(text: str) -> Covered:
     ... )
     True
     """
-    numbers, whole, part = text.split("|")
+    numbers, whole, part, *inner = text.split("|")
     *counts, work = numbers.split()
     step, ticks, tuples, size = map(int, counts)
     pairs = (pair.split("=") for pair in part.split())
@@ -549,6 +565,7 @@ def decode(text: str) -> Covered:
         tuples=tuples,
         bytes=size,
         work="" if work == _UNKNOWN else work,
+        inner=tuple(int(count) for counts in inner for count in counts.split()),
     )
 
 

@@ -16,9 +16,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tiercel.acker.ledger import REASON_LENGTH
 
@@ -41,6 +41,22 @@ class Window(enum.Enum):
     def slot_s(self) -> int:
         """Seconds per slot; ``ALL_TIME`` has none."""
         return self.value // SLOTS
+
+    def slot_at(self, now: float) -> int:
+        """Return the number of the slot at ``now``."""
+        return int(now // self.slot_s)
+
+    def slots_at(self, now: float) -> range:
+        """Return the numbers of all slots of the window that ends now."""
+        return range(self.slot_at(now) - SLOTS, self.slot_at(now) + 1)
+
+    def seconds_at(self, now: float, since: float | None) -> float:
+        """Return the length of the window that ends now, if counting began at ``since``."""
+        if since is None:
+            return 0.0
+        all_time = self is Window.ALL_TIME
+        began = since if all_time else max(since, self.slots_at(now).start * self.slot_s)
+        return max(0.0, now - began)
 
 
 SLIDING = (Window.TEN_MINUTES, Window.THREE_HOURS, Window.ONE_DAY)
@@ -65,29 +81,6 @@ def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: s
     for of_task in counts.get(component, {}).values():
         total.update(of_task)
     return total
-
-
-def slot_of(window: Window, now: float) -> int:
-    """Return the number of the slot at ``now``."""
-    return int(now // window.slot_s)
-
-
-def slots_of(window: Window, now: float) -> range:
-    """Return the numbers of all slots of a window that ends now."""
-    last = slot_of(window, now)
-    return range(last - SLOTS, last + 1)
-
-
-def seconds_of(window: Window, now: float, since: float | None) -> float:
-    """Return the length of a window that ends now, if counting began at ``since``."""
-    if since is None:
-        return 0.0
-    began = (
-        since
-        if window is Window.ALL_TIME
-        else max(since, slots_of(window, now).start * window.slot_s)
-    )
-    return max(0.0, now - began)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +125,10 @@ _RAISED = "raised:"
 _NAME_LENGTH = 200
 
 
+# Identity of a kind of error: component, kind, place.
+Name = tuple[str, str, str]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceReport:
     """One error of one task, identified by component, kind and place."""
@@ -149,6 +146,11 @@ class TraceReport:
     # The traceback, in several lines; empty if the process has reported it before.
     text: str
 
+    @property
+    def name(self) -> Name:
+        """The identity of its kind of error."""
+        return self.component, self.kind, self.place
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownError:
@@ -159,11 +161,6 @@ class KnownError:
     last: datetime
     # Number of errors of this kind in all tasks.
     count: int
-
-
-# Identity of a kind of error: component, kind, place.
-Name = tuple[str, str, str]
-R = TypeVar("R", ErrorReport, TraceReport)
 
 
 class Metrics(Protocol):
@@ -268,11 +265,6 @@ def _buckets(counts: Mapping[str, int]) -> dict[int, int]:
     }
 
 
-def name_of(report: TraceReport) -> Name:
-    """Return the identity of a report's kind of error."""
-    return report.component, report.kind, report.place
-
-
 def trace_counter(kind: str, place: str) -> str:
     """Return the name of the counter of a kind of error, among a task's other counters."""
     return f"{_RAISED}{json.dumps([kind[:_NAME_LENGTH], place[:_NAME_LENGTH]])}"
@@ -296,15 +288,3 @@ def _count(report: TraceReport, totals: Counts) -> int:
     counter = trace_counter(report.kind, report.place)
     tasks: Mapping[int, Mapping[str, int]] = totals.get(report.component, {})
     return sum(counts.get(counter, 0) for counts in tasks.values())
-
-
-def packed(report: ErrorReport | TraceReport) -> str:
-    """Encode a report for a store."""
-    return json.dumps(astuple(report), default=datetime.isoformat)
-
-
-def unpacked(kind: type[R], found: bytes) -> R:
-    """Decode a report that ``packed`` encoded."""
-    at, *rest = json.loads(found)
-    names = [field.name for field in fields(kind)]
-    return kind(**dict(zip(names, [datetime.fromisoformat(at), *rest], strict=True)))

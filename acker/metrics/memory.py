@@ -24,11 +24,7 @@ from tiercel.acker.metrics.contract import (
     Window,
     by_task,
     known_errors,
-    name_of,
     newest_first,
-    seconds_of,
-    slot_of,
-    slots_of,
 )
 
 _Slot = dict[tuple[str, int], Counter[str]]
@@ -57,8 +53,8 @@ class MemoryMetrics(Metrics):
                 self._since = now
             _add(self._counts, counts)
             for window, slots in self._slots.items():
-                _add(slots.setdefault(slot_of(window, now), {}), counts)
-                for old in slots.keys() - set(slots_of(window, now)):
+                _add(slots.setdefault(window.slot_at(now), {}), counts)
+                for old in slots.keys() - set(window.slots_at(now)):
                     del slots[old]
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
@@ -80,9 +76,9 @@ class MemoryMetrics(Metrics):
             if window is Window.ALL_TIME:
                 _add(found, self._counts)
             else:
-                for number in slots_of(window, now):
+                for number in window.slots_at(now):
                     _add(found, self._slots[window].get(number, {}))
-            seconds = seconds_of(window, now, self._since)
+            seconds = window.seconds_at(now, self._since)
         totals: Counts = {}
         for (component, task), counts in found.items():
             totals.setdefault(component, {})[task] = dict(counts)
@@ -95,7 +91,7 @@ class MemoryMetrics(Metrics):
     def trace(self, reports: Sequence[TraceReport]) -> None:
         with self._lock:
             for report in reports:
-                name = name_of(report)
+                name = report.name
                 if name in self._traces:
                     first, last = self._traces[name]
                     self._traces[name] = (first, max(last, report.at))

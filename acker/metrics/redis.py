@@ -10,10 +10,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import REASON_LENGTH
@@ -32,18 +32,13 @@ from tiercel.acker.metrics.contract import (
     Window,
     by_task,
     known_errors,
-    name_of,
     newest_first,
-    packed,
-    seconds_of,
-    slot_of,
-    slots_of,
-    unpacked,
 )
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import script_source
 
+R = TypeVar("R", ErrorReport, TraceReport)
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
 # Longer than any client keeps repeating a call.
@@ -99,7 +94,7 @@ class RedisMetrics(Metrics):
 
     def _send(self) -> None:
         now = self._clock()
-        slots = [self._slot(window, slot_of(window, now)) for window in SLIDING]
+        slots = [self._slot(window, window.slot_at(now)) for window in SLIDING]
         # Keep slots longer than necessary, by the length of two: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
         pairs = [part for pair in self._unsure.items() for part in pair]
@@ -113,7 +108,7 @@ class RedisMetrics(Metrics):
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
             # Errors beyond the bound of a window would not be kept.
-            kept = [packed(error) for error in reported[:ERRORS_A_WINDOW]]
+            kept = [_packed(error) for error in reported[:ERRORS_A_WINDOW]]
             with translated("report errors"):
                 self._report(
                     keys=[self._errors_key, self._windows_key],
@@ -134,7 +129,7 @@ class RedisMetrics(Metrics):
                 of_task = counts.setdefault(component, {}).setdefault(task, {})
                 of_task[counter] = of_task.get(counter, 0) + int(count)
         return Counted(
-            counts=counts, seconds=seconds_of(window, now, None if since is None else float(since))
+            counts=counts, seconds=window.seconds_at(now, None if since is None else float(since))
         )
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
@@ -142,17 +137,17 @@ class RedisMetrics(Metrics):
             return []
         with translated("read the errors"):
             found: Any = self._client.lrange(self._errors_key, 0, limit - 1)
-        return newest_first(unpacked(ErrorReport, one) for one in found)
+        return newest_first(_unpacked(ErrorReport, one) for one in found)
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
         if not reports:
             return
         words: list[str | float] = []
         for report in reports:
-            words += (json.dumps(name_of(report)), report.at.timestamp())
+            words += (json.dumps(report.name), report.at.timestamp())
             # A report without a traceback only updates the time of the last one.
             short = replace(report, reason=report.reason[:REASON_LENGTH])
-            words.append(packed(short) if report.text else "")
+            words.append(_packed(short) if report.text else "")
         with translated("keep tracebacks"):
             self._trace(keys=[*self._traces_keys], args=[TRACES_KEPT, *words])
 
@@ -163,7 +158,7 @@ class RedisMetrics(Metrics):
             last: Any = self._client.zrange(last_key, 0, -1, withscores=True)
         when = dict(last)
         found = [
-            (unpacked(TraceReport, one), datetime.fromtimestamp(when[name], UTC))
+            (_unpacked(TraceReport, one), datetime.fromtimestamp(when[name], UTC))
             for name, one in reports.items()
             if name in when
         ]
@@ -192,7 +187,7 @@ class RedisMetrics(Metrics):
     def _keys_of(self, window: Window, now: float) -> list[str]:
         if window is Window.ALL_TIME:
             return [self._counts_key]
-        return [self._slot(window, number) for number in slots_of(window, now)]
+        return [self._slot(window, number) for number in window.slots_at(now)]
 
 
 @lru_cache(maxsize=_NAMES_KNOWN)
@@ -204,3 +199,15 @@ def _name(component: str, task: int, counter: str) -> str:
 def _parts(name: bytes) -> tuple[str, int, str]:
     component, task, counter = json.loads(name)
     return component, task, counter
+
+
+def _packed(report: ErrorReport | TraceReport) -> str:
+    """Encode a report for a store."""
+    return json.dumps(astuple(report), default=datetime.isoformat)
+
+
+def _unpacked(kind: type[R], found: bytes) -> R:
+    """Decode a report that ``_packed`` encoded."""
+    at, *rest = json.loads(found)
+    names = [field.name for field in fields(kind)]
+    return kind(**dict(zip(names, [datetime.fromisoformat(at), *rest], strict=True)))

@@ -30,7 +30,7 @@ OLDEST = (7, 0)
 _CONNECT_TIMEOUT_S = 2.0
 _RETRIES = 2
 # All pools of this process; each lives as long as a client uses it.
-_pools: WeakValueDictionary[tuple[str, str, timedelta], Pool] = WeakValueDictionary()
+_pools: WeakValueDictionary[tuple[str, str, timedelta, int], Pool] = WeakValueDictionary()
 # The open clients of each pool.
 _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyDictionary()
 _pools_lock = threading.Lock()
@@ -80,7 +80,11 @@ class _Redis(redis.Redis):
 
 
 def connect(
-    url: str, key: str = "", *, socket_timeout: timedelta = timedelta(seconds=5)
+    url: str,
+    key: str = "",
+    *,
+    socket_timeout: timedelta = timedelta(seconds=5),
+    retries: int = _RETRIES,
 ) -> redis.Redis:
     """Make a client that returns bytes, and connects on its first call.
 
@@ -93,8 +97,9 @@ def connect(
     The clients of one process share their connections to a server. So a broken connection costs a
     process one timeout, not one each for the ledger, the inboxes and the counters.
 
-    No call hangs: connecting and waiting for a reply have timeouts, and are retried twice. So a
-    call may take effect more than once before it returns a reply; the caller must tolerate that.
+    No call hangs: connecting and waiting for a reply have timeouts, and are retried twice, or
+    ``retries`` times. So a call may take effect more than once before it returns a reply; the
+    caller must tolerate that.
     ``rediss://`` uses TLS, and the certificate must be valid for the host; ``?ssl_ca_certs=path``
     adds certificate authorities. Raises RedisRefusedError for a malformed URL, an unknown option in
     it, or a file that cannot be read.
@@ -105,9 +110,10 @@ def connect(
     elif not key:
         raise ValueError("a client of a Redis Cluster is for one hash tag: give a key")
     with _pools_lock:
-        pool = _pools.get((url, key, socket_timeout))
+        kind = (url, key, socket_timeout, retries)
+        pool = _pools.get(kind)
         if pool is None:
-            pool = _pools[url, key, socket_timeout] = _pool(address, key, socket_timeout)
+            pool = _pools[kind] = _pool(address, key, socket_timeout, retries)
         client = _Redis(connection_pool=pool)
         _users.setdefault(pool, WeakSet()).add(client)
         return client
@@ -118,7 +124,7 @@ def connect_topology(url: str, topology: str) -> redis.Redis:
     return connect(url, topology_prefix(topology))
 
 
-def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
+def _pool(address: RedisAddress, key: str, socket_timeout: timedelta, retries: int) -> Pool:
     try:
         pool = Pool.from_url(
             address.url,
@@ -128,7 +134,7 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta) -> Pool:
             # replies differ by protocol, and the default by version of redis-py
             protocol=2,
             health_check_interval=30,
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), retries),
             # The primary became a replica: a new connection may reach the new primary, but this
             # one never will.
             retry_on_error=[exceptions.ReadOnlyError],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.figures import Results
-from bench.page import costs, growth, slow, speed
+from bench.page import costs, growth, slow, speed, storm
 
 
 def blocks(results: Results) -> dict[str, list[str]]:
@@ -28,11 +28,15 @@ def blocks(results: Results) -> dict[str, list[str]]:
         "beside": slow.beside,
         "uneven": slow.uneven,
         "curve": slow.curve,
+        "storm": storm.storm,
+        "stormlatency": storm.latency,
+        "stormuneven": storm.uneven,
         "ledger": costs.ledger,
         "trees": costs.trees,
         "inbox": costs.inbox,
         "tuples": costs.tuples,
         "profile": costs.profile,
+        "activity": costs.activity,
         "growth": growth.growth,
     }
     written = {name: make(results) for name, make in made.items()}

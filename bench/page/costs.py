@@ -101,3 +101,17 @@ def profile(results: Results) -> list[str]:
         )
         lines += ["", *table] if lines else table
     return lines
+
+
+def activity(results: Results) -> list[str]:
+    rows = figures.activities(results)
+    total = sum(rows.values())
+    return (
+        table_of(
+            ["`BasicBolt`: activity, or kind of process", "µs of CPU per sentence"],
+            [[name, f"{us:.1f}"] for name, us in rows.items()]
+            + ([["**sum**", f"**{total:.0f}**"]] if rows else []),
+        )
+        if rows
+        else []
+    )

@@ -91,11 +91,12 @@ def latency(results: Results) -> list[str]:
         "p50_ms": "{:,.0f} ms",
         "p99_ms": "{:,.0f} ms",
         "p999_ms": "{:,.0f} ms",
+        "cores": "{:.2f}",
         "late_ms": "{:.1f} ms",
         "bare_p50_ms": "{:.1f} ms",
         "bare_p99_ms": "{:.1f} ms",
     }
-    heads = ["p50", "p99", "p99.9", "publisher late, p99", "bare consumer, p50", "p99"]
+    heads = ["p50", "p99", "p99.9", "cores", "publisher late, p99", "bare consumer, p50", "p99"]
     table = table_of(
         ["messages per second", *heads],
         [

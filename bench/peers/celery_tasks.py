@@ -1,8 +1,8 @@
 """Celery with ``acks_late`` and no results.
 
-Else its defaults: one process per core, durable queues.
+All other settings are Celery's defaults: one process per core, durable queues.
 
-It knows no trees: the sentence is acked when its words are published, also if they fail later.
+Celery has no trees: a sentence is acked when its words are published, even if they fail later.
 """
 
 from __future__ import annotations

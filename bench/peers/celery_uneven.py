@@ -1,7 +1,7 @@
-"""Celery at uneven work: a task that sleeps as long as its message says.
+"""Uneven work in Celery: a task that sleeps as long as its message says.
 
 With ``acks_late`` and ``worker_prefetch_multiplier=1``, so that each process holds one task at a
-time; else its defaults. As a program it publishes one task per line of its input, ``[seconds,
+time; all else is default. As a program it publishes one task per line of its input, ``[seconds,
 work_ms]``, at these times, and prints the time at which the first was due.
 """
 

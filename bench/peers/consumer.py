@@ -1,11 +1,11 @@
 """One process, one pika ``SelectConnection``, one channel, and the prefetch of tiercel's spout.
 
-Each message acked by itself.
+Each message is acked by itself.
 
     python -m bench.peers.consumer bare|inline QUEUE      AMQP and Redis as TIERCEL_AMQP
                                                           and TIERCEL_REDIS
 
-``bare`` does nothing with a message: what a Python consumer of this queue can do at most.
+``bare`` only acks each message, which is the most that a Python consumer of this queue can do.
 ``inline`` splits the sentence and counts its words in Redis in one pipeline before the ack.
 """
 
@@ -27,7 +27,7 @@ Work = Callable[[bytes], None]
 
 
 def inline() -> Work:
-    """Split and count: one round trip per message."""
+    """Split a sentence and count its words, in one round trip per message."""
     client = redis.Redis.from_url(os.environ["TIERCEL_REDIS"])
 
     def work(body: bytes) -> None:
@@ -40,7 +40,7 @@ def inline() -> Work:
 
 
 def consume(amqp_url: str, queue: str, work: Work | None) -> None:
-    """Until SIGTERM."""
+    """Consume until SIGTERM."""
 
     def delivered(channel: Any, method: Any, _properties: Any, body: bytes) -> None:
         if work is not None:

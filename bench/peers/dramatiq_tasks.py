@@ -1,8 +1,8 @@
 """Dramatiq with its defaults.
 
-Acks after the work, one process per core with eight threads each, durable queues.
+It acks after the work, in one process per core with eight threads each, from durable queues.
 
-It knows no trees: the sentence is acked when its words are published, also if they fail later.
+Dramatiq has no trees: a sentence is acked when its words are published, even if they fail later.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ BEGAN = "bench-began"
 
 @cache
 def client() -> redis.Redis:
-    """The connection of this process."""
+    """Return the connection of this process."""
     return redis.Redis.from_url(os.environ["TIERCEL_REDIS"])
 
 
 @cache
 def note_beginning() -> None:
-    """Once a process; the first of all processes counts."""
+    """Note the start of a process's first task; the earliest of all processes counts."""
     client().set(BEGAN, time.monotonic(), nx=True)
 
 
 def count_word(word: str) -> None:
-    """One more of it."""
+    """Count one occurrence of a word."""
     client().hincrby("bench-counts", word, 1)

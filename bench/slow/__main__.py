@@ -1,4 +1,4 @@
-"""Slow work: what tiercel is for.
+"""Slow work, for which tiercel is made.
 
 Bolts that wait for something else, from a millisecond to ten seconds per tuple.
 
@@ -8,8 +8,8 @@ Bolts that wait for something else, from a millisecond to ten seconds per tuple.
              tasks
 ``raising``  the same, and one message in twenty raises the first time
 ``beside``   one tuple of ten seconds beside fast ones: the latency of all the others
-``curve``    throughput by milliseconds per tuple and by tasks, against tasks / time
-``uneven``   latency where messages take unevenly long, beside Celery; a task at half speed
+``curve``    throughput by milliseconds per tuple and number of tasks, against tasks / time
+``uneven``   latency of work of uneven length, compared with Celery; a task at half speed
 
 The topology runs with the defaults. A run in which a message times out, is dead-lettered, or is
 executed once more than it raised does not count.

@@ -1,4 +1,4 @@
-"""Latency of all other messages, while one tuple takes long."""
+"""Latency of all other messages while one tuple takes long."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Beside:
     p50_ms: float
     p99_ms: float
     max_ms: float
-    # Delay with which the publisher handed one of them over, at most: above some milliseconds other
-    # work on the machine is in the figures.
+    # Largest delay of the publisher: above some milliseconds, other work on the machine has
+    # distorted the figures.
     late_ms: float = 0.0
 
     def line(self) -> str:
@@ -38,7 +38,7 @@ class Beside:
 
 
 def beside(settings: Settings, how: Slow) -> Beside:
-    """Shuffle fast messages at a steady rate; one in their midst is long."""
+    """Shuffle fast messages at a steady rate, with one long message among them."""
     shape = SlowShape(tasks=how.tasks)
     long_s = how.long_ms / 1000
     number = int(_WARM_UP_S * how.rate)
@@ -64,7 +64,7 @@ def beside(settings: Settings, how: Slow) -> Beside:
 
 
 def beside_of(found: np.ndarray, began: float, how: Slow, number: int) -> Beside:
-    """Latencies of the messages that were due while message ``number`` was at work. Pure.
+    """Return the latencies of messages due while message ``number`` was executed. Pure.
 
     ``found`` has a row per message: scheduled time and seconds to the ack.
     """

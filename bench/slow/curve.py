@@ -1,4 +1,4 @@
-"""Throughput of slow work by milliseconds per tuple and by tasks, against tasks / time."""
+"""Throughput of slow work by milliseconds per tuple and number of tasks, against tasks / time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.slow.amount import PATIENCE_S, Slow, within_s
 from bench.topologies.slow import SlowShape, slow_bodies
 from tiercel.workers.config import Settings
 
-# More messages for one point would only measure how fast they are published.
+# With more messages, a point would measure only the speed of publishing.
 _MESSAGES = 40_000
 Say = Callable[[str], None]
 
 
 def curve(settings: Settings, how: Slow, say: Say) -> list[dict[str, Any]]:
-    """One row per number of tasks and milliseconds per tuple.
+    """Measure one row per number of tasks and milliseconds per tuple.
 
-    What failed has a row that says why.
+    The row of a failed measurement says why it failed.
     """
     rows: list[dict[str, Any]] = []
     for tasks in how.curve_tasks:
@@ -61,7 +61,7 @@ def _point(topology: Running, tasks: int, work_ms: float, seconds: float) -> dic
 
 
 def messages_of_point(tasks: int, work_ms: float, seconds: float) -> int:
-    """Messages: as many for each task, enough for this many seconds, two at least. Pure."""
+    """Return the number of messages: equal per task, for this many seconds, at least two. Pure."""
     each = max(2, int(seconds * 1000 / work_ms))
     return tasks * max(2, min(each, _MESSAGES // tasks))
 

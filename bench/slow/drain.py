@@ -1,4 +1,4 @@
-"""A queue of slow messages, emptied: how near the wall time comes to work / tasks."""
+"""The time to empty a queue of slow messages, against work / tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiercel.workers.config import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class SlowDrained:
-    """A queue of slow messages, emptied."""
+    """Figures of an emptied queue of slow messages."""
 
     tasks: int
     work_ms: float
@@ -30,8 +30,8 @@ class SlowDrained:
     wall_s: float
     # Tasks x wall seconds / seconds of work: 1 is perfect.
     ratio: float
-    # Messages of the task that had most: shuffling gives one more than its share, which
-    # bounds the ratio.
+    # Messages of the busiest task: shuffling may give it one more than its share, which limits
+    # the ratio.
     busiest: int
 
     def line(self) -> str:
@@ -47,7 +47,7 @@ class SlowDrained:
 def drain(settings: Settings, how: Slow, raising: int = 0) -> SlowDrained:
     """Empty a queue with a topology that has just started.
 
-    Of ``raising`` messages one raises once.
+    One of ``raising`` messages raises once.
     """
     shape = SlowShape(tasks=how.tasks, noted=True)
     raised = len(range(0, how.messages, raising)) if raising else 0
@@ -105,7 +105,7 @@ def check_executions(executions: dict[int, int], messages: int, raising: int) ->
 
 
 def _busiest(topology: Running, executions: int) -> int:
-    """Of the task that had most. The processes tell their counts once per second."""
+    """Return the count of the busiest task; processes report their counts once per second."""
     deadline = time.monotonic() + 5.0
     while True:
         by_task = topology.executed_by_task("work")

@@ -1,4 +1,4 @@
-"""Uneven work at four fifths of what the tasks can do, beside Celery and one ideal queue.
+"""Uneven work at four fifths of the tasks' capacity, compared with Celery and an ideal queue.
 
 Messages arrive by a Poisson process. The latency of a message is the time from the moment that it
 was due to be published to the end of its work, which the worker notes in Redis: the same for both.
@@ -74,7 +74,7 @@ class Arrival:
 
 
 def arrivals(kind: Kind, tasks: int, seconds: float, seed: int = 1) -> list[Arrival]:
-    """A Poisson process that keeps ``tasks`` busy for four fifths of the time. Pure."""
+    """Return a Poisson process that keeps ``tasks`` busy for four fifths of the time. Pure."""
     chance = random.Random(f"{kind} {seed}")
     rate = _LOAD * tasks * 1000 / MEAN_MS
     found = []
@@ -93,7 +93,7 @@ def _work_ms(kind: Kind, chance: random.Random) -> float:
 
 
 def ideal_s(schedule: Sequence[Arrival], servers: int) -> list[float]:
-    """Seconds from arrival to end with one queue that all servers take from. Pure."""
+    """Return the seconds from arrival to end if all servers share one queue. Pure."""
     free_at = [0.0] * servers
     latencies = []
     for one in schedule:
@@ -129,7 +129,7 @@ def uneven(settings: Settings, how: Slow, kind: Kind, peers: str | None) -> Unev
 
 
 def half_speed(settings: Settings, how: Slow) -> float:
-    """Throughput / sum of the tasks' speeds, where one of the tasks is half as fast as the others.
+    """Measure throughput / sum of the tasks' speeds, with one task half as fast as the others.
 
     A perfect split gives 1.
     """
@@ -196,7 +196,7 @@ def _publish(settings: Settings, schedule: Sequence[Arrival], python: str) -> fl
 
 
 def _latencies(settings: Settings, schedule: Sequence[Arrival], began: float) -> list[float]:
-    """Seconds from the time that each message was due to the end of its work."""
+    """Return the seconds from the due time of each message to the end of its work."""
     until(
         lambda: _noted(settings) == len(schedule),
         PATIENCE_S,

@@ -1,4 +1,4 @@
-"""The topologies that are measured, each with the defaults but for the measured setting.
+"""The measured topologies, with default settings except for the measured one.
 
 words     sentences split, words counted by word
 orders    one tuple per message
@@ -6,5 +6,5 @@ chains    bolts in a row
 slow      a bolt that waits
 limits    bolts with a rate limit
 rows      rows into a database
-observed  the spout of them all, with a probe
+observed  the spout of all these topologies, with a probe
 """

@@ -1,4 +1,4 @@
-"""Bolts in a row that do nothing but emit, as many and as wide as asked."""
+"""Chains of bolts that only emit, of any length and width."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SHAPE = "BENCH_SHAPE"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One point of a growth curve; everything else stays as a user gets it."""
+    """One point of a growth curve; all other settings are the defaults."""
 
     # Tuples that the first bolt emits for each message.
     tuples: int = 1
-    # Bolts in a row, the first and the last among them; each is shuffled to.
+    # Number of bolts in the chain, including the first and the last; each has a shuffle grouping.
     depth: int = 2
     spout_tasks: int = 1
     bolt_tasks: int = 2

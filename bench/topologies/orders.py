@@ -14,17 +14,17 @@ from tiercel.examples.word_count import WordCount
 
 
 def ordered() -> Topology:
-    """Each order counts each time that its message is delivered."""
+    """Count an order each time its message is delivered."""
     return _counted("ordered", WordCount())
 
 
 def ordered_once() -> Topology:
-    """Each order counts once, by the id of its message."""
+    """Count each order once, by the id of its message."""
     return _counted("ordered_once", WordCountOnce(), identity="message_id")
 
 
 def _counted(kind: str, count: StatefulBolt, **settings: Any) -> Topology:
-    """``settings`` are more of the spout's."""
+    """``settings`` are further settings of the spout."""
     builder = TopologyBuilder(f"bench-{kind}", Config())
     builder.set_spout("orders", ObservedSpout(f"bench-{kind}", fields="word string", **settings))
     builder.set_bolt("count", count, parallelism=2).fields_grouping("orders", "word")

@@ -1,4 +1,4 @@
-"""Messages into a database: one transaction per row, one per batch, and by the sink."""
+"""Messages written into a database: a transaction per row, one per batch, and by the sink."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InsertRow(BasicBolt):
 
 
 class InsertBatch(BatchBolt):
-    """The same, one transaction per batch."""
+    """One transaction per batch, committed before its tuples are acked."""
 
     transient = frozenset({"_database"})
 
@@ -74,7 +74,7 @@ def batches() -> Topology:
 
 
 def _inserting(kind: str, bolt: AnyBolt) -> Topology:
-    """One task: the database has one writer at a time."""
+    """Use one task: the database has one writer at a time."""
     builder = TopologyBuilder(f"bench-{kind}")
     fields = "number long, sentence string"
     builder.set_spout("sentences", ObservedSpout(f"bench-{kind}", fields=fields))
@@ -84,6 +84,6 @@ def _inserting(kind: str, bolt: AnyBolt) -> Topology:
 
 
 def stored() -> Topology:
-    """Each word becomes a row in PostgreSQL, once, by the id of its message."""
+    """Write each word as a row into PostgreSQL once, by the id of its message."""
     sink = DatabaseSink(os.environ[DATABASE], "words")
     return word_count("stored", SplitSentence(), sink, Config(), identity="message_id")

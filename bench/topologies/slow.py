@@ -1,4 +1,4 @@
-"""One slow bolt: what each message costs is in the message."""
+"""One slow bolt; each message contains its own cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiercel import (
 
 # The variable that tells each process the shape of ``slow``, as JSON.
 SLOW = "BENCH_SLOW"
-# A hash in Redis: how often each message was executed.
+# A hash in Redis: number of executions of each message.
 EXECUTIONS = "bench-executions"
 # A hash in Redis: the monotonic time at which the work of each message ended.
 DONE = "bench-done"
@@ -34,11 +34,11 @@ DONE = "bench-done"
 class SlowShape:
     """The tasks that do the slow work, and how it is spread.
 
-    What each message costs is in the message.
+    Each message contains its own cost.
     """
 
     tasks: int
-    # Each task gets every so-many-th message. Otherwise they are shuffled, as most users have it.
+    # Messages are dealt to the tasks by number. Otherwise they are shuffled, as most users do.
     even: bool = False
     # Each execution is noted in Redis, so that repeats are seen and messages can raise once.
     noted: bool = False
@@ -68,13 +68,11 @@ def slow_bodies(count: int, work_ms: float, raising: int = 0) -> Iterator[bytes]
 
 
 class FirstTimeError(Exception):
-    """Raised for a message that is to fail the first time."""
+    """Raised for a message that must fail the first time."""
 
 
 class Work(BasicBolt):
-    """Takes as long as the message says, without using the CPU: as a call to
-    another service does.
-    """
+    """Takes as long as the message says, without using the CPU, like a call to another service."""
 
     transient = frozenset({"_client"})
 
@@ -101,7 +99,7 @@ class Work(BasicBolt):
 
 
 class ByNumber:
-    """Each task gets every so-many-th message."""
+    """Deals messages to the tasks by number."""
 
     def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:  # noqa: ARG002
         self._tasks = list(target_tasks)

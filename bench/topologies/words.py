@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
+from bench.sections import start_activities
 from bench.topologies.observed import ObservedSpout
 from tiercel import ArrowBolt, ArrowCollector, Config, Topology, TopologyBuilder
 from tiercel.examples.word_count import SplitSentence, WordCount
@@ -66,7 +67,7 @@ class CountBatch(ArrowBolt):
 def word_count(
     kind: str, split: AnyBolt, count: AnyBolt, config: Config, **settings: Any
 ) -> Topology:
-    """``settings`` are more of the spout's."""
+    """``settings`` are further settings of the spout."""
     builder = TopologyBuilder(f"bench-{kind}", config)
     spout = ObservedSpout(f"bench-{kind}", fields="sentence string", **settings)
     builder.set_spout("sentences", spout)
@@ -92,9 +93,29 @@ def unnamed() -> Topology:
 
 
 def named() -> Topology:
-    """The same with a message's properties in each tuple."""
+    """Count words, with the message's properties in each tuple."""
     names = ["message_id", "headers", "timestamp", "routing_key", "delivery_count"]
     return word_count("named", SplitSentence(), WordCount(), Config(), properties=names)
+
+
+class ObservedSplit(SplitSentence):
+    """Has the activities of its process measured."""
+
+    def prepare(self, config: Mapping[str, Any], context: Any) -> None:
+        super().prepare(config, context)
+        start_activities()
+
+
+class ObservedCount(WordCount):
+    """Has the activities of its process measured."""
+
+    def prepare(self, config: Mapping[str, Any], context: Any) -> None:
+        super().prepare(config, context)
+        start_activities()
+
+
+def activities() -> Topology:
+    return word_count("activities", ObservedSplit(), ObservedCount(), Config())
 
 
 class WordCountOnce(WordCount):
@@ -102,10 +123,10 @@ class WordCountOnce(WordCount):
 
 
 def repeatedly() -> Topology:
-    """Each word counts each time that its message is delivered."""
+    """Count a word each time its message is delivered."""
     return word_count("repeatedly", SplitSentence(), WordCount(), Config())
 
 
 def once() -> Topology:
-    """Each word counts once, by the id of its message."""
+    """Count each word once, by the id of its message."""
     return word_count("once", SplitSentence(), WordCountOnce(), Config(), identity="message_id")

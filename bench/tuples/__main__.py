@@ -5,7 +5,7 @@ without Spark and Redis.
 
 The bolt tasks work as they do in a Spark task, step by step, on inboxes in memory: chunks decoded,
 bolts executed, edges derived, updates folded, chunks encoded. The ledger answers at once and does
-nothing. What the bolts remember is named in ``transient``: a snapshot of it is a price of its own.
+nothing. Attributes of the bolts are ``transient``: snapshots of them have a price of their own.
 Times are CPU time. Figures go to standard output; the last line is one JSON object.
 """
 

@@ -1,4 +1,4 @@
-"""The spout and the bolts whose price is measured."""
+"""The measured spout and bolts."""
 
 from __future__ import annotations
 

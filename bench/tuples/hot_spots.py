@@ -1,4 +1,4 @@
-"""The functions that take the time of a task."""
+"""The functions that take most of a task's time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from bench.tuples.price import SENTENCES, measure
 def hot_spots(
     kind: str, sentences: int = SENTENCES, rounds: int = 3, limit: int = 15
 ) -> list[dict[str, float | str]]:
-    """Return where the time of a task goes: the functions with the most time of their own, in
-    percent of all of it.
-    """
+    """Return the functions that take most of a task's time themselves, in percent of its time."""
     split, count = (Split(), Count()) if kind == "BasicBolt" else (SplitBatch(), CountBatch())
     profile = cProfile.Profile()
     measure(split, count, sentences, rounds, profile)

@@ -45,7 +45,7 @@ def measure(
 
 
 def figures(sentences: int = SENTENCES, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
-    """By kind of bolt: microseconds of each part, and tuples per second on one core.
+    """Return microseconds of each part, and tuples per second on one core, by kind of bolt.
 
     The tuples are the inputs of the two bolts: a sentence and its ten words are eleven.
     """

@@ -1,4 +1,4 @@
-"""The bolt tasks of a topology, at work in one thread without Spark and Redis."""
+"""The bolt tasks of a topology, run in one thread without Spark and Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.tally import Tally
 
-# Sentences that a spout worker emits at once, where it has plenty.
+# Number of sentences that a spout worker emits at once if enough are waiting.
 _EMITTED = 1_000
 _RUN = "run"
 _UNBOUNDED = Bounds(tuples=10**9, bytes=10**12)
@@ -70,7 +70,7 @@ class Workshop:
         self._number = 0
 
     def emit(self, lines: Sequence[str]) -> float:
-        """Emit sentences and append them to the inboxes; CPU seconds of all but the appends."""
+        """Emit sentences and append them to inboxes; return the CPU seconds without the appends."""
         spent = 0.0
         for start in range(0, len(lines), _EMITTED):
             part = lines[start : start + _EMITTED]
@@ -84,7 +84,7 @@ class Workshop:
         return spent
 
     def work(self, bolt: str) -> float:
-        """Let the tasks of one bolt empty their inboxes; CPU seconds."""
+        """Let the tasks of one bolt empty their inboxes; return the CPU seconds."""
         began = time.process_time()
         for attempt in self._attempts[bolt]:
             while attempt.turn():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pika.exceptions import AMQPError
 
@@ -17,7 +16,6 @@ from tiercel.queues.broker.declare import dead_letter_queue
 from tiercel.queues.broker.management import ManagementSilentError, managed
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 
-T = TypeVar("T")
 # Seconds between updates of RabbitMQ's statistics, by default.
 LAG_S = 5
 # Seconds for which a silent management interface is not asked again: each queue would wait for it.
@@ -60,7 +58,8 @@ class DepthReader:
         """
         self._amqp_url = amqp_url
         self._management_url = management_url
-        self._connection: KeptConnection | None = None
+        # Opened at the first look, and again after it broke.
+        self._connection: Any = None
         self._silent_until = 0.0
 
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
@@ -72,15 +71,31 @@ class DepthReader:
         if not names:
             return []
         address = Address.parse(self._amqp_url)
-        if self._connection is None:
-            self._connection = KeptConnection(address, "tiercel depths")
-        found = self._connection.use(partial(_declared, address, names))
-        return self._with_more(address, found)
+        return self._with_more(address, self._looked(address, names))
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
+        connection = self._connection
+        self._connection = None
+        if connection is not None and connection.is_open:
+            with suppress(AMQPError):  # broken while closing: there is nothing left to close
+                connection.close()
+
+    def _looked(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
         if self._connection is not None:
-            self._connection.close()
+            # It may have been closed since the last look: nothing reads from it between looks.
+            with suppress(BrokerUnavailableError):
+                return self._declared(address, names)
+        self._connection = connect(address, "tiercel depths")
+        return self._declared(address, names)
+
+    def _declared(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
+        try:
+            with translated(address):
+                return _declared(address, names, self._connection)
+        except QueuesError:
+            self.close()
+            raise
 
     def _with_more(self, address: Address, found: list[QueueDepth]) -> list[QueueDepth]:
         """Add the figures of the management interface, unless it was silent just now."""
@@ -153,40 +168,3 @@ def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | Non
         return None
     channel.close()
     return method.message_count, method.consumer_count
-
-
-class KeptConnection:
-    """A connection opened at its first use, and reopened after it broke. Not thread-safe."""
-
-    def __init__(self, address: Address, name: str) -> None:
-        self._address = address
-        self._name = name
-        self._connection: Any = None
-
-    def use(self, ask: Callable[[Any], T]) -> T:
-        """Return ``ask(connection)`` for a ``BlockingConnection``; ``ask`` may be called twice.
-
-        Raises BrokerUnavailableError, BrokerRefusedError, and our errors that ``ask`` raises.
-        """
-        if self._connection is not None:
-            # It may have been closed since the last use: nothing reads from it between uses.
-            with suppress(BrokerUnavailableError):
-                return self._asked(ask)
-        self._connection = connect(self._address, self._name)
-        return self._asked(ask)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        connection = self._connection
-        self._connection = None
-        if connection is not None and connection.is_open:
-            with suppress(AMQPError):  # broken while closing: there is nothing left to close
-                connection.close()
-
-    def _asked(self, ask: Callable[[Any], T]) -> T:
-        try:
-            with translated(self._address):
-                return ask(self._connection)
-        except QueuesError:
-            self.close()
-            raise

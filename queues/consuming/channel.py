@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 # A broker that has a message and may send it sends it within milliseconds.
 _QUIET_S = 0.25
 _WITHHOLD_S = 0.05
-# Number of releases after which a message returns to the broker: a restart of the driver causes
-# one.
-RELEASES = 2
 # Decay of the memory of a large message, per message.
 _FADE = 15 / 16
 # Messages held per tuple that may be in flight: its own, and the one to follow it.
@@ -376,16 +373,12 @@ class Epoch:
         """Hand a message out once more without involving the broker; this counts as no failure.
 
         An old message is given back instead, since it might reach the consumer timeout while it is
-        processed. So is a message that was redelivered, or is released again and again: messages
-        waiting for another one (``ordered_by``) that the broker has not delivered yet must not fill
-        the prefetch.
+        processed. So is a message that was redelivered.
         """
-        often = bool(delivery.delivery_count) or delivery.releases >= RELEASES
-        goes_back = often and self._limit.returns_are_free
+        goes_back = bool(delivery.delivery_count) and self._limit.returns_are_free
         if self._taking and not goes_back and not self._is_old(delivery):
-            again = delivery._replace(releases=delivery.releases + 1)
-            self.messages.add(again)
-            self._hand_out.add_again(again)
+            self.messages.add(delivery)
+            self._hand_out.add_again(delivery)
             self._settings.wake()
         else:
             self.messages.give_back(delivery)

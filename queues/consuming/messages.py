@@ -196,8 +196,6 @@ class Delivery(NamedTuple):
     exchange: str | bytes = ""
     routing_key: str | bytes = ""
     redelivered: bool = False
-    # Number of releases since this delivery.
-    releases: int = 0
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -228,34 +228,23 @@ def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
     return found
 
 
-def requeue(
-    amqp_url: str,
-    queue: str,
-    limit: int | None = None,
-    on_moved: Callable[[int], None] = lambda _count: None,
-) -> int:
+def requeue(amqp_url: str, queue: str, limit: int | None = None) -> int:
     """Put the oldest dead letters back into ``queue`` as if they were new; return their number.
 
     Each is published with a confirm before it is taken out: after an interruption a letter may be
-    in both queues, never in neither. ``on_moved`` is called with 1 for each. Letters that die again
-    meanwhile stay for the next call. If the queue is full or has no leader, publishing is retried;
-    raises PublishRefusedError after 15 s.
+    in both queues, never in neither. Letters that die again meanwhile stay for the next call. If
+    the queue is full or has no leader, publishing is retried; raises PublishRefusedError after
+    15 s.
     """
     moved = 0
     with dead_letters_of(amqp_url, queue) as box:
         for letter in box.got(limit):
             _move(box, queue, letter, moved)
             moved += 1
-            on_moved(1)
     return moved
 
 
-def requeue_chosen(
-    amqp_url: str,
-    queue: str,
-    chosen: Collection[str],
-    on_moved: Callable[[int], None] = lambda _count: None,
-) -> list[str]:
+def requeue_chosen(amqp_url: str, queue: str, chosen: Collection[str]) -> list[str]:
     """As ``requeue``, but only letters with these ids, one per id, if they are among the oldest
     SEARCHED; return the ids of the letters that were put back.
 
@@ -274,7 +263,6 @@ def requeue_chosen(
             _move(box, queue, letter, len(moved))
             wanted[letter_id] -= 1
             moved.append(letter_id)
-            on_moved(1)
             if len(moved) == len(chosen):
                 break
         box.give_back(len(moved))

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tiercel.queues.errors import BadBodyError, SchemaError
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.json_values import check_for, read_json
+from tiercel.queues.values.json_values import Check, check_for, read_json
 from tiercel.queues.values.python_values import MISFITS
 from tiercel.queues.values.schema import Field, Schema
 
@@ -110,7 +110,7 @@ def object_in(body: bytes, wanted: str, *, exact: bool = False) -> dict[str, Any
     """
     value = read_json(body, exact=exact)
     if type(value) is not dict:
-        raise BadBodyError(f"the body must be a JSON object with {wanted}, it is {shown(value)}")
+        raise BadBodyError(f"the body must be a JSON object with {wanted}, it is {_shown(value)}")
     return value
 
 
@@ -141,25 +141,30 @@ def _without(field: Field) -> Callable[[dict[str, Any]], Any]:
     return absent
 
 
+def member_of(body: dict[str, Any], field: Field, check: Check) -> Any:
+    """Return the checked value of a field; raises BadBodyError with its name."""
+    member = body.get(field.name)
+    try:
+        return _without(field)(body) if member is None else check(member)
+    except _AbsentError:
+        raise _absence(field.name, field.type, body) from None
+    except MISFITS:
+        raise BadBodyError(
+            f"field {field.name!r} is {with_article(field.type)}, the body has {_shown(member)}"
+        ) from None
+
+
 def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
     """Return the error naming the member that does not fit; only for bodies known to be invalid."""
     for field in schema.fields:
         try:
-            member = value.get(field.name)
-            if member is None:
-                _without(field)(value)
-            else:
-                check_for(field.arrow)(member)
-        except _AbsentError:
-            return absence(field.name, field.type, value)
-        except MISFITS:
-            return BadBodyError(
-                f"field {field.name!r} is {with_article(field.type)}, the body has {shown(member)}"
-            )
+            member_of(value, field, check_for(field.arrow))
+        except BadBodyError as error:
+            return error
     return BadBodyError(f"the body does not fit the fields ({schema})")
 
 
-def absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
+def _absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
     """Return the error for a body in which a required value is null or missing."""
     if name in value:
         return BadBodyError(f"field {name!r} is {with_article(type_)}, the body has null")
@@ -170,7 +175,7 @@ def absence(name: str, type_: str, value: dict[str, Any]) -> BadBodyError:
     )
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Return a value of a body in a few words."""
     # No repr of the whole value: it could be megabytes, or an integer too long to print.
     kind = {

@@ -22,11 +22,9 @@ from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from tiercel.queues.errors import BadBodyError, SchemaError
-from tiercel.queues.nouns import with_article
-from tiercel.queues.values.formats import Decoder, Format, absence, object_in, shown
-from tiercel.queues.values.json_values import Check, check_for, read_json
-from tiercel.queues.values.python_values import MISFITS
-from tiercel.queues.values.schema import Field, Schema
+from tiercel.queues.values.formats import Decoder, Format, member_of, object_in
+from tiercel.queues.values.json_values import check_for, read_json
+from tiercel.queues.values.schema import Schema
 
 _FLAT: Mapping[Any, str] = {
     str: "string",
@@ -166,7 +164,7 @@ def _dataclass(model: type[Any], columns: Mapping[str, _Column]) -> Decoder:
     def decode(body: bytes) -> list[Any]:
         value = object_in(body, f"the fields ({schema})", exact=schema.has_decimals)
         given = {
-            field.name: _member(value, field, check)
+            field.name: member_of(value, field, check)
             for field, check in checks
             if field.name in value or field.name not in has_default
         }
@@ -174,20 +172,6 @@ def _dataclass(model: type[Any], columns: Mapping[str, _Column]) -> Decoder:
         return [getattr(made, name) for name in columns]
 
     return decode
-
-
-def _member(value: Mapping[str, Any], field: Field, check: Check) -> Any:
-    member = value.get(field.name)
-    if member is None:
-        if field.optional:
-            return None
-        raise absence(field.name, field.type, dict(value))
-    try:
-        return check(member)
-    except MISFITS:
-        raise BadBodyError(
-            f"field {field.name!r} is {with_article(field.type)}, the body has {shown(member)}"
-        ) from None
 
 
 def _pydantic(model: Any, columns: Mapping[str, _Column]) -> Decoder:

@@ -11,25 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Index,
-    LargeBinary,
-    MetaData,
-    Table,
-    bindparam,
-    delete,
-    event,
-    func,
-    inspect,
-    literal,
-    literal_column,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.sql import Delete, Select
@@ -55,8 +37,8 @@ _NOW = {
     "postgresql": "CAST(extract(epoch FROM now()) AS bigint)",
     "sqlite": "CAST(strftime('%s', 'now') AS integer)",
 }
-_GREATER: dict[str, Any] = {"postgresql": func.greatest, "sqlite": func.max}
-_LESSER: dict[str, Any] = {"postgresql": func.least, "sqlite": func.min}
+_GREATER: dict[str, Any] = {"postgresql": sa.func.greatest, "sqlite": sa.func.max}
+_LESSER: dict[str, Any] = {"postgresql": sa.func.least, "sqlite": sa.func.min}
 # Key of the row that is the clock of a table of keys. No real key is empty.
 _CLOCK = b""
 # Longest time that the clock advances per tick if the process was not running.
@@ -65,15 +47,15 @@ _LONGEST_S = 120
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
-def tick(kind: str, keys: Table, awake_s: float) -> Any:
+def tick(kind: str, keys: sa.Table, awake_s: float) -> Any:
     """Advance the clock of a table of keys; returns the seconds that it has run.
 
     Each tick adds the time since the last one by the database's clock, at most two minutes or, if
     that is more, ``awake_s``, the time for which this process has run since its last tick. So keys
     do not age when the database's clock jumps or while the topology is stopped.
     """
-    now = text(_NOW[kind])
-    since = literal_column(_NOW[kind], BigInteger) - keys.c.written_at
+    now = sa.text(_NOW[kind])
+    since = sa.literal_column(_NOW[kind], sa.BigInteger) - keys.c.written_at
     passed = _GREATER[kind](0, _LESSER[kind](max(_LONGEST_S, int(awake_s)), since))
     statement = _INSERT[kind](keys).values(key=_CLOCK, content=0, written_at=now)
     return statement.on_conflict_do_update(
@@ -83,14 +65,14 @@ def tick(kind: str, keys: Table, awake_s: float) -> Any:
 
 def end(sessions: Sequence[int]) -> Any:
     """End those PostgreSQL sessions that are still ours: the server reuses their numbers."""
-    statement = text(
+    statement = sa.text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE pid = ANY(:sessions) AND application_name = :name AND usename = current_user"
     )
     return statement.bindparams(sessions=list(sessions), name=NAME)
 
 
-def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
+def claim(kind: str, keys: sa.Table, some: Mapping[bytes, Said], ran_s: int) -> tuple[Any, Any]:
     """Build the statement, and its parameters, that inserts keys with their messages' digests and
     the clock's time ``ran_s``; it returns the new keys.
 
@@ -107,15 +89,17 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
         return statement.on_conflict_do_nothing().returning(keys.c.key), rows
     # Arrays take a third of the time of one row of values per key.
     arrays = (
-        func.unnest(
-            bindparam("keys", type_=postgresql.ARRAY(LargeBinary)),
-            bindparam("contents", type_=postgresql.ARRAY(BigInteger)),
-            bindparam("digests", type_=postgresql.ARRAY(LargeBinary)),
+        sa.func.unnest(
+            sa.bindparam("keys", type_=postgresql.ARRAY(sa.LargeBinary)),
+            sa.bindparam("contents", type_=postgresql.ARRAY(sa.BigInteger)),
+            sa.bindparam("digests", type_=postgresql.ARRAY(sa.LargeBinary)),
         )
         .table_valued("key", "content", "digest", name="claimed")
         .render_derived()
     )
-    found = select(arrays.c.key, arrays.c.content, arrays.c.digest, literal(ran_s, BigInteger))
+    found = sa.select(
+        arrays.c.key, arrays.c.content, arrays.c.digest, sa.literal(ran_s, sa.BigInteger)
+    )
     statement = statement.from_select(["key", "content", "digest", "written_at"], found)
     values = {
         "keys": [key for key, _ in ordered],
@@ -125,7 +109,7 @@ def claim(kind: str, keys: Table, some: Mapping[bytes, Said], ran_s: int) -> tup
     return statement.on_conflict_do_nothing().returning(keys.c.key), values
 
 
-def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[str]) -> Any:
+def put(kind: str, table: sa.Table, columns: Sequence[str], updated_by: Sequence[str]) -> Any:
     """Insert rows; update an existing one if ``updated_by`` names its identifying columns."""
     statement = _INSERT[kind](table)
     if not updated_by:
@@ -136,9 +120,9 @@ def put(kind: str, table: Table, columns: Sequence[str], updated_by: Sequence[st
     return statement.on_conflict_do_update(index_elements=list(updated_by), set_=changed)
 
 
-def known(keys: Table, some: Sequence[bytes]) -> Select[Any]:
+def known(keys: sa.Table, some: Sequence[bytes]) -> Select[Any]:
     """Read the digests stored with these keys, for ``said_then``."""
-    return select(keys.c.key, keys.c.content, keys.c.digest).where(keys.c.key.in_(some))
+    return sa.select(keys.c.key, keys.c.content, keys.c.digest).where(keys.c.key.in_(some))
 
 
 def said_then(short: int, digest: bytes | None) -> int:
@@ -150,10 +134,10 @@ def _digest(said: Said) -> bytes | None:
     return said.content.to_bytes(16) if said.content else None
 
 
-def forget(keys: Table, before_s: int, most: int) -> Delete:
+def forget(keys: sa.Table, before_s: int, most: int) -> Delete:
     """Delete at most ``most`` keys that were written before the time ``before_s`` of the clock."""
     old = keys.c.written_at < before_s
-    return delete(keys).where(keys.c.key.in_(select(keys.c.key).where(old).limit(most)))
+    return sa.delete(keys).where(keys.c.key.in_(sa.select(keys.c.key).where(old).limit(most)))
 
 
 _SUFFIX = "_tiercel_keys"
@@ -168,12 +152,14 @@ _LOOK_S = 60.0
 class Writer:
     """Writes rows and keys. For one thread, except ``abandon``."""
 
-    def __init__(self, engine: Engine, settings: WriterSettings, left: Sequence[int] = ()) -> None:
+    def __init__(
+        self, engine: sa.Engine, settings: WriterSettings, left: Sequence[int] = ()
+    ) -> None:
         """``left`` are the sessions of an abandoned writer, which are ended first."""
         self._engine = engine
         self._settings = settings
         self._kind = engine.dialect.name
-        self._keys: Table | None = None
+        self._keys: sa.Table | None = None
         # The insert statement for each set of columns.
         self._puts: dict[tuple[str, ...], Any] = {}
         # Clock of the table of keys: when to read it next, its last value, and when it was read.
@@ -182,7 +168,7 @@ class Writer:
         self._looked_at = 0.0
         # SQLAlchemy forgets a connection that breaks while it is made.
         self._connections: list[Any] = []
-        event.listen(engine, "connect", self._connected, insert=True)
+        sa.event.listen(engine, "connect", self._connected, insert=True)
         self._abandoned = False
         self._left = list(left)
 
@@ -280,10 +266,10 @@ class Writer:
         with self._engine.begin() as connection:
             if self._kind == "postgresql":
                 # Deferred constraints would fail at the commit, where no row can be named.
-                connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+                connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
             return self._by_halves(connection, rows)
 
-    def _by_halves(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+    def _by_halves(self, connection: sa.Connection, rows: Sequence[Row]) -> list[Outcome]:
         """Like ``_all``, without the rows that the database refuses."""
         try:
             with connection.begin_nested():
@@ -299,7 +285,7 @@ class Writer:
             *self._by_halves(connection, rows[middle:]),
         ]
 
-    def _all(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+    def _all(self, connection: sa.Connection, rows: Sequence[Row]) -> list[Outcome]:
         outcomes = self._claimed(connection, rows)
         fresh = [row for row, one in zip(rows, outcomes, strict=True) if one is WRITTEN]
         if not fresh:
@@ -314,7 +300,7 @@ class Writer:
                 connection.execute(self._puts[columns], values)
         return outcomes
 
-    def _claimed(self, connection: Connection, rows: Sequence[Row]) -> list[Outcome]:
+    def _claimed(self, connection: sa.Connection, rows: Sequence[Row]) -> list[Outcome]:
         """Insert the keys; a key that exists means that its row was written before."""
         keys = self._keys
         keyed = {row.key: row.said for row in rows if row.key is not None}
@@ -369,7 +355,7 @@ def _away(error: DBAPIError) -> Exception:
     return TableError(words_of(error))
 
 
-def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None:
+def _write_by(write: Write, connection: sa.Connection, rows: Sequence[Row]) -> None:
     """Call a user's function, and check that its writes can be committed."""
     transaction = connection.get_transaction()
     write(connection, [row.item for row in rows])
@@ -380,7 +366,7 @@ def _write_by(write: Write, connection: Connection, rows: Sequence[Row]) -> None
         )
     # If it swallowed an error of PostgreSQL's, all its writes are lost, and a commit would not
     # report that. This statement does.
-    connection.execute(select(1))
+    connection.execute(sa.select(1))
 
 
 def _is_about_a_row(error: Exception) -> bool:
@@ -402,7 +388,7 @@ class TableError(Exception):
     """The table lacks something that the topology needs; the message names it."""
 
 
-def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Table:
+def user_table(connection: sa.Connection, name: str, columns: Iterable[str]) -> sa.Table:
     """Return the table of this name, which may be ``schema.name``.
 
     Raises TableError if it does not exist or lacks one of the columns.
@@ -411,7 +397,7 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
     # SQLAlchemy hides the password before the host, but not passwords in the options.
     where = redact(connection.engine.url.render_as_string(hide_password=True))
     try:
-        table = Table(plain, MetaData(), schema=schema or None, autoload_with=connection)
+        table = sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection)
     except NoSuchTableError as error:
         raise TableError(f"there is no table {name!r} in {where}: create it") from error
     missing = [column for column in columns if column not in table.columns]
@@ -423,7 +409,7 @@ def user_table(connection: Connection, name: str, columns: Iterable[str]) -> Tab
     return table
 
 
-def key_columns(table: Table) -> Sequence[str]:
+def key_columns(table: sa.Table) -> Sequence[str]:
     """Return the primary key, by which a row is updated; raises TableError if there is none."""
     names = [column.name for column in table.primary_key.columns]
     if not names:
@@ -434,26 +420,26 @@ def key_columns(table: Table) -> Sequence[str]:
     return names
 
 
-def keys_table(connection: Connection, table: Table) -> Table:
+def keys_table(connection: sa.Connection, table: sa.Table) -> sa.Table:
     """Return the table of keys next to ``table``; creates it if it is missing."""
     kind = connection.dialect.name
     name = f"{_cut(table.name, _LONGEST_NAME - len(_SUFFIX), kind)}{_SUFFIX}"
-    keys = Table(
+    keys = sa.Table(
         name,
-        MetaData(),
-        Column("key", LargeBinary(16), primary_key=True),
+        sa.MetaData(),
+        sa.Column("key", sa.LargeBinary(16), primary_key=True),
         # The short digest of the body, and the full one; null in rows of an earlier version.
-        Column("content", BigInteger, nullable=False),
-        Column("digest", LargeBinary(16)),
+        sa.Column("content", sa.BigInteger, nullable=False),
+        sa.Column("digest", sa.LargeBinary(16)),
         # By the clock of this table, see ``tick``.
-        Column("written_at", BigInteger, nullable=False),
-        Index(f"{_cut(name, _LONGEST_NAME - 3, kind)}_at", "written_at"),
+        sa.Column("written_at", sa.BigInteger, nullable=False),
+        sa.Index(f"{_cut(name, _LONGEST_NAME - 3, kind)}_at", "written_at"),
         schema=table.schema,
     )
     if kind == "postgresql":
         # Two tasks that start together would both create it.
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
-    there = inspect(connection)
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _TAKEN_IN_HAND})
+    there = sa.inspect(connection)
     if not there.has_table(name, schema=table.schema):
         keys.create(connection)
     elif "digest" not in {one["name"] for one in there.get_columns(name, schema=table.schema)}:
@@ -461,13 +447,13 @@ def keys_table(connection: Connection, table: Table) -> Table:
     return keys
 
 
-def _add_digest(connection: Connection, keys: Table) -> None:
+def _add_digest(connection: sa.Connection, keys: sa.Table) -> None:
     """Add the column to an earlier version's table, whose rows stay valid."""
     preparer = connection.dialect.identifier_preparer
     type_ = keys.c.digest.type.compile(connection.dialect)
     statement = f"ALTER TABLE {preparer.format_table(keys)} ADD COLUMN digest {type_}"
     try:
-        connection.execute(text(statement))
+        connection.execute(sa.text(statement))
     except DBAPIError as error:
         if passes(error):
             raise

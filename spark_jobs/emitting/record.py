@@ -65,15 +65,12 @@ class Once(Protocol):
     @property
     def counts(self) -> Mapping[str, int]:
         """Counts of repeated, unkeyed and unsure tuples, see ``running.counting``."""
-        ...
 
     def collector(self, record: Record) -> Any:
         """Return the collector of the step."""
-        ...
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         """Wrap ``execute`` so that it skips tuples that were applied before."""
-        ...
 
 
 class Record:

@@ -95,8 +95,10 @@ class Calls:
         if call is None:
             return None
         if self._hanging is None or self._hanging.call is not call:
-            component = self.copy.component
-            self._hanging = HangingCall(call, component, self._outputs, self._attempt.doing)
+            attempt = self._attempt
+            self._hanging = HangingCall(
+                call, attempt.task, self.copy.component, self._outputs, attempt.doing
+            )
         return self._hanging
 
     def takes(self, wait_s: float) -> StepInput | None:
@@ -461,10 +463,11 @@ class HangingCall:
     """``WatchedStep`` of one call."""
 
     def __init__(
-        self, call: Call, component: str, outputs: Outputs, step: WatchedStep | None
+        self, call: Call, task: int, component: str, outputs: Outputs, step: WatchedStep | None
     ) -> None:
         """``step`` contains the tuple if the call does not know its lineage."""
         self.call = call
+        self.task = task
         self.record = Record(component, outputs)
         self.record.doing = call.tup
         lineage = call.lineage

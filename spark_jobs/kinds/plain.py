@@ -168,7 +168,6 @@ class Divisible(Protocol):
 
     def halves(self) -> tuple[Self, Self]:
         """Split an input of two or more tuples into its first and its second half."""
-        ...
 
 
 P = TypeVar("P", bound=Divisible)

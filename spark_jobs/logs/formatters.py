@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import unicodedata
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -164,6 +165,20 @@ def _redacted(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_redacted(each) for each in value]
     return value if value is None or isinstance(value, int | float) else redact(str(value))
+
+
+def plain_handler(form: str, component: str) -> logging.Handler:
+    """Return a handler that writes to stderr, in the form ``json`` or ``text``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(component) if form == "json" else TextFormatter(component))
+    return handler
+
+
+def log_to(handler: logging.Handler, level: str) -> None:
+    """Send all log records of this process to the handler, and to no other."""
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    hush_libraries()
 
 
 def hush_libraries() -> None:

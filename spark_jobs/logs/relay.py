@@ -13,18 +13,13 @@ import json
 import logging
 import os
 import secrets
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiercel.spark_jobs.logs.formatters import (
-    STANDARD,
-    JsonFormatter,
-    TextFormatter,
-    hush_libraries,
-)
+from tiercel.spark_jobs.logs.formatters import STANDARD, log_to, plain_handler
 
 _speaker: ContextVar[tuple[str, int] | None] = ContextVar("speaker", default=None)
 # A pipe writes up to 4,096 bytes atomically.
@@ -131,6 +126,16 @@ def speak_as(component: str, task: int) -> None:
     _speaker.set((component, task))
 
 
+@contextmanager
+def speaking_as(component: str, task: int) -> Iterator[None]:
+    """Have log records of this thread or coroutine name this bolt task within the block."""
+    token = _speaker.set((component, task))
+    try:
+        yield
+    finally:
+        _speaker.reset(token)
+
+
 class Speaking(logging.Filter):
     """Gives each record of a bolt task the attributes ``bolt`` and ``task``."""
 
@@ -158,13 +163,6 @@ class WorkerLogs:
 
     def set_up(self) -> None:
         """Set up logging in this process, replacing any earlier set-up."""
-        handler = RelayHandler(self.mark) if self.mark else self._own()
+        handler = RelayHandler(self.mark) if self.mark else plain_handler(self.form, _NAME)
         handler.addFilter(Speaking())
-        logging.basicConfig(level=self.level.upper(), handlers=[handler], force=True)
-        logging.captureWarnings(capture=True)
-        hush_libraries()
-
-    def _own(self) -> logging.Handler:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonFormatter(_NAME) if self.form == "json" else TextFormatter(_NAME))
-        return handler
+        log_to(handler, self.level)

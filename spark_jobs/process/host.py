@@ -20,7 +20,7 @@ from tiercel.spark_jobs.logs.relay import speak_as
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import waiting_roots
-from tiercel.spark_jobs.suspects.watchdog import Doing, Watchdog, Watched, WatchedStep
+from tiercel.spark_jobs.suspects.watchdog import Doing, Lookout, Watchdog, WatchedStep
 from tiercel.spark_jobs.whereabouts import of_this_process
 
 # More steps than a server can have lost. Step numbers stay below 2**53.
@@ -152,7 +152,7 @@ _PATIENCE_S = 10.0
 # Time for the last steps when the process ends because a bolt hangs.
 _PARTING_S = 1.0
 
-Watching = Callable[[Sequence[Watched], Callable[[int], None]], Watchdog]
+Watching = Callable[[Sequence[Lookout], Callable[[int], None]], Watchdog]
 
 
 class LostTaskError(RuntimeError):
@@ -173,7 +173,7 @@ class Host:
             for task in self._tasks
         ]
         self._watching = watching or partial(Watchdog, around.longest_call)
-        self._lookouts: Sequence[Watched] = ()
+        self._lookouts: Sequence[Lookout] = ()
         # The call of each task at the last beat, and when it was first seen.
         self._calls: dict[int, tuple[Doing, float]] = {}
         self._place = of_this_process().packed()

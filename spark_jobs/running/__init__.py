@@ -8,6 +8,7 @@ copy       the task's copy of the bolt, and the snapshot that outlives the proce
 step       one step: runs the bolt over its input, and collects the effects
 states     the state of a stateful bolt during a step
 once       repeats the emissions of tuples that were already applied
+chain      executes emissions for the next bolts in a row within the step
 commit     commits the effects of a step, in order
 suspicion  careful execution of input that may have killed a process
 counting   counts steps, and reports counters and tracebacks on a timer

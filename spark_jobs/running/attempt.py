@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -37,11 +38,12 @@ from tiercel.spark_jobs.running.backlog import (
     first_of,
     schemas_of,
 )
+from tiercel.spark_jobs.running.chain import chain_at, tasks_in_row
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup
+from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.graph import behind, line_at
@@ -93,7 +95,7 @@ class Attempt:
             ledger=around.ledger, wait=self._wait_for_room,
         )  # fmt: skip
         self._step = opened.step
-        # Most bolts have none of these three: ticks, retaken input, an order.
+        # Most bolts have none of these: ticks, retaken input, an order, a chain.
         self.ticks = _tick_clock(around, task, opened.ticks)
         self.retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
         self._order = order
@@ -103,6 +105,9 @@ class Attempt:
         self._slices = self.kind.slices
         self._gives_back = self.kind.gives_back and self._claims_from is not None
         self._setup = _setup_of(around, task, self.kind)
+        new = self._setup.execution.states
+        self._states = None if new is None else new(around.state, around.topology)
+        self._chain = chain_at(around, self._setup, self._slices, self._show)
         self._tell_raised = around.counting.noting(task, self._setup.component)
 
     @property
@@ -199,6 +204,8 @@ class Attempt:
     def close(self) -> None:
         """Clean up the bolt and close the inbox."""
         self.kind.close()
+        if self._chain is not None:
+            self._chain.close()
         self._inbox.close()
 
     # -- for the kind ----------------------------------------------------------------------------
@@ -270,9 +277,10 @@ class Attempt:
         """Execute and commit one step."""
         began_ns = time.perf_counter_ns()
         number = sealed.step if sealed else self._step + 1
+        if self._chain is not None and sealed is None:
+            taken = self._chain.limited(taken)
         shares = taken.shares
-        new = self._setup.execution.states
-        states = None if new is None else self._states(new, number)
+        states = self._states and self._states.at(number, self._committer.begin)
         step, done = self._executed(taken, number, sealed, states)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
@@ -284,6 +292,8 @@ class Attempt:
         if done.again:
             executed = all_but(executed, done.again)
         covered = sealed or self.backlog.take_out(executed, number, ticks)
+        if self._chain is not None and sealed is None:
+            covered = replace(covered, inner=self._chain.executed)
         # A sealed step may have had only answers of threads, which are lost with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
         if sealed or leaves or done.again:
@@ -296,7 +306,7 @@ class Attempt:
         if done.ticked and self.ticks is not None:
             self.ticks.ticked(self.around.clock())
         if log.isEnabledFor(logging.DEBUG):
-            self._log("6. task %d of %s committed its step with tuples of root %d", step)
+            step.log("6. task %d of %s committed its step with tuples of root %d")
 
     def _executed(
         self, taken: StepInput, number: int, sealed: Covered | None, states: TaskStates | None
@@ -310,42 +320,40 @@ class Attempt:
         if self._order is not None:
             again = partial(self._order.again, taken.shares, repeated=sealed is not None)
             step.retry_in_place(again)
+        if self._chain is not None:
+            may_kill = self.retaken is not None and not self.retaken.is_over
+            self._chain.begin(step, number, sealed, may_kill=may_kill)
         debugging = log.isEnabledFor(logging.DEBUG)
         if debugging:
-            self._log("4. task %d of %s took tuples of root %d", step)
+            step.log("4. task %d of %s took tuples of root %d")
         self._shares = taken.shares
         self.doing = step
         if self._setup.execution.at_once and not sealed and not taken.together:
             slices.begun = sum([len(share.rows) for share in taken.shares])
         asked = None if sealed else slices
         executing = self.around.counting.executing
-        executing[self.task] = step.record
+        executing[step.record] = self.task
         try:
             if (retaken := self.retaken) is None:
                 done = step.execute(None if taken.together else asked)
             else:
                 done = self._execute_retaken(retaken, taken, step, asked)
         finally:
-            executing.pop(self.task, None)
+            executing.pop(step.record, None)
             # Wait until ``give_back`` is done with the step.
             with slices.between:
                 self.doing = None
                 slices.asked_back = False
         if debugging:
-            self._log("5. task %d of %s executed tuples of root %d", step)
+            step.log("5. task %d of %s executed tuples of root %d")
         return step, done
 
-    def _log(self, text: str, step: Step) -> None:
-        """Log steps 4 to 6 of docs/one-message.md, one line per root."""
-        for root in step.all_roots:
-            log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
-
-    def _states(self, states: type[TaskStates], number: int) -> TaskStates:
-        around = self.around
-        return states(around.state, around.topology, number, self._committer.begin)
+    def _show(self, step: Step | None) -> None:
+        """Have the watchdog see the step of this bolt or of one behind it; None: no step."""
+        self.doing = step
 
     def _execute_retaken(
-        self, retaken: RetakenInput, taken: StepInput, step: Step, slices: Slices | None
+        self, retaken: RetakenInput, taken: StepInput, step: Step, slices: TimeLimit | None
     ) -> Done:
         """Execute retaken input, which may have killed a process."""
         if taken.together:
@@ -375,6 +383,8 @@ class Attempt:
         self.around.counting.step(
             self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
         )
+        if self._chain is not None:
+            self._chain.committed(self.around.counting)
 
     def _reset_meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
         """Restart timeouts in the ledger during a step; return False to retry at its end."""
@@ -436,7 +446,10 @@ def _fenced(around: Around, task: int) -> Sender:
     """Draw a new attempt's number, and fence off older attempts. Raises StaleAttemptError."""
     run = around.run
     sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
-    around.inboxes.fence(run, sender, sorted(behind(around.topology, task)))
+    topology = around.topology
+    senders = [task, *tasks_in_row(topology, task)]
+    targets = {target for one in senders for target in behind(topology, one)}
+    around.inboxes.fence(run, sender, sorted(targets))
     if around.ledger is not None and not around.ledger.fence(run, task, sender.attempt):
         raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
     return sender

@@ -430,6 +430,12 @@ class WorkingCopy:
         self._packed = packed.content
         return sign(self._key, self._purpose, packed.content)
 
+    def attributes(self) -> list[Any]:
+        """Return the values of the attributes that outlive the process."""
+        own = vars(self._bolt) if self._bolt is not None else {}
+        transient = self._local.union(self._bolt.transient if self._bolt is not None else ())
+        return [value for name, value in own.items() if name not in transient]
+
     def kept(self) -> None:
         """Note that the newest snapshot is stored, so that the next attempt finds it."""
         self._kept = self._packed

@@ -10,6 +10,7 @@ once_repeated, once_unkeyed, once_unsure
               for a bolt with ``once``: tuples that were applied before; tuples without a key;
               tuples older than the remembered keys, which may have been applied before
 from:[…]      executed tuples by source component and stream: the edges of the topology's graph
+in:…          executed tuples by the component whose steps executed them, see running/chain.py
 
 The ledger is counted as the bolt ``__acker``:
 
@@ -45,7 +46,6 @@ from tiercel.acker.metrics.contract import (
     Metrics,
     Name,
     TraceReport,
-    name_of,
     trace_counter,
 )
 from tiercel.spark_jobs.emitting.record import Record
@@ -55,6 +55,7 @@ from tiercel.spark_jobs.running.step import Done
 ACKER = "__acker"
 ACKER_TASK = 0
 _FROM = "from:"
+_IN = "in:"
 
 
 @cache
@@ -69,6 +70,16 @@ def edge_of(counter: str) -> tuple[str, str] | None:
         return None
     component, stream = json.loads(counter.removeprefix(_FROM))
     return component, stream
+
+
+def chained_counter(component: str) -> str:
+    """Return the name of the counter of tuples that were executed in steps of another component."""
+    return _IN + component
+
+
+def chained_of(counter: str) -> str | None:
+    """Return the component of a counter of ``chained_counter``; None for any other counter."""
+    return counter.removeprefix(_IN) if counter.startswith(_IN) else None
 
 
 def sources_of(chunks: Sequence[Chunk]) -> Mapping[str, int]:
@@ -161,7 +172,7 @@ class Tracebacks:
             reason=reason,
             text="",
         )
-        name = name_of(report)
+        name = report.name
         with self._lock:
             kind = self._kinds.get(name)
             if kind is not None:
@@ -224,9 +235,9 @@ class Counting:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], Counter[str]] = {}
         self._errors: list[ErrorReport] = []
-        # By task, the record of the step that is being executed. Each ``flush`` counts its time so
-        # far; ``step`` adds the rest.
-        self.executing: dict[int, Record] = {}
+        # The records of the steps that are being executed, with their tasks. Each ``flush`` counts
+        # their time so far; ``step`` adds the rest.
+        self.executing: dict[Record, int] = {}
 
     def noting(self, task: int, component: str) -> Callable[[BaseException, str], str]:
         """Return a function that notes an error of a bolt task and returns its counter's name."""
@@ -246,6 +257,13 @@ class Counting:
             if acked is not None:
                 self._add((ACKER, ACKER_TASK), acked)
             self._errors += errors
+
+    def inner_step(self, task: int, done: Done, *, step_ns: int, at: str) -> None:
+        """Count a committed step that was part of a step of the component ``at``."""
+        record = done.record
+        self.step(task, done, None, step_ns=step_ns, commit_ns=0)
+        with self._lock:
+            self._add((record.component, task), {chained_counter(at): record.executed})
 
     def flush(self) -> None:
         """Send everything to the metrics. If it raises RedisUnavailableError, counts are kept."""
@@ -288,7 +306,7 @@ class Counting:
 
     def _look_at_calls(self) -> None:
         now_ns = time.perf_counter_ns()
-        for task, record in list(self.executing.items()):
+        for record, task in list(self.executing.items()):
             if record.began_ns:
                 lasts_ns = now_ns - record.began_ns
                 self._add((record.component, task), {"execute_ns": lasts_ns - record.told_ns})

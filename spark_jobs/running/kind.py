@@ -38,46 +38,37 @@ class BoltKind(Protocol):
     @property
     def execution(self) -> Execution:
         """Runs the bolt over the input of a step."""
-        ...
 
     @property
     def copy(self) -> WorkingCopy:
         """The task's copy of the bolt."""
-        ...
 
     @property
     def slices(self) -> Slices:
         """Size of the steps, and the time between them."""
-        ...
 
     @property
     def gives_back(self) -> bool:
         """True if claimed tuples that have not begun may be given back to the line."""
-        ...
 
     @property
     def next_at(self) -> float | None:
         """Time on the loop's clock of the next action that needs no new input; None if none."""
-        ...
 
     def takes(self, wait_s: float) -> StepInput | None:
         """Return the input of one step; None if there is none after ``wait_s``.
 
         The attempt executes the step before it calls this again.
         """
-        ...
 
     def hanging(self) -> WatchedStep | None:
         """Return a call that is under way between two steps and lasts too long. Any thread."""
-        ...
 
     def wake(self) -> None:
         """End a wait. Any thread."""
-        ...
 
     def close(self) -> None:
         """Clean up the bolt. Tuples that are taken but not committed stay in the inbox."""
-        ...
 
 
 class Order(Protocol):
@@ -85,11 +76,9 @@ class Order(Protocol):
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         """Load the order from an earlier attempt's snapshot; return the copy's part of it."""
-        ...
 
     def backlog(self, done: Mapping[str, bytes]) -> Backlog:
         """Return an empty backlog that gives steps only tuples whose turn it is."""
-        ...
 
     def again(
         self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
@@ -99,13 +88,11 @@ class Order(Protocol):
 
         A ``repeated`` step retries none: it was sealed with all its tuples.
         """
-        ...
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
         """Note the effects of a step; return them with a joint snapshot of order and copy if either
         has changed.
         """
-        ...
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
         """Note that an earlier attempt at this step did different work: all its messages are
@@ -113,4 +100,3 @@ class Order(Protocol):
 
         Return the snapshot to reseal the step with.
         """
-        ...

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from tiercel.acker.effects import Effect
 from tiercel.acker.ledger import Failure, Updates, canonical
@@ -14,7 +15,7 @@ from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.once import OnceStep
 from tiercel.spark_jobs.state.encoding import Key
-from tiercel.spark_jobs.state.key_value import KeyValueState
+from tiercel.spark_jobs.state.key_value import KeyValueState, StateCache
 from tiercel.spark_jobs.state.store import StateStore, StateTurn
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.topology.grouping import Fields
@@ -24,16 +25,25 @@ Begin = Callable[[Effect[StateTurn]], StateTurn]
 
 
 class TaskStates:
-    """The states of a bolt task in one step; empty for a bolt without a state."""
+    """The states of a bolt task in the steps of one attempt; empty for a bolt without a state."""
 
-    def __init__(
-        self, store: StateStore | None, topology: Topology, step: int, begin: Begin
-    ) -> None:
+    def __init__(self, store: StateStore | None, topology: Topology) -> None:
         self._store = store
         self._topology = topology
+        self._caches: dict[int, StateCache] = {}
+        self._step = 0
+        self._begin: Begin = Effect.perform
+        self._begun: dict[int, KeyValueState] = {}
+        # States that are prepared to be written.
+        self._writing: list[KeyValueState] = []
+
+    def at(self, step: int, begin: Begin) -> TaskStates:
+        """Return the states in this step: none is in use yet."""
         self._step = step
         self._begin = begin
-        self._begun: dict[int, KeyValueState] = {}
+        self._begun = {}
+        self._writing = []
+        return self
 
     @property
     def begun(self) -> bool:
@@ -53,21 +63,29 @@ class TaskStates:
             raise ValueError(
                 f"{record.component!r} is a StatefulBolt, and there is no store for its state"
             )
-        parallelism = self._topology.spec(record.component).parallelism
-        index = task_id - self._topology.task_ids(record.component)[0]
+        cache = self._cache(task_id, record.component)
         bolt.key_fields = _key_fields(self._topology, record.component)
-        bolt.state = state = KeyValueState(index, parallelism)
+        bolt.state = state = KeyValueState(cache)
         try:
+            keys = _keys(bolt, record)
             beginning = self._store.begin(
-                record.component, index, self._step, state.fields(_keys(bolt, record))
+                record.component, cache.task_index, self._step, state.unread(keys)
             )
-            state.open(self._begin(beginning))
+            state.open(self._begin(beginning), keys)
             self._begun[task_id] = state
             if bolt.once:
                 record.once = OnceStep(bolt, state, record)
             yield
         finally:
             del bolt.state, bolt.key_fields
+
+    def _cache(self, task_id: int, component: str) -> StateCache:
+        cache = self._caches.get(task_id)
+        if cache is None:
+            index = task_id - self._topology.task_ids(component)[0]
+            cache = StateCache(index, self._topology.spec(component).parallelism)
+            self._caches[task_id] = cache
+        return cache
 
     def forget(self, task_id: int) -> None:
         """Drop all writes of the bolt in this step: its ``flush`` raised."""
@@ -85,29 +103,38 @@ class TaskStates:
         digest = canonical(updates, failures).digest.hex()
         begun = list(self._begun.values())
         self._begun = {}
+        self._writing = []
         if any(state.committed_digest not in (None, digest) for state in begun):
             return None
+        self._writing = begun
         return [effect for state in begun for effect in state.writing(digest)]
 
+    def written(self) -> None:
+        """Note that all calls of ``writing`` were made: the caches know these values now."""
+        for state in self._writing:
+            state.written()
 
-def _keys(bolt: StatefulBolt, record: Record) -> Iterator[Key]:
+
+def _keys(bolt: StatefulBolt, record: Record) -> list[Key]:
     by_default = type(bolt).state_keys is StatefulBolt.state_keys
+    grouped: set[Any] = set()
+    keys: list[Key] = []
     for origin, together in groupby(record.fresh, attrgetter("origin")):
-        tuples = list(together)
-        if tuples[0].is_tick:
-            continue
         fields = bolt.key_fields.get((origin.component, origin.stream), ())
         if by_default and len(fields) == 1:
             at = origin.positions[fields[0]]
             # A list cannot be a key; the bolt gets the error when it uses the value as one.
             with suppress(TypeError):
-                yield from {tup.values[at] for tup in tuples}
+                grouped.update([tup.values[at] for tup in together])
             continue
-        for tup in tuples:
+        for tup in together:
+            if tup.is_tick:
+                continue
             try:
-                yield from bolt.state_keys(tup)
+                keys += bolt.state_keys(tup)
             except RAISED as error:
                 record.report(f"state_keys: {reason_of(error)}")
+    return [*grouped, *keys]
 
 
 def _key_fields(topology: Topology, component: str) -> Mapping[tuple[str, str], tuple[str, ...]]:

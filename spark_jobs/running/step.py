@@ -6,6 +6,7 @@ read while the bolt executes. ``Slices`` decides the size of a step and the time
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import zlib
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +45,8 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
+log = logging.getLogger(__name__)
+
 # Returns the failed rows to retry in place.
 Again = Callable[[Record, Lineage], Sequence[int]]
 
@@ -52,16 +55,12 @@ Again = Callable[[Record, Lineage], Sequence[int]]
 _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
+# While tuples are quick, a step may last this multiple of its commit: at most 0.2 s, since the cost
+# of a commit counts up to ``LONGEST_BETWEEN_S``.
+_COMMITS = 4
+_QUICK_S = 0.001
 _FIRST = 64
-_LARGEST = 8_000
-# Shortest time between steps if several chunks arrive at a time, so that chunks share a commit. A
-# chunk that arrives alone does not wait: no other chunk would share its commit.
-_BETWEEN_S = 0.01
-_LONGEST_BETWEEN_S = 0.05
-_ALONE = 1
-# Time between steps while no tuples wait, as a multiple of a commit's time: steps are larger on a
-# busy machine.
-_OF_THE_TIME = 3
+_LARGEST = 32_000
 # Weight of the latest step in the moving averages.
 _NEWS = 0.25
 # Step sizes that differ by at most this factor count as one size.
@@ -73,6 +72,22 @@ _RAREST_TRY = 256
 ASK_S = 0.0005
 # While there is other work, an empty inbox is not read again before this time.
 _LOOK_S = 0.01
+# The fixed cost of steps, or of a spout's batches, takes at most one part in this many of the time.
+_SHARE = 3
+# Longest time from one piece of such work to the next, if more tuples come.
+LONGEST_BETWEEN_S = 0.05
+
+
+class TimeLimit(Protocol):
+    """Ends a step between two tuples: the ``Slices`` of a task, or the time left in a chain."""
+
+    # Number of the step's tuples that the bolt has begun.
+    begun: int
+    # True if ``may`` must be called before the next tuple.
+    asked_back: bool
+
+    def may(self) -> bool:
+        """Return True if the step may execute another tuple. See ``Slices.may``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +142,30 @@ class Done:
         return roots_of(self.lineage, row)
 
 
+class Beyond:
+    """The effects of inner steps, see chain.py, which leave with the step of the head."""
+
+    def __init__(self) -> None:
+        # Encoded chunks by target, each with its number of tuples.
+        self.packed: dict[int, list[tuple[bytes, int]]] = {}
+        # The tuples that stay in their trees.
+        self.lineages: list[Lineage] = []
+        self.failures: list[Failure] = []
+
+    def add(self, other: Beyond) -> None:
+        """Add the effects of another step."""
+        for target, chunks in other.packed.items():
+            self.packed.setdefault(target, []).extend(chunks)
+        self.lineages += other.lineages
+        self.failures += other.failures
+
+
+# Executes some of a step's emissions within the step, and returns the others.
+Onward = Callable[[Sequence[Departure]], Sequence[Departure]]
+_NO_IDS = np.zeros(0, np.uint64)
+NO_UPDATES = Updates(roots=_NO_IDS, xors=_NO_IDS)
+
+
 class StepSetup:
     """Objects that all steps of one bolt task share."""
 
@@ -154,11 +193,17 @@ class Step:
     """The work of one step, executed once. One thread only."""
 
     # May end the step before a tuple; None: all tuples are executed.
-    slices: Slices | None = None
+    slices: TimeLimit | None = None
     # Notes each tuple before the bolt gets it; None: tuples are not noted.
     noting: Watch | None = None
     # Returns the failed rows to retry in place; None: failed rows are not retried in place.
     _again: Again | None = None
+    # Executes emissions of the bolt within the step; None: all of them leave.
+    onward: Onward | None = None
+    # The effects of the steps within this one; None: there are none.
+    beyond: Beyond | None = None
+    # True for a step within another one, which sends its effects.
+    inner = False
 
     def __init__(
         self,
@@ -223,12 +268,17 @@ class Step:
             )
         )
 
+    def log(self, text: str) -> None:
+        """Log one of the steps 4 to 6 of docs/one-message.md, one line per root."""
+        for root in self.all_roots:
+            log.debug(text, self.task, self._setup.component, root, extra={"event": "message_step"})
+
     def refuse(self, reason: str) -> Done:
         """Fail the input without executing it."""
         self.record.abort(reason)
         return self._done()
 
-    def execute(self, slices: Slices | None = None, noting: Watch | None = None) -> Done:
+    def execute(self, slices: TimeLimit | None = None, noting: Watch | None = None) -> Done:
         """Run the bolt over the input until ``slices`` end the step; ``noting`` notes each tuple,
         to find one that kills the process.
         """
@@ -243,7 +293,7 @@ class Step:
             self._setup.copy.drop()
         return self._done()
 
-    def input(self, flush: Callable[[], bool]) -> tuple[Iterable[Any], Slices | None]:
+    def input(self, flush: Callable[[], bool]) -> tuple[Iterable[Any], TimeLimit | None]:
         """Return the tuples to execute, and the slices to ask before each of them, if any.
 
         Ask as ``_until`` does: it is the same loop for tuples that are noted, which must not be
@@ -254,7 +304,7 @@ class Step:
             return tuples, self.slices
         return self.noting(self._until(tuples, self.slices), flush), None
 
-    def _until(self, tuples: Iterable[Item], slices: Slices | None) -> Iterator[Item]:
+    def _until(self, tuples: Iterable[Item], slices: TimeLimit | None) -> Iterator[Item]:
         for begun, item in enumerate(tuples, 1):
             if slices is not None:
                 slices.begun = begun
@@ -264,7 +314,7 @@ class Step:
         if slices is not None:
             slices.may()
 
-    def ends(self, slices: Slices) -> bool:
+    def ends(self, slices: TimeLimit) -> bool:
         """Return True if the tuple that is about to begin, and was counted as begun, is left to a
         later step with all tuples behind it: the time is over or the output is large.
 
@@ -292,7 +342,7 @@ class Step:
         snapshot = self._setup.copy.snapshot(record, self.lineage)
         if record.aborted:
             # The copy cannot be kept: the input fails, and none of its effects leave.
-            parcels, children = [], []
+            parcels, children, self.beyond = [], [], None
             if self.states is not None:
                 self.states.forget(self.task)
         again: Sequence[int] = ()
@@ -302,8 +352,8 @@ class Step:
         lineage = self.lineage
         executed = record.executed
         process_ns = record.process_ns
-        updates = fold(lineage, np.asarray(record.acked, np.int64), children, record.held)
-        failures = self._failures() if record.reasons else ()
+        acked = np.asarray(record.acked, np.int64)
+        failures = self._failures() if record.reasons else []
         return Done(
             record=record,
             lineage=lineage,
@@ -311,8 +361,8 @@ class Step:
             executed=min(self._offered, executed),
             ticked=executed > self._offered,
             parcels=parcels,
-            updates=updates,
-            failures=failures,
+            updates=NO_UPDATES if self.inner else fold(lineage, acked, children, record.held),
+            failures=failures if self.beyond is None else failures + self.beyond.failures,
             snapshot=snapshot,
             chunks=self._chunks,
             process_ns=process_ns,
@@ -328,10 +378,16 @@ class Step:
         ]
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
-        """Return the emissions as parcels, and their lineages."""
-        packed: dict[int, list[tuple[bytes, int]]] = {}
-        children: list[Lineage] = []
-        for departure in self._setup.execution.departures(self.record, self.lineage, self._seeds):
+        """Return the emissions that leave as parcels, and their lineages."""
+        leaves = self._setup.execution.departures(self.record, self.lineage, self._seeds)
+        if self.onward is not None:
+            # It refers to the step: only the garbage collector could free both.
+            onward, self.onward = self.onward, None
+            leaves = onward(leaves)
+        beyond = self.beyond
+        packed: dict[int, list[tuple[bytes, int]]] = {} if beyond is None else beyond.packed
+        children: list[Lineage] = [] if beyond is None else beyond.lineages
+        for departure in leaves:
             children.append(departure.lineage)
             route = Route(
                 component=self._setup.component,
@@ -341,10 +397,11 @@ class Step:
             )
             chunk = Chunk(route=route, values=departure.values, lineage=departure.lineage)
             packed.setdefault(departure.target, []).extend(encode_parts(chunk))
-        unbounded = self._setup.unbounded
         parcels: list[Parcel] = []
-        for target, chunks in packed.items():
-            parcels += parcels_of(target, chunks, bounded=target not in unbounded)
+        if not self.inner:
+            unbounded = self._setup.unbounded
+            for target, chunks in packed.items():
+                parcels += parcels_of(target, chunks, bounded=target not in unbounded)
         return parcels, children
 
 
@@ -379,8 +436,7 @@ class Slices:
         self.gave_back = False
         self.between = threading.Lock()
         self._look_at = self._began
-        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_S)
-        self._least_s = 0.0
+        self._spacing = Spacing()
         # Number of tuples that the task can execute in one step. Starts at one, while the cost of a
         # tuple is unknown: other tasks may be free.
         self.claimable = 1
@@ -389,7 +445,10 @@ class Slices:
         # Expected time of one tuple: rises at once, falls gradually.
         self._tuple_s = 0.0
         self._rest = _Rest()
-        self._longest_s = _STEP_S
+        # Time after which the step begins no further tuple: while tuples are quick, and after a
+        # slow one.
+        self._longest_s = self._slow_s = _STEP_S
+        self._ends_at = 0.0
         self._try_after = self._until_try = _FIRST_TRY
 
     def wanted(self, waiting: int) -> int:
@@ -402,14 +461,12 @@ class Slices:
 
     def rest_s(self) -> float:
         """Return the time to wait before reading an empty inbox: until the next step may begin."""
-        return max(0.0, self._began + self._spacing.between_s(self._least_s) - self._clock())
+        return max(0.0, self._spacing.paid_at - self._clock())
 
     def took(self, entries: int) -> None:
         """Note the number of entries that the inbox returned."""
         if not entries:
             self._look_at = self._clock() + _LOOK_S
-        else:
-            self._least_s = _BETWEEN_S if entries > _ALONE else 0.0
 
     def begin(self) -> None:
         """Note that a step begins. The time to fetch its data does not count as work."""
@@ -428,10 +485,15 @@ class Slices:
         if self.asked_back:
             with self.between:
                 pass
+        before = self.asked_at
         self.asked_at = now = self._clock()
         if self._work_began is None:
             self._work_began = now
-        return now - self._work_began < self._longest_s and not self.gave_back
+            self._ends_at = now + self._longest_s
+        elif now - before > _STEP_S:
+            # The acks of the tuples before a slow one leave soon.
+            self._ends_at = min(self._ends_at, self._work_began + self._slow_s)
+        return now < self._ends_at and not self.gave_back
 
     def ended(self, executed: int, offered: int) -> None:
         """Note how many of the offered tuples were executed. Call it before the commit."""
@@ -455,7 +517,10 @@ class Slices:
     def _learn(self, executed: int, tuple_s: float) -> None:
         self._tuple_s = max(tuple_s, self._tuple_s + _NEWS * (tuple_s - self._tuple_s))
         expected_s = self._tuple_s + self._rest.tuple_s
-        self._longest_s = min(max(_STEP_S, _TIMES * self._rest.step_s), _LONGEST_STEP_S)
+        self._slow_s = min(max(_STEP_S, _TIMES * self._rest.step_s), _LONGEST_STEP_S)
+        self._longest_s = self._slow_s
+        if expected_s <= _QUICK_S:
+            self._longest_s = max(self._slow_s, _COMMITS * self._spacing.cost_s)
         before = self.claimable + self.worthwhile
         full = executed >= before
         most = min(_fitting(self._longest_s, expected_s), 2 * before if full else before)
@@ -482,7 +547,8 @@ class Slices:
 
     def committed(self) -> None:
         """Note that the step is committed."""
-        self._spacing.took(self._clock() - self._executed)
+        now = self._clock()
+        self._spacing.took(now - self._executed, now)
 
 
 class _Rest:
@@ -522,21 +588,27 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 
 
 class Spacing:
-    """Seconds between two starts of recurring work, adapted to its cost.
+    """Decides when recurring work with a fixed cost may begin: a token bucket of time.
 
-    On a busy machine, where everything takes longer, the work is done in fewer, larger pieces.
+    The work may take one part in ``_SHARE`` of the time. Time that it does not take is saved, up to
+    ``LONGEST_BETWEEN_S``. While some is saved, work begins at once: at a low rate, nothing would
+    come that could share its cost. When all is spent, so much arrives that each piece of work waits
+    until the ones before are paid for, and is done for everything that came meanwhile. So a busy
+    machine, where everything takes longer, does fewer and larger pieces.
+
+    Times are seconds on one clock.
     """
 
-    def __init__(self, *, times: float, longest_s: float) -> None:
-        """The spacing is ``times`` the mean cost, but at most ``longest_s``."""
-        self._times = times
-        self._longest_s = longest_s
-        self._cost_s = 0.0
+    def __init__(self) -> None:
+        # Mean cost of one piece.
+        self.cost_s = 0.0
+        # Time at which all earlier work is paid for: the next piece waits until then.
+        self.paid_at = float("-inf")
 
-    def took(self, seconds: float) -> None:
-        """Note the cost of one piece of work. A single outlier counts little."""
-        self._cost_s += (min(seconds, self._longest_s) - self._cost_s) / 8
-
-    def between_s(self, least_s: float) -> float:
-        """Return the time from one start to the next, at least ``least_s``."""
-        return min(max(least_s, self._times * self._cost_s), self._longest_s)
+    def took(self, seconds: float, now: float) -> None:
+        """Note that one piece of work ends now, and its cost. A single outlier counts little."""
+        self.cost_s += (min(seconds, LONGEST_BETWEEN_S) - self.cost_s) / 8
+        between_s = min(_SHARE * self.cost_s, LONGEST_BETWEEN_S)
+        paid_at = max(self.paid_at, now - LONGEST_BETWEEN_S) + between_s
+        # Work that could not wait is not paid for later.
+        self.paid_at = min(paid_at, now + between_s - self.cost_s)

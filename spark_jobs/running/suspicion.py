@@ -11,10 +11,11 @@ from functools import partial
 
 from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.running.backlog import Backlog, Share
-from tiercel.spark_jobs.running.step import Done, Slices, Step
-from tiercel.spark_jobs.suspects.book import REASON, CaseBook
-from tiercel.spark_jobs.suspects.notes import ExecutionNotes, Lookout
-from tiercel.spark_jobs.suspects.watchdog import CallLimit, WatchedStep
+from tiercel.spark_jobs.running.step import Done, Step, TimeLimit
+from tiercel.spark_jobs.suspects.book import REASON
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.spark_jobs.suspects.watchdog import CallLimit, Lookout, WatchedStep
 
 
 class Turns:
@@ -68,7 +69,7 @@ class Suspicion:
     death while it is alone proves it guilty.
     """
 
-    def __init__(self, run: str, book: CaseBook | None, ledger: Ledger | None) -> None:
+    def __init__(self, run: str, book: RedisCaseBook | None, ledger: Ledger | None) -> None:
         self._run = run
         self._book = book
         self._ledger = ledger
@@ -164,7 +165,7 @@ class RetakenInput:
             finally:
                 notes.rest()
 
-    def execute(self, shares: Sequence[Share], step: Step, slices: Slices | None) -> Done:
+    def execute(self, shares: Sequence[Share], step: Step, slices: TimeLimit | None) -> Done:
         """Execute a step of these shares; ``slices`` is None for a sealed step, which is repeated
         as a whole.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkStageInfo
 
 from tiercel.spark_jobs.spark.executors import start_failures, trouble_of
 from tiercel.spark_jobs.spark.run import Run
@@ -47,18 +47,19 @@ class LongTasks:
     @property
     def waiting(self) -> int:
         """Number of tasks that have no slot now because their executor is gone."""
-        tracker = self._context.statusTracker()
-        stages = [
-            tracker.getStageInfo(stage)
-            for job in tracker.getJobIdsForGroup(self._run.id)
-            if (info := tracker.getJobInfo(job)) is not None
-            for stage in info.stageIds
-        ]
         return sum(
             stage.numTasks - stage.numActiveTasks - stage.numCompletedTasks
-            for stage in stages
-            if stage is not None
+            for stage in self._stages(self._jobs())
         )
+
+    def _jobs(self) -> list[int]:
+        return list(self._context.statusTracker().getJobIdsForGroup(self._run.id))
+
+    def _stages(self, jobs: Iterable[int]) -> list[SparkStageInfo]:
+        tracker = self._context.statusTracker()
+        infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+        found = [tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
+        return [stage for stage in found if stage is not None]
 
     @property
     def unfit(self) -> str:
@@ -75,11 +76,8 @@ class LongTasks:
         return self._trouble
 
     def _look_for_trouble(self) -> str:
-        tracker = self._context.statusTracker()
-        jobs = list(tracker.getJobIdsForGroup(self._run.id))
-        infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
-        stages = [tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
-        failed = sum(stage.numFailedTasks for stage in stages if stage is not None)
+        jobs = self._jobs()
+        failed = sum(stage.numFailedTasks for stage in self._stages(jobs))
         if failed == self._failed:
             return ""
         self._failed = failed

@@ -34,6 +34,8 @@ from tiercel.spark_jobs.spark.executors import (
     steady_slots,
     this_machine,
 )
+from tiercel.spark_jobs.spark.job import LongTasks
+from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.settings import SECRET, is_local, one_machine, quoted, settings_of
 from tiercel.spark_jobs.spark.shipping import pack_code
 
@@ -186,6 +188,12 @@ class SparkUnit:
         while not (slots := self._free()) and time.monotonic() < end:
             time.sleep(_LOOK_S)
         return slots
+
+    def start(self, run: Run) -> LongTasks:
+        """Start the tasks of a run; returns at once."""
+        tasks = LongTasks(self.context, run)
+        tasks.start()
+        return tasks
 
     @property
     def free(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from tiercel.acker.effects import Effect, LocalEffect
 from tiercel.spark_jobs.errors import BadStateError, StaleTurnError, TurnAgainError
-from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes, value_before
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, StateTurn, Writes, value_before
 
 _LIMIT = 1 << 63
 # Most seconds that marks age from one call to the next.
@@ -39,6 +40,8 @@ class _MemoryComponent:
     ran: float = 0.0
     ran_at: float | None = None
     run_number: int = 0
+    # Per task, None for all: commits in which other tasks wrote its entries.
+    epochs: Counter[int | None] = field(default_factory=Counter)
     tasks: dict[int, _Task] = field(default_factory=dict)
 
     def run_on(self, now: float) -> None:
@@ -88,8 +91,9 @@ class MemoryStateStore:
             mine.undo = {}
             mine.marked = frozenset()
         known.run_number = self._run_number
+        seen = mine.turn, known.epochs[None], known.epochs[task]
         mine.turn = self._run_number, step, attempt + 1
-        turn = MemoryStateTurn(known, mine, self._clock)
+        turn = MemoryStateTurn(known, mine, self._clock, seen)
         turn.found.update(zip(fields, turn.read(fields), strict=True))
         return turn
 
@@ -129,17 +133,26 @@ class MemoryStateTurn:
     """``StateTurn`` in this process; commits are atomic."""
 
     def __init__(
-        self, component: _MemoryComponent, task: _Task, clock: Callable[[], float]
+        self,
+        component: _MemoryComponent,
+        task: _Task,
+        clock: Callable[[], float],
+        seen: tuple[tuple[int, int, int], int, int],
     ) -> None:
+        """``seen`` is the turn before, and the epochs of all tasks and of this one."""
         self._component = component
         self._clock = clock
         self._task = task
-        self._turn = task.turn
+        self.turn = task.turn
+        self.seen = seen
         self.committed_digest = task.committed_digest
         # A copy, because this turn must not read through a later attempt's commit.
         self._undo = dict(task.undo)
         self._marked = task.marked
         self.found: dict[bytes, bytes | None] = {}
+
+    def follows(self, last: StateTurn) -> bool:
+        return isinstance(last, MemoryStateTurn) and self.seen == (last.turn, *last.seen[1:])
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         return [
@@ -162,7 +175,7 @@ class MemoryStateTurn:
         return [LocalEffect(lambda: self._write(writes, digest))]
 
     def _write(self, writes: Writes, digest: str) -> bool:
-        if self._task.turn != self._turn or self._component.run_number != self._turn[0]:
+        if self._task.turn != self.turn or self._component.run_number != self.turn[0]:
             raise StaleTurnError(
                 "a later attempt or run has taken the bolt task over: nothing was written"
             )
@@ -180,6 +193,7 @@ class MemoryStateTurn:
         entries |= sums | dict(writes.puts)
         for one in writes.deletes:
             entries.pop(one, None)
+        self._component.epochs.update([None] if writes.owners is None else writes.owners)
         self._mark(writes)
         self._task.committed_digest = digest
         return True

@@ -9,12 +9,14 @@ are the field.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -40,7 +42,9 @@ class StateKeys:
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, plus one; ran: seconds that the
                                         clock of the marks has run, ran_at: the server's clock then;
-                                        marks: the number of marks
+                                        marks: the number of marks; epoch:TASK: rises when another
+                                        task writes an entry of this one, epoch:*: when an entry of
+                                        any task may have changed
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
                                         record: 16 bytes of a digest of the body, and the tuple's
@@ -48,12 +52,15 @@ class StateKeys:
                                         bit, and 4 bytes of a digest
     state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of the turn that may write; calls:
                                         the number of its writes so far; logged: "run step" that
-                                        the undo log belongs to; in the task's home shard also
+                                        the undo log belongs to; packed: the number of the last
+                                        write with a packed record; in the task's home shard also
                                         attempts: drawn so far; committed, digest: "run step"
                                         and digest of the last commit
     state-undo:COMPONENT:TASK   hash    the undo log of the task's last step: field to
-                                        record, see ``value_before``; and "!" with the number of
-                                        a call that made marks to its time and their keys
+                                        record, see ``value_before``; "!" with the number of
+                                        a call that made marks to its time and their keys; "#"
+                                        with the number of a write to its small increments, packed
+                                        (undo.lua). No key of an entry begins with "!" or "#"
 
     TASK is the index within the component. A commit over several shards is final once the task's
     home shard has its digest.
@@ -220,6 +227,8 @@ def _remembered(verdict: int) -> bool:
 # Entries per write: a few milliseconds, and half of what Lua can unpack.
 SLICE = 2_000
 _READ_AT_ONCE = 5_000
+# Amounts below are added by Lua, whose numbers are exact up to 2**53, to numbers of 15 digits.
+_SMALL = 1 << 50
 _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
 
 
@@ -248,6 +257,8 @@ class Begun:
     # Place of the last commit, as the home shard knows it.
     committed: str
     digest: str
+    # The turn before, and the epoch of the task's entries, see ``StateTurn.follows``.
+    seen: tuple[bytes, bytes]
     # Values before this step of the first ``SLICE`` requested fields.
     values: list[bytes | None]
 
@@ -265,7 +276,7 @@ class StateShard:
         self._shards = shards
         self.marks = MarkShard(server, keys, task)
         self._begin = server.script(_source("undo", "values", "begin"))
-        self._write = server.script(_source("undo", "write"))
+        self._write = server.script(_source("undo", "add", "write"))
         self._read = server.script(_source("values", "read"))
 
     def begin(self, turn: Turn, committed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
@@ -285,8 +296,7 @@ class StateShard:
         ]
 
         def read(reply: Any) -> Begun:
-            # There is more to undo than one call may. This is rare, so extra round trips do no
-            # harm.
+            # One call may not undo or unpack all. This is rare, so extra round trips do no harm.
             while reply[0] == _MORE:
                 args[2] = reply[1]
                 mine = str(replace(turn, attempt=reply[1]))
@@ -346,6 +356,12 @@ class StateShard:
         if writes.marks:
             mine = (turn.run_number, str(turn))
             return self.marks.remember(mine, number, writes.marks, last)
+        small, large = writes.increments, dict[bytes, int]()
+        amounts = list(small.values())
+        if amounts and (max(amounts) >= _SMALL or min(amounts) <= -_SMALL):
+            large = {one: by for one, by in small.items() if not -_SMALL < by < _SMALL}
+            small = {one: by for one, by in small.items() if one not in large}
+            amounts = list(small.values())
         args: list[Any] = [
             turn.run_number,
             str(turn),
@@ -353,16 +369,18 @@ class StateShard:
             *last,
             len(writes.puts),
             len(writes.deletes),
+            len(small),
+            json.dumps(amounts),
+            "*" if writes.owners is None else " ".join(map(str, writes.owners)),
+            *chain.from_iterable(writes.puts.items()),
+            *writes.deletes,
+            *small,
+            *chain.from_iterable(large.items()),
         ]
-        for put in writes.puts.items():
-            args += put
-        args += writes.deletes
-        for increment in writes.increments.items():
-            args += increment
         return self._write(self._keys, args, _written, "write the state")
 
     def _begun(self, turn: Turn, reply: Any) -> Begun:
-        verdict, number, committed, digest, *found = reply
+        verdict, number, committed, digest, *more = reply
         if verdict == _STALE:
             raise StaleTurnError(
                 f"step {turn.step} of run {turn.run_number} comes too late: a later one uses the "
@@ -374,7 +392,8 @@ class StateShard:
             attempt=number,
             committed=committed.decode(),
             digest=digest.decode(),
-            values=_values(found),
+            seen=(more[0], more[1]),
+            values=_values(more[2:]),
         )
 
 

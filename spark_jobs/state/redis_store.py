@@ -28,7 +28,7 @@ from tiercel.spark_jobs.state.redis_shard import (
     scan,
     shard_of,
 )
-from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, Writes
+from tiercel.spark_jobs.state.store import ENTRIES_AT_ONCE, StateTurn, Writes
 
 # A commit of several calls completes within milliseconds unless its process has died. Then another
 # attempt at its task completes it, or the next run undoes it.
@@ -201,9 +201,17 @@ class RedisStateTurn:
         self._where = where
         self._shards = where.mine
         self._home = where.home
-        self._turn = turn
+        self.turn = turn
         self.committed_digest = committed_digest
         self.found: dict[bytes, bytes | None] = {}
+        # Per shard, the turn before and the epoch of the task's entries.
+        self.seen: Sequence[tuple[bytes, bytes]] = ()
+
+    def follows(self, last: StateTurn) -> bool:
+        if not isinstance(last, RedisStateTurn):
+            return False
+        name = str(last.turn).encode()
+        return self.seen == [(name, epoch) for _, epoch in last.seen]
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         parts = by_shard(fields, len(self._shards))
@@ -231,11 +239,11 @@ class RedisStateTurn:
         shares = shares_of(writes, len(self._shards))
         effects: list[Effect[bool]] = []
         for shard in sorted({*shares, self._home}, key=lambda number: number == self._home):
-            slices = slices_of(shares.get(shard, Writes()))
+            slices = slices_of(shares.get(shard, Writes(owners=())))
             for number, part in enumerate(slices, start=1):
                 is_last = shard == self._home and number == len(slices)
                 effects.append(
-                    self._shards[shard].write(self._turn, number, part, digest if is_last else None)
+                    self._shards[shard].write(self.turn, number, part, digest if is_last else None)
                 )
         return effects
 
@@ -251,7 +259,9 @@ def _begun(
     )
     digest = begun.digest if begun.committed == turn.place else None
     made = RedisStateTurn(where, turn, digest)
-    for shard, answer in zip([where.home, *others], [begun, *replies], strict=True):
+    answers = dict(zip([where.home, *others], [begun, *replies], strict=True))
+    made.seen = [answers[shard].seen for shard in range(len(shards))]
+    for shard, answer in answers.items():
         made.found.update(zip(parts[shard], answer.values, strict=False))
     left = [one for part in parts for one in part if one not in made.found]
     if left:
@@ -336,7 +346,9 @@ class MarkReader:
         return shards[task % len(shards)].committed().perform()
 
 
-def by_shard(fields: Iterable[bytes], shards: int) -> list[list[bytes]]:
+def by_shard(fields: Sequence[bytes], shards: int) -> Sequence[Sequence[bytes]]:
+    if shards == 1:
+        return [fields]
     parts: list[list[bytes]] = [[] for _ in range(shards)]
     for one in fields:
         parts[shard_of(one, shards)].append(one)
@@ -345,6 +357,8 @@ def by_shard(fields: Iterable[bytes], shards: int) -> list[list[bytes]]:
 
 def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
     """Divide the writes among the shards."""
+    if shards == 1:
+        return {0: writes}
     puts: dict[int, dict[bytes, bytes]] = {}
     deletes: dict[int, list[bytes]] = {}
     increments: dict[int, dict[bytes, int]] = {}
@@ -355,17 +369,15 @@ def shares_of(writes: Writes, shards: int) -> dict[int, Writes]:
     for one, by in writes.increments.items():
         increments.setdefault(shard_of(one, shards), {})[one] = by
     marks: dict[int, dict[bytes, bytes]] = {}
-    if shards == 1 and writes.marks:
-        marks[0] = dict(writes.marks)
-    else:
-        for key, record in writes.marks.items():
-            marks.setdefault(mark_shard(key, shards), {})[key] = record
+    for key, record in writes.marks.items():
+        marks.setdefault(mark_shard(key, shards), {})[key] = record
     return {
         shard: Writes(
             puts=puts.get(shard, {}),
             deletes=deletes.get(shard, []),
             increments=increments.get(shard, {}),
             marks=marks.get(shard, {}),
+            owners=writes.owners,
         )
         for shard in {*puts, *deletes, *increments, *marks}
     }
@@ -385,15 +397,16 @@ def slices_of(writes: Writes) -> list[Writes]:
 def _entries(writes: Writes) -> list[Writes]:
     size = redis_shard.SLICE
     if len(writes) <= size:
-        return [Writes(puts=writes.puts, deletes=writes.deletes, increments=writes.increments)]
+        return [replace(writes, marks={})]
     puts = list(writes.puts.items())
     deletes = list(writes.deletes)
     increments = list(writes.increments.items())
+    cut = partial(Writes, owners=writes.owners)
     return [
-        *(Writes(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
-        *(Writes(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
+        *(cut(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
+        *(cut(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
         *(
-            Writes(increments=dict(increments[start : start + size]))
+            cut(increments=dict(increments[start : start + size]))
             for start in range(0, len(increments), size)
         ),
     ]

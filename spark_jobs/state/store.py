@@ -53,6 +53,9 @@ class Writes:
     # Keys of 16 bytes of the tuples that the turn has applied, to their records. No other turn may
     # have applied them, see ``StateTurn.recall``.
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    # Indexes of the other tasks to which some of the entries belong, see ``StateTurn.follows``;
+    # None: any task.
+    owners: Collection[int] | None = None
 
     def __len__(self) -> int:
         """The number of entries."""
@@ -71,11 +74,19 @@ class StateTurn(Protocol):
 
         If the present work has another digest, it must not leave: its messages must be failed.
         """
-        ...
 
     @property
     def found(self) -> Mapping[bytes, bytes | None]:
         """The values before this step of the fields passed to ``begin``; None for missing ones."""
+
+    def follows(self, last: StateTurn) -> bool:
+        """Return True if since the beginning of ``last``, the task's turn before, certainly only
+        ``last`` has changed entries that belong to this task.
+
+        Then no turn of the task began between the two, no other task wrote such an entry
+        (``Writes.owners`` of each commit says whose entries it has), no incomplete commit was
+        undone, and no server lost its memory.
+        """
         ...
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
@@ -83,14 +94,12 @@ class StateTurn(Protocol):
 
         One call per shard.
         """
-        ...
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield all entries of the component before this step, in no order, some perhaps twice.
 
         Concurrent commits of other tasks may or may not be seen.
         """
-        ...
 
     def recall(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, bytes]:
         """Return the records of tuples with these keys that were applied before this step; the
@@ -99,7 +108,6 @@ class StateTurn(Protocol):
         One call per shard. All records are final: raises TurnAgainError if one of the marks belongs
         to another task's commit that is not complete after some seconds.
         """
-        ...
 
     def writing(self, writes: Writes, digest: str) -> Sequence[Effect[bool]]:
         """Prepare a commit; ``digest`` names the work that was done. At most one per turn.
@@ -112,7 +120,6 @@ class StateTurn(Protocol):
         TurnAgainError if another task has meanwhile applied one of the marked tuples (the next turn
         undoes this turn's writes).
         """
-        ...
 
 
 class StateStore(Protocol):
@@ -125,7 +132,6 @@ class StateStore(Protocol):
         incomplete commit may be gone, and the new owner of its keys must not read writes that are
         undone later. May be repeated. Raises the errors of ``begin``.
         """
-        ...
 
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()
@@ -137,7 +143,6 @@ class StateStore(Protocol):
         later run or step has begun, StateLayoutError if entries were written with another number of
         shards.
         """
-        ...
 
     def age(self, component: str, retention_s: int) -> None:
         """Advance the clock of the marks, and delete some marks that are older than this.
@@ -146,11 +151,9 @@ class StateStore(Protocol):
         deleted at most two minutes plus a tenth of its retention (at most an hour) after it
         expires.
         """
-        ...
 
     def marks(self, components: Sequence[str]) -> Mapping[str, int]:
         """Count the marks of each component that has any."""
-        ...
 
     def entries(
         self, component: str, at_once: int = ENTRIES_AT_ONCE
@@ -159,21 +162,17 @@ class StateStore(Protocol):
 
         Each call reads about ``at_once`` entries, and only these are in memory.
         """
-        ...
 
     def values(self, component: str, fields: Sequence[bytes]) -> list[bytes | None]:
         """Return the current values, outside any turn, in the order of ``fields``; None for missing
         ones. A commit in progress may be seen in part.
         """
-        ...
 
     def count(self, component: str) -> int:
         """Count the current entries, with one call per shard."""
-        ...
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        ...
 
 
 def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
@@ -184,6 +183,8 @@ def value_before(current: bytes | None, record: bytes | None) -> bytes | None:
     ``=old``   the old value                   ``-``      there was no entry
     ``+n``     incremented by n                ``*n``     there was no entry; incremented by n
     ``~…``     the marks of one call; its field is not an entry's
+    ``#…``     small increments of one call, packed; an attempt at a committed step unpacks them
+               into ``+n`` and ``*n`` as it begins, before anything reads the log
 
     An increment is undone by its opposite, not by the old value, because another task may have
     incremented the entry too.

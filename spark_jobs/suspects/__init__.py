@@ -1,7 +1,7 @@
 """Suspects: tuples that kill the Python process or hang in it.
 
-notes       notes each tuple before it is executed, and fails one that hangs
-book        the case book, which outlives processes: the contract, and its twin in memory
-redis_book  the case book in Redis
-watchdog    ends a process in which a bolt hangs
+notes       notes each tuple before it is executed
+book        suspects and cases, and their judgement
+redis_book  the case book in Redis, which outlives processes
+watchdog    fails a tuple that hangs, and ends its process
 """

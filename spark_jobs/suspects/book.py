@@ -1,16 +1,14 @@
 """The case book: the tuples that bolt tasks were executing when their processes died, and how
-often. Its contract, and its twin in memory.
+often.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
 
-from tiercel.acker.ledger import Failure, Token
+from tiercel.acker.ledger import Failure
 
 # One death may have any cause, such as an operator's kill or the kernel's out-of-memory killer. Two
 # deaths on one tuple are the tuple's fault.
@@ -103,84 +101,3 @@ def _suspect(
 
 def _is_id(root: object) -> bool:
     return isinstance(root, int) and 0 <= root < 1 << 64
-
-
-class CaseBook(Protocol):
-    """The open cases of one topology, one per bolt task.
-
-    Losing them is safe: one more process dies until the tuple is found again.
-
-    Raises RedisUnavailableError while the server does not answer.
-    """
-
-    def load(self, token: Token) -> Case:
-        """The case of this task, empty if there is none. Forgets cases of earlier runs."""
-        ...
-
-    def guilty(self, token: Token) -> frozenset[int]:
-        """Return the roots of all guilty tuples of the run, of any task."""
-        ...
-
-    def begin(self, token: Token, case: Case) -> None:
-        """Replace the whole case, for an attempt that begins."""
-        ...
-
-    def note(self, token: Token, doing: Suspect | None) -> None:
-        """Record the work of the process from now on; None if no tuple is to blame.
-
-        Once this has returned, the record outlives the process. None can also be noted on a server
-        that is out of memory.
-        """
-        ...
-
-    def cases(self) -> list[Case]:
-        """Return all cases, for a driver that begins a run."""
-        ...
-
-    def forget(self) -> None:
-        """Delete all cases, after their failures were reported. Idempotent."""
-        ...
-
-    def close(self) -> None:
-        """Release the connections. Idempotent."""
-        ...
-
-
-class MemoryCaseBook:
-    """``CaseBook`` within one process. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cases: dict[Token, Case] = {}
-
-    def load(self, token: Token) -> Case:
-        now = (token.run, token.step)
-        with self._lock:
-            self._cases = {
-                each: case for each, case in self._cases.items() if (each.run, each.step) == now
-            }
-            return self._cases.get(token, Case())
-
-    def guilty(self, token: Token) -> frozenset[int]:
-        with self._lock:
-            of_run = [case.guilty for each, case in self._cases.items() if each.run == token.run]
-        return frozenset().union(*of_run)
-
-    def begin(self, token: Token, case: Case) -> None:
-        with self._lock:
-            self._cases[token] = case
-
-    def note(self, token: Token, doing: Suspect | None) -> None:
-        with self._lock:
-            self._cases[token] = replace(self._cases.get(token, Case()), doing=doing)
-
-    def cases(self) -> list[Case]:
-        with self._lock:
-            return list(self._cases.values())
-
-    def forget(self) -> None:
-        with self._lock:
-            self._cases.clear()
-
-    def close(self) -> None:
-        """Nothing to release."""

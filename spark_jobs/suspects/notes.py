@@ -1,4 +1,4 @@
-"""Finds the tuple that killed the previous process, and fails a tuple that hangs."""
+"""Finds the tuple that killed the previous process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.ledger import Failure, Ledger, Token
+from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.emitting.record import Item, Record
-from tiercel.spark_jobs.suspects.book import DEATHS, REASON, CaseBook, Suspect
-from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, WatchedStep
+from tiercel.spark_jobs.suspects.book import REASON, Suspect
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 
 Roots = Callable[[int], Sequence[int]]
 T = TypeVar("T", bound=Item)
@@ -29,7 +29,7 @@ class ExecutionNotes:
     One per bolt task and process; one thread at a time.
     """
 
-    def __init__(self, book: CaseBook, token: Token, ledger: Ledger) -> None:
+    def __init__(self, book: RedisCaseBook, token: Token, ledger: Ledger) -> None:
         """Open the case of the previous process.
 
         Fails guilty tuples at once, so that they are not released if the run ends.
@@ -135,97 +135,3 @@ class ExecutionNotes:
 
     def _suspect(self, record: Record, seed: int | None, roots: Sequence[int] = ()) -> Suspect:
         return Suspect(component=record.component, task=self._task, seed=seed, roots=tuple(roots))
-
-
-class Lookout:
-    """Watches one bolt task, from the watchdog's thread."""
-
-    def __init__(  # noqa: PLR0913 - it joins parts that each have a contract
-        self,
-        token: Token,
-        book: CaseBook | None,
-        ledger: Ledger | None,
-        work: Callable[[], WatchedStep | None],
-        *,
-        waiting: Callable[[], Iterable[int]] = tuple,
-        limit: CallLimit | None = None,
-    ) -> None:
-        """``work`` returns the step that is being executed; ``token`` names the task's case.
-
-        ``waiting`` returns the roots of the tuples in the task's inbox, including the step's own;
-        ``limit`` is the limit of the bolt's calls, if it has its own.
-        """
-        self.task = token.task
-        self.limit = limit
-        self._token = token
-        self._book = book
-        self._ledger = ledger
-        self._work = work
-        self._waiting = waiting
-        self._helped: set[int] = set()
-
-    def doing(self) -> Doing | None:
-        """Return the step that is being executed now."""
-        work = self._work()
-        return (
-            None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
-        )
-
-    def lasts(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait behind a long call, once for each tree.
-
-        They would time out with the hanging tuple, before its process is replaced, and innocent
-        messages would follow it into the dead-letter queue.
-        """
-        item = doing.item
-        work = doing.work
-        if self._ledger is None or item is None or work is None:
-            return
-        behind = set(self._waiting()).difference(work.roots(item.row))
-        new = behind - self._helped
-        self._helped = behind
-        if new:
-            self._ledger.reset_timeout(sorted(new))
-
-    def renew(self, doing: Doing) -> None:
-        """Restart the timeouts of all tuples that wait for the call: its own, the step's executed
-        tuples, which are not committed yet, and the tuples behind them in the inbox.
-        """
-        item = doing.item
-        work = doing.work
-        if self._ledger is None or work is None:
-            return
-        own = work.roots(item.row) if item is not None else ()
-        self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
-
-    def hung(self, doing: Doing, limit_s: float) -> None:
-        """Fail the trees of the hanging tuple at once, and have the next attempt leave it out.
-
-        If no tuple can be named, in a ``flush`` or a batch, the next attempt notes its work.
-        """
-        item = doing.item
-        work = doing.work
-        roots = work.roots(item.row) if item and work else []
-        if self._ledger is None or self._book is None or item is None or work is None or not roots:
-            return
-        component = work.record.component
-        reason = f"still executing after {limit_s:.0f} s; its process was ended"
-        try:
-            self._ledger.fail(
-                [
-                    Failure(root=root, component=component, task=self.task, reason=reason)
-                    for root in roots
-                ]
-            )
-        finally:
-            guilty = Suspect(
-                component=component,
-                task=self.task,
-                seed=item.seed,
-                roots=tuple(roots),
-                deaths=DEATHS,
-            )
-            before = self._book.load(self._token)
-            self._book.begin(
-                self._token, replace(before, doing=None, suspects=(*before.suspects, guilty))
-            )

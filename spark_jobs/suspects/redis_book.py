@@ -25,9 +25,12 @@ _KEPT = timedelta(hours=1)
 
 
 class RedisCaseBook:
-    """``CaseBook`` on one Redis server.
+    """The open cases of one topology, one per bolt task, on one Redis server.
 
-    Takes over ``client``, which must not decode responses. Thread-safe.
+    Losing them is safe: one more process dies until the tuple is found again.
+
+    Takes over ``client``, which must not decode responses. Thread-safe. Raises
+    RedisUnavailableError while the server does not answer.
     """
 
     def __init__(self, client: redis.Redis, topology: str) -> None:
@@ -35,6 +38,7 @@ class RedisCaseBook:
         self._key = topology_prefix(topology) + "suspects"
 
     def load(self, token: Token) -> Case:
+        """The case of this task, empty if there is none. Forgets cases of earlier runs."""
         now = f"{token.run}:{token.step}:".encode()
         with translated("look for suspects"):
             cases: Any = self._client.hgetall(self._key)
@@ -44,6 +48,7 @@ class RedisCaseBook:
         return _case(cases, _field(token))
 
     def guilty(self, token: Token) -> frozenset[int]:
+        """Return the roots of all guilty tuples of the run, of any task."""
         with translated("look for suspects"):
             cases: Any = self._client.hgetall(self._key)
         now = f"{token.run}:"
@@ -53,6 +58,7 @@ class RedisCaseBook:
         )
 
     def begin(self, token: Token, case: Case) -> None:
+        """Replace the whole case, for an attempt that begins."""
         field = _field(token)
         with translated("note the suspects"), self._client.pipeline(transaction=True) as pipeline:
             pipeline.hset(self._key, field, encode_suspects(case.suspects))
@@ -62,6 +68,11 @@ class RedisCaseBook:
         self.note(token, case.doing)
 
     def note(self, token: Token, doing: Suspect | None) -> None:
+        """Record the work of the process from now on; None if no tuple is to blame.
+
+        Once this has returned, the record outlives the process. None can also be noted on a server
+        that is out of memory.
+        """
         field = _field(token) + _DOING
         with translated("note a suspect"):
             if doing is None:
@@ -70,16 +81,19 @@ class RedisCaseBook:
                 self._client.hset(self._key, field, encode_suspects((doing,)))
 
     def cases(self) -> list[Case]:
+        """Return all cases, for a driver that begins a run."""
         with translated("take over the suspects"):
             cases: Any = self._client.hgetall(self._key)
         fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
         return [_case(cases, field) for field in fields]
 
     def forget(self) -> None:
+        """Delete all cases, after their failures were reported. Idempotent."""
         with translated("forget the suspects"):
             self._client.delete(self._key)
 
     def close(self) -> None:
+        """Release the connections. Idempotent."""
         self._client.close()
 
 

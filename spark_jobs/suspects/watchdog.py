@@ -9,13 +9,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
+from tiercel.acker.ledger import Failure, Ledger, Token
 from tiercel.spark_jobs.emitting.record import Item, Record
+from tiercel.spark_jobs.suspects.book import DEATHS, Suspect
+from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +34,11 @@ class WatchedStep(Protocol):
     """A step that is being executed."""
 
     record: Record
+    # The bolt task whose bolt executes it.
+    task: int
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""
-        ...
 
 
 class Doing(NamedTuple):
@@ -65,28 +69,98 @@ class CallLimit(NamedTuple):
     renew_s: float | None = None
 
 
-class Watched(Protocol):
-    """One bolt task, as the watchdog's thread sees it."""
+class Lookout:
+    """Watches one bolt task, from the watchdog's thread."""
 
-    # None: the watchdog's limit applies.
-    @property
-    def limit(self) -> CallLimit | None: ...
+    def __init__(  # noqa: PLR0913 - it joins parts that each have a contract
+        self,
+        token: Token,
+        book: RedisCaseBook | None,
+        ledger: Ledger | None,
+        work: Callable[[], WatchedStep | None],
+        *,
+        waiting: Callable[[], Iterable[int]] = tuple,
+        limit: CallLimit | None = None,
+    ) -> None:
+        """``work`` returns the step that is being executed; ``token`` names the task's case.
+
+        ``waiting`` returns the roots of the tuples in the task's inbox, including the step's own;
+        ``limit`` is the limit of the bolt's calls, if it has its own.
+        """
+        self.task = token.task
+        self.limit = limit
+        self._token = token
+        self._book = book
+        self._ledger = ledger
+        self._work = work
+        self._waiting = waiting
+        self._helped: set[int] = set()
 
     def doing(self) -> Doing | None:
-        """Return the current call; None: no code of the user's is running."""
-        ...
+        """Return the step that is being executed now."""
+        work = self._work()
+        return (
+            None if work is None else Doing(self.task, work.record.doing, work.record.signs, work)
+        )
 
     def lasts(self, doing: Doing) -> None:
-        """The call has lasted for half its limit. Called once per call."""
-        ...
+        """Restart the timeouts of all tuples that wait behind a long call, once for each tree.
+
+        They would time out with the hanging tuple, before its process is replaced, and innocent
+        messages would follow it into the dead-letter queue.
+        """
+        item = doing.item
+        work = doing.work
+        if self._ledger is None or item is None or work is None:
+            return
+        behind = set(self._waiting()).difference(work.roots(item.row))
+        new = behind - self._helped
+        self._helped = behind
+        if new:
+            self._ledger.reset_timeout(sorted(new))
 
     def renew(self, doing: Doing) -> None:
-        """The current call may be long: tuples behind it must not time out meanwhile."""
-        ...
+        """Restart the timeouts of all tuples that wait for the call: its own, the step's executed
+        tuples, which are not committed yet, and the tuples behind them in the inbox.
+        """
+        item = doing.item
+        work = doing.work
+        if self._ledger is None or work is None:
+            return
+        own = work.roots(item.row) if item is not None else ()
+        self._ledger.reset_timeout(sorted({*self._waiting(), *own}))
 
     def hung(self, doing: Doing, limit_s: float) -> None:
-        """The call lasted ``limit_s`` seconds; the process ends soon after this returns."""
-        ...
+        """Fail the trees of the hanging tuple at once, and have the next attempt leave it out.
+
+        If no tuple can be named, in a ``flush`` or a batch, the next attempt notes its work.
+        """
+        item = doing.item
+        work = doing.work
+        roots = work.roots(item.row) if item and work else []
+        if self._ledger is None or self._book is None or item is None or work is None or not roots:
+            return
+        component = work.record.component
+        reason = f"still executing after {limit_s:.0f} s; its process was ended"
+        try:
+            self._ledger.fail(
+                [
+                    Failure(root=root, component=component, task=work.task, reason=reason)
+                    for root in roots
+                ]
+            )
+        finally:
+            guilty = Suspect(
+                component=component,
+                task=work.task,
+                seed=item.seed,
+                roots=tuple(roots),
+                deaths=DEATHS,
+            )
+            before = self._book.load(self._token)
+            self._book.begin(
+                self._token, replace(before, doing=None, suspects=(*before.suspects, guilty))
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +189,7 @@ class Watchdog:
     def __init__(
         self,
         limit: timedelta | None,
-        watched: Sequence[Watched],
+        watched: Sequence[Lookout],
         part: Callable[[int], None] = lambda task: None,  # noqa: ARG005 - for a process with one task
         die: Callable[[int], object] = os._exit,
         putting: Putting = IN_NATIVE_CODE,
@@ -185,10 +259,10 @@ class Watchdog:
                 "could not report a long call: %s", error, extra={"event": "lasting_not_told"}
             )
 
-    def _end(self, watched: Watched, doing: Doing, limit_s: float) -> None:
+    def _end(self, watched: Lookout, doing: Doing, limit_s: float) -> None:
         log.error(
             "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
-            doing.task,
+            doing.task if doing.work is None else doing.work.task,
             limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:

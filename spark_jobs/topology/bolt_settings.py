@@ -1,13 +1,21 @@
 """The settings of one bolt, read and checked: its order by key, its rate limit, its concurrency and
-the size of its batches.
+the size of its batches; and the bolts that execute in its steps.
 """
 
 from __future__ import annotations
 
+import dis
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from types import CodeType, FunctionType
+from typing import Any, cast
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -15,17 +23,19 @@ from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Field
-from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import AnyBolt, ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
-from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, line_at
-from tiercel.spark_jobs.topology.grouping import Fields
+from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, cycle_of, line_at
+from tiercel.spark_jobs.topology.grouping import Fields, Shuffle
 
 # Half the capacity of an inbox, so that the next batch is collected while one is executed.
 _LARGEST = 10_000
 _ON_ERROR = ("fail", "split")
 _OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
+_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
 # Concurrency of a plain bolt with a limit per value: tuples of different values may begin together.
@@ -186,15 +196,14 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose tuples do not begin one by one."""
     bolt = spec.bolt
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
-        kind = next(
-            base.__name__
-            for base in (StatefulBolt, BatchBolt, ArrowBolt, Bolt)
-            if isinstance(bolt, base)
-        )
         raise TopologyError(
             f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is of "
-            f"the kind {kind}: limit a BasicBolt before it"
+            f"the kind {_kind_of(bolt)}: limit a BasicBolt before it"
         )
+
+
+def _kind_of(bolt: AnyBolt) -> str:
+    return next(kind.__name__ for kind in _KINDS if isinstance(bolt, kind))
 
 
 def concurrency_of(spec: BoltSpec) -> int | None:
@@ -246,11 +255,7 @@ class Shape:
 def check_concurrency(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose settings of concurrency do not fit it."""
     bolt = spec.bolt
-    kind = next(
-        base.__name__
-        for base in (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
-        if isinstance(bolt, base)
-    )
+    kind = _kind_of(bolt)
     if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
         raise TopologyError(
             f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is of the kind {kind}"
@@ -337,3 +342,109 @@ def _check_wait(id_: str, wait_ms: Any, config: Config) -> None:
 
 def _given(bolt: BatchBolt, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
     return overrides.get("size", bolt.size), overrides.get("wait_ms", bolt.wait_ms)
+
+
+def chain_of(topology: Topology, component: str) -> tuple[str, ...]:
+    """Return the bolts in a row behind a bolt whose tuples its tasks may execute in their own
+    steps; empty if there are none.
+
+    Each is a plain ``BasicBolt`` with one subscription, shuffled from the bolt before it, which has
+    the same parallelism. Of several such bolts behind one bolt, the first one continues the row.
+    """
+    row: list[str] = []
+    last = component
+    if topology.config.chaining and _may_chain(topology, last):
+        while (following := _next_in_row(topology, last)) is not None:
+            row.append(following)
+            last = following
+    return tuple(row)
+
+
+def _next_in_row(topology: Topology, component: str) -> str | None:
+    return next(
+        (
+            bolt
+            for stream in topology.bolts[component].streams
+            for bolt, _ in topology.subscribers(component, stream)
+            if _follows(topology, component, bolt)
+        ),
+        None,
+    )
+
+
+def _follows(topology: Topology, component: str, bolt: str) -> bool:
+    """Return True if a bolt that subscribes to this component may execute in its steps."""
+    spec = topology.bolts[bolt]
+    timeouts = {topology.config_of(one).execute_timeout_secs for one in (component, bolt)}
+    return (
+        [isinstance(one.grouping, Shuffle) for one in spec.subscriptions] == [True]
+        and spec.parallelism == topology.bolts[component].parallelism
+        and len(timeouts) == 1
+        and _may_chain(topology, bolt)
+        and _keeps_nothing(cast("BasicBolt", spec.bolt))
+    )
+
+
+def _may_chain(topology: Topology, bolt: str) -> bool:
+    """Return True for a bolt that executes tuples one by one, as soon as they come, and acks them
+    by returning.
+    """
+    spec = topology.bolts[bolt]
+    return (
+        isinstance(spec.bolt, BasicBolt)
+        and not isinstance(spec.bolt, (StatefulBolt, Bolt, ArrowBolt, BatchBolt))
+        and not is_system(bolt)
+        and concurrency_of(spec) is None
+        and not ordered_by_of(spec)
+        and topology.config_of(bolt).tick_tuple_freq_secs is None
+        and not cycle_of(topology, topology.task_ids(bolt)[0])
+    )
+
+
+# Types of values that cannot be changed.
+_CONSTANTS = (
+    *(type(None), bool, int, float, complex, str, bytes, type, FunctionType, re.Pattern),
+    *(Decimal, date, time, timedelta, tzinfo, PurePath, Enum, UUID),
+)
+_NOT_WITH_TUPLES = ("__init__", "prepare", "cleanup")
+
+
+def _keeps_nothing(bolt: BasicBolt) -> bool:
+    own = vars(bolt).items()
+    values = [value for name, value in own if name not in bolt.transient]
+    return keeps_nothing(values) and not _assigns(type(bolt))
+
+
+def keeps_nothing(attributes: Iterable[Any]) -> bool:
+    """Return True if none of these values of attributes can be changed.
+
+    A bolt that executes in another's step has no snapshot, so its attributes must not change.
+    """
+    return all(map(_is_constant, attributes))
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_constant, value))
+    return isinstance(value, _CONSTANTS)
+
+
+def _assigns(bolt: type[BasicBolt]) -> bool:
+    """Return True if a method that works on tuples assigns an attribute that is not transient."""
+    assigned = {
+        name
+        for base in bolt.__mro__[: bolt.__mro__.index(BasicBolt)]
+        for method, function in vars(base).items()
+        if isinstance(function, FunctionType) and method not in _NOT_WITH_TUPLES
+        for name in _assigned(function.__code__)
+    }
+    return not assigned <= set(bolt.transient)
+
+
+def _assigned(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in {"STORE_ATTR", "DELETE_ATTR"}:
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _assigned(constant)

@@ -15,6 +15,7 @@ from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
+from tiercel.spark_jobs.topology import grouping as groupings
 from tiercel.spark_jobs.topology.bolt_settings import (
     check_batching,
     check_concurrency,
@@ -23,19 +24,6 @@ from tiercel.spark_jobs.topology.bolt_settings import (
 )
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
-from tiercel.spark_jobs.topology.grouping import (
-    AllTasks,
-    Custom,
-    CustomGrouping,
-    Direct,
-    Fields,
-    Global,
-    Grouping,
-    LocalOrShuffle,
-    NoGrouping,
-    PartialKey,
-    Shuffle,
-)
 
 _NEVER_RUN: dict[Callable[[object], bool], str] = {
     inspect.iscoroutinefunction: "async",
@@ -63,25 +51,25 @@ class BoltDeclarer:
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send each tuple to one task, evenly."""
-        return self._subscribe(component, stream, Shuffle())
+        return self._subscribe(component, stream, groupings.Shuffle())
 
     def fields_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
         """Send equal values of ``fields`` to one task, across runs and machines."""
-        return self._subscribe(component, stream, Fields(fields))
+        return self._subscribe(component, stream, groupings.Fields(fields))
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send each tuple to every task."""
-        return self._subscribe(component, stream, AllTasks())
+        return self._subscribe(component, stream, groupings.AllTasks())
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send each tuple to the task with the lowest id."""
-        return self._subscribe(component, stream, Global())
+        return self._subscribe(component, stream, groupings.Global())
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """As shuffle."""
-        return self._subscribe(component, stream, NoGrouping())
+        return self._subscribe(component, stream, groupings.NoGrouping())
 
     def local_or_shuffle_grouping(
         self, component: str, stream: str = DEFAULT_STREAM
@@ -90,29 +78,29 @@ class BoltDeclarer:
 
         A spout's process has none.
         """
-        return self._subscribe(component, stream, LocalOrShuffle())
+        return self._subscribe(component, stream, groupings.LocalOrShuffle())
 
     def partial_key_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
         """Send each tuple to one of two tasks, the same two for equal values of ``fields``."""
-        return self._subscribe(component, stream, PartialKey(fields))
+        return self._subscribe(component, stream, groupings.PartialKey(fields))
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send each tuple to the task that the emitter names, on one of its ``direct_streams``."""
-        return self._subscribe(component, stream, Direct())
+        return self._subscribe(component, stream, groupings.Direct())
 
     def custom_grouping(
-        self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM
+        self, component: str, grouping: groupings.CustomGrouping, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
         """Send each tuple to the tasks that ``grouping`` chooses; see ``CustomGrouping``."""
-        if not isinstance(grouping, CustomGrouping):
+        if not isinstance(grouping, groupings.CustomGrouping):
             raise TopologyError(
                 f"{grouping!r:.60} is not a grouping: give an object with prepare and choose_tasks"
             )
-        return self._subscribe(component, stream, Custom(grouping))
+        return self._subscribe(component, stream, groupings.Custom(grouping))
 
-    def _subscribe(self, component: str, stream: str, grouping: Grouping) -> BoltDeclarer:
+    def _subscribe(self, component: str, stream: str, grouping: groupings.Grouping) -> BoltDeclarer:
         self._declared.subscriptions.append(
             Subscription(component=component, stream=stream, grouping=grouping)
         )
@@ -347,7 +335,7 @@ def _check_subscription(topology: Topology, id_: str, subscription: Subscription
             f"bolt {id_!r} subscribes to stream {stream!r} of {component!r}; its streams "
             f"are {known}"
         )
-    if isinstance(grouping, Direct) != (stream in source.direct):
+    if isinstance(grouping, groupings.Direct) != (stream in source.direct):
         what = (
             "which is direct: use direct_grouping"
             if stream in source.direct

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -52,6 +52,8 @@ class Config:
     * ``max_output_bytes``: most bytes that one call of ``execute``, or one tuple of a spout, may
       emit; beyond it ``emit`` raises OutputLimitError and the tuple fails. A task keeps several
       times this size in memory until the call has returned.
+    * ``chaining``: if True, bolts in a row that are shuffled to each other execute in one step
+      where that is possible (docs/bolts.md); if False, each tuple goes through Redis.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
@@ -79,58 +81,15 @@ class Config:
     tick_tuple_freq_secs: float | None = None
     execute_timeout_secs: float | None = None
     max_output_bytes: int = 64 * 1024 * 1024
+    chaining: bool = True
     shutdown_grace_secs: float = 10.0
     spark_options: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        positive = "a number of seconds, more than 0"
-        natural = "a number of seconds, not negative"
-        self._require(
-            "message_timeout_secs",
-            positive,
-            good=_is_number(self.message_timeout_secs) and self.message_timeout_secs > 0,
-        )
-        self._require(
-            "enable_message_timeouts",
-            "True or False",
-            good=isinstance(self.enable_message_timeouts, bool),
-        )
-        self._require(
-            "ackers", "a number of ledger shards, or 0", good=_is_whole(self.ackers, least=0)
-        )
-        pending = self.max_spout_pending
-        self._require(
-            "max_spout_pending",
-            "at least 1, or None",
-            good=pending is None or _is_whole(pending, least=1),
-        )
-        for name in ("tick_tuple_freq_secs", "execute_timeout_secs"):
-            seconds = getattr(self, name)
-            self._require(
-                name,
-                f"{positive}, or None",
-                good=seconds is None or (_is_number(seconds) and seconds > 0),
-            )
-        self._require(
-            "shutdown_grace_secs",
-            natural,
-            good=_is_number(self.shutdown_grace_secs) and self.shutdown_grace_secs >= 0,
-        )
-        self._require_output()
-        self._require_mappings()
-
-    def _require_output(self) -> None:
-        output = self.max_output_bytes
-        self._require(
-            "max_output_bytes",
-            f"a number of bytes from 1 to {_LARGEST_OUTPUT}",
-            good=_is_whole(output, least=1) and output <= _LARGEST_OUTPUT,
-        )
-
-    def _require_mappings(self) -> None:
-        for name in ("spark_options", "extra"):
-            self._require(name, "a mapping with string keys", good=_is_mapping(getattr(self, name)))
+        for name, (wanted, fits) in _RULES.items():
+            if not fits(given := getattr(self, name)):
+                raise ConfigValueError(f"{name} must be {wanted}, not {given!r:.60}")
         clash = self.extra.keys() & {setting.name for setting in fields(self)}
         if clash:
             raise ConfigValueError(
@@ -184,13 +143,11 @@ class Config:
         }
         return {**settings, **self.extra}
 
-    def _require(self, name: str, what: str, *, good: bool) -> None:
-        if not good:
-            raise ConfigValueError(f"{name} must be {what}, not {getattr(self, name)!r:.60}")
 
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_seconds(value: object, *, positive: bool = True) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    return value > 0 or (value == 0 and not positive)
 
 
 def _is_whole(value: object, *, least: int) -> bool:
@@ -199,6 +156,37 @@ def _is_whole(value: object, *, least: int) -> bool:
 
 def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+_SPAN = "a number of seconds, more than 0"
+_MAPPING = "a mapping with string keys"
+# A setting's values, in words and as a test.
+_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "message_timeout_secs": (_SPAN, _is_seconds),
+    **dict.fromkeys(
+        ("enable_message_timeouts", "chaining"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
+    "ackers": ("a number of ledger shards, or 0", lambda value: _is_whole(value, least=0)),
+    "max_spout_pending": (
+        "at least 1, or None",
+        lambda value: value is None or _is_whole(value, least=1),
+    ),
+    **dict.fromkeys(
+        ("tick_tuple_freq_secs", "execute_timeout_secs"),
+        (f"{_SPAN}, or None", lambda value: value is None or _is_seconds(value)),
+    ),
+    "shutdown_grace_secs": (
+        "a number of seconds, not negative",
+        lambda value: _is_seconds(value, positive=False),
+    ),
+    "max_output_bytes": (
+        f"a number of bytes from 1 to {_LARGEST_OUTPUT}",
+        lambda value: _is_whole(value, least=1) and value <= _LARGEST_OUTPUT,
+    ),
+    "spark_options": (_MAPPING, _is_mapping),
+    "extra": (_MAPPING, _is_mapping),
+}
 
 
 def parse_rate(written: object) -> Rate:

@@ -321,13 +321,11 @@ class CustomGrouping(Protocol):
 
     def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
         """Called once, before the first choice; ``context`` is that of the emitting task."""
-        ...
 
     def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
         """Return the tasks of ``target_tasks`` that receive the tuple; ``task_id`` is the emitting
         task.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(1800)]
 
 PARTS = 5
-CALM = 3_000
+CALM = 1_000
 UNDER_FAULTS = 6_000
 WORKERS = ("driver", "spout")
 SECRETS_OF = {
@@ -76,7 +76,7 @@ class Count(StatefulBolt):
 
 
 def topology():
-    builder = TopologyBuilder("counted", Config(message_timeout_secs=120))
+    builder = TopologyBuilder("counted", Config(message_timeout_secs=60))
     builder.set_spout("lines", QueueSpout("lines", fields="line string"))
     builder.set_bolt("split", Split(), parallelism=4).shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=4).fields_grouping("split", "part")
@@ -144,7 +144,8 @@ def wait_until_nothing_is_left(stack: Stack, queue: str) -> None:
             name: on_broker[name] for name in ("ready", "unacked", "delayed", "dead_lettered")
         }
 
-    wait_until(lambda: not any(left().values()), 300, f"an empty {queue}")
+    # What a worker that was killed had registered the ledger forgets after four message timeouts.
+    wait_until(lambda: not any(left().values()), 400, f"an empty {queue}")
 
 
 def expected(numbers) -> set[str]:

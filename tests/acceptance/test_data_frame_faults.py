@@ -63,12 +63,12 @@ def rows(spark, amqp_url):
 def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committed(
     amqp_url, driver, tmp_path
 ):
-    count = 4_000
+    count = 2_000
     queue = new_queue(amqp_url, unique(), *[b"%d" % n for n in range(count)])
     running = driver(queue)
     for kills in range(1, 3):
         running.start()
-        batches = 4 * kills
+        batches = 3 * kills
         wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= batches, 240)  # noqa: B023
         running.kill()
     running.start()

@@ -13,6 +13,7 @@ from tests.support.broker import ready, unique
 from tests.support.data_frames import new_queue, plain_spark
 from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
+from tiercel.spark_jobs.spark.settings import SMALL_JVM
 
 pytestmark = [
     pytest.mark.promised,
@@ -31,8 +32,12 @@ def cluster(tmp_path):
 
 @pytest.fixture
 def spark(cluster):
-    memory = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    with plain_spark(cluster.url, **memory) as running:
+    executors = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": SMALL_JVM,
+    }
+    with plain_spark(cluster.url, **executors) as running:
         yield running
 
 

@@ -99,9 +99,10 @@ def test_a_message_is_acked_within_a_second_of_its_commit_though_no_other_comes(
     wait_until(lambda: len(rows.all) == 3 and len(committed(checkpoint)) == len(rows.batches), 60)
     last = checkpoint / "commits" / str(max(committed(checkpoint)))
     # It takes a tenth of a second; this machine may be busy.
-    settled_within(10.0, last.stat().st_mtime)
+    settled_within(5.0, last.stat().st_mtime)
     kill_readers()
-    settled_within(10.0, time.time())
+    # The broker has back what was not acked as soon as their connections are gone.
+    settled_within(3.0, time.time())
     assert ready(amqp_url, queue) == 0
     assert sorted(rows.all) == texts(3)
 
@@ -171,7 +172,7 @@ def test_a_queue_that_is_loaded_twice_is_read_by_two_readers(
     query = start(stream().union(stream()), first, **LONG)
     wait_until(lambda: len(first.all) > 0 and len(committed(checkpoint)) == 1, 60)
     assert len(reader_pids()) == 2
-    settled_within(10.0, (checkpoint / "commits" / "0").stat().st_mtime)
+    settled_within(5.0, (checkpoint / "commits" / "0").stat().st_mtime)
     query.stop()
     wait_until(lambda: not reader_pids(), 10)
     put(amqp_url, queue, *bodies(100, first=200))

@@ -28,6 +28,7 @@ from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.spark.settings import SMALL_JVM
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, spread
 
 pytestmark = [pytest.mark.promised, pytest.mark.quick]
@@ -68,6 +69,7 @@ class Sleep(BasicBolt):
 @pytest.fixture(scope="module")
 def context() -> Iterator[SparkContext]:
     conf = SparkConf().setMaster("local[2,1000]").setAppName("long tasks")
+    conf.set("spark.driver.extraJavaOptions", SMALL_JVM)
     conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1").set(
         "spark.driver.bindAddress", "127.0.0.1"
     )

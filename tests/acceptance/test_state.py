@@ -18,7 +18,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
-SENTENCES = 3_000
+SENTENCES = 1_800
 # A second.
 RATE = 300
 

@@ -46,6 +46,8 @@ class Stack(Wired):
         first_folder(folder).mkdir()
         REPORT.rate = rate
         self._next = 0
+        # Messages per second of the burst after the last fault, which is the one before the next.
+        self._pace = 0.0
 
     def _enter(self, exits: ExitStack) -> None:
         self.meter = exits.enter_context(Meter(self.folder))
@@ -73,7 +75,7 @@ class Stack(Wired):
         """
         dead_before = self.dead_lettered()
         rate = self.rate
-        pace_before = self.pace()
+        pace_before = self._pace or self.pace()
         with self._load(rate) as load:
             wait_until(
                 lambda: (
@@ -93,6 +95,7 @@ class Stack(Wired):
         )  # fmt: skip
         self.rests(PROCESSED_WITHIN_S, name)
         self.published = load.published
+        self._pace = self.pace()
         shown = Shown(
             fault=name,
             published=len(load.published),
@@ -100,7 +103,7 @@ class Stack(Wired):
             in_flight=faults() * numbered.IN_FLIGHT,
             dead_lettered=self.dead_lettered() - dead_before,
             recovery_s=recovery,
-            pace=self.pace() / pace_before,
+            pace=self._pace / pace_before,
         )
         REPORT.add(shown)
         assert shown.repeated <= shown.in_flight

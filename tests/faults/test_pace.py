@@ -16,7 +16,7 @@ from tiercel import Publisher
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisPresences
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 BURST = 30_000
 WITHIN_S = 200

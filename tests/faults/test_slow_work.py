@@ -15,7 +15,7 @@ from tests.support.children import python_workers
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 MESSAGES = 60
 # Messages that are executed before each fault, so that several are in flight.

@@ -21,6 +21,8 @@ from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
 from tiercel.queues.publishing.publisher import Publisher
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> Certificate:

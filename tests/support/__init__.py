@@ -42,6 +42,7 @@ inboxes        words for tests of the inboxes
 chunks         chunks of tuples of which only the roots matter
 states         turns of a store of state
 presences      the seats of a topology, while time passes
+orders         the orders to a topology, in memory
 marks          keys of tuples
 
 PostgreSQL:
@@ -52,6 +53,7 @@ Topologies:
 
 pump           bolt tasks in turn, in this thread, in memory
 inbox_cluster  bolt tasks in threads of this process, in memory
+case_book      the case book of suspects, in memory
 spout_worker   a spout worker on memory twins
 emitter        a spout's collector with given roots
 reasons        reasons of failures without the line that raised

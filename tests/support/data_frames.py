@@ -21,6 +21,7 @@ from tiercel import WorkQueue, declare_queue
 from tiercel.dataframe import register_rabbitmq
 from tiercel.frames.columns import rows_of
 from tiercel.frames.readers import RabbitMQStreamReader
+from tiercel.spark_jobs.spark.settings import SMALL_JVM
 
 _RUNNER = b"pyspark.sql.streaming.python_streaming_source_runner"
 _WORKERS = b"pyspark.daemon"
@@ -28,10 +29,13 @@ _WORKERS = b"pyspark.daemon"
 
 @contextmanager
 def plain_spark(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """Spark as PySpark starts it: without tiercel's topologies, settings and Redis."""
+    """Spark as PySpark starts it, in a JVM that is soon there: without tiercel's topologies,
+    settings and Redis.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("data frames")
     for name, value in {
+        "spark.driver.extraJavaOptions": SMALL_JVM,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",

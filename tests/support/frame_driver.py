@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tiercel.spark_jobs.spark.settings import SMALL_JVM
+
 ROOT = Path(__file__).parents[2]
 
 _SCRIPT = """
@@ -19,9 +21,10 @@ import sys
 from pyspark.sql import SparkSession
 from tiercel.dataframe import register_rabbitmq
 
-url, queue, folder, master, batch = sys.argv[1:]
+url, queue, folder, master, batch, java = sys.argv[1:]
 spark = (
     SparkSession.builder.master(master)
+    .config("spark.driver.extraJavaOptions", java)
     .config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1")
@@ -59,7 +62,7 @@ class FrameDriver:
         """``batch``: so many messages per batch at most."""
         self.folder = folder
         self.batch = batch
-        self._arguments = [amqp_url, queue, str(folder), master, str(batch)]
+        self._arguments = [amqp_url, queue, str(folder), master, str(batch), SMALL_JVM]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

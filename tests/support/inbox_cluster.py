@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.emitter import SpoutEmitter
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Bounds, Sender
@@ -24,7 +25,6 @@ from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import rates_of
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 

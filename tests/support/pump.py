@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
 from tiercel.acker.ids import RootIds
@@ -32,7 +33,6 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.state.store import StateStore
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
 from tiercel.workers.testing.engine import SimulatedClock
 from tiercel.workers.testing.memory_engine import AwaitedThreads, SimulatedLoop

@@ -10,6 +10,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from tests.support.orders import MemoryControl
+from tests.support.presences import MemoryPresences
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.memory import MemoryInboxes
@@ -18,8 +20,8 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.control.contract import Control, MemoryControl
-from tiercel.workers.control.presence import Holder, Lease, MemoryPresences, SpoutSeats
+from tiercel.workers.control.contract import Control
+from tiercel.workers.control.presence import Holder, Lease, SpoutSeats
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox

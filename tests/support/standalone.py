@@ -15,6 +15,7 @@ import pyspark
 
 from tests.support.children import below
 from tests.support.waiting import wait_until
+from tiercel.spark_jobs.spark.settings import SMALL_JVM
 
 _SPARK = Path(pyspark.__file__).parent
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -76,6 +77,7 @@ class Standalone:
                     **os.environ,
                     "SPARK_HOME": str(_SPARK),
                     "SPARK_DAEMON_MEMORY": "256m",
+                    "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
                     "SPARK_LOCAL_DIRS": str(self._temporary(name)),
                     "TMPDIR": str(self._temporary(name)),
                 },

@@ -8,6 +8,7 @@ from tiercel import KeyValueState
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.state.encoding import Key
+from tiercel.spark_jobs.state.key_value import StateCache
 from tiercel.spark_jobs.state.store import StateStore, StateTurn, Writes
 
 
@@ -30,7 +31,7 @@ def break_off(turn: StateTurn, writes: Writes, calls: int) -> None:
 
 def state_of(turn: StateTurn, task_index: int = 0, parallelism: int = 1) -> KeyValueState:
     """Return the state of a bolt in this turn."""
-    state = KeyValueState(task_index, parallelism)
+    state = KeyValueState(StateCache(task_index, parallelism))
     state.open(turn)
     return state
 
@@ -39,8 +40,8 @@ def begun(
     store: StateStore, component: str, task: int, step: int, keys: Iterable[Key] = ()
 ) -> KeyValueState:
     """Begin a turn that reads these keys at once; return the state of a bolt in it."""
-    state = KeyValueState(task)
-    state.open(store.begin(component, task, step, state.fields(keys)).perform())
+    state = KeyValueState(StateCache(task))
+    state.open(store.begin(component, task, step, state.unread(keys)).perform())
     return state
 
 

@@ -38,14 +38,8 @@ from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.loading import did_you_mean
 from tiercel.workers.local.addresses import runs_here
-from tiercel.workers.monitoring.screen import (
-    error_table,
-    run_top,
-    survey_view,
-    table_of,
-    window_named,
-)
-from tiercel.workers.monitoring.tables import STATE, count
+from tiercel.workers.monitoring import screen
+from tiercel.workers.monitoring.tables import STATE, count, when
 from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor
 from tiercel.workers.terminal import say
 
@@ -88,7 +82,7 @@ def errors(
     if not found:
         say("no errors")
         return
-    Console().print(error_table(found))
+    Console().print(screen.error_table(found))
 
 
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
@@ -134,10 +128,9 @@ def _told(known: KnownError, topology: str) -> str:
     first = known.first
     where = f"{topology} {first.component}" if topology else first.component
     times = "once" if known.count == 1 else f"{known.count:,} times"
-    began = first.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    last = known.last.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    when = f"at {began}" if known.count == 1 else f"first at {began}, last at {last}"
-    head = f"{where}: {first.reason}\n{times}, {when}; the first one in task {first.task}:"
+    span = f"first at {when(first.at)}, last at {when(known.last)}"
+    moment = f"at {when(first.at)}" if known.count == 1 else span
+    head = f"{where}: {first.reason}\n{times}, {moment}; the first one in task {first.task}:"
     # Indented, so that a message cannot forge the beginning of another error.
     return redact(f"{head}\n{indent(first.text, '    ', lambda _: True)}")
 
@@ -207,7 +200,7 @@ def _show(found: Iterable[StateEntry], longest: int, *, as_json: bool) -> None:
         return
     rows = [replace(entry, value=_cut(entry.value, longest)) for entry in found]
     if rows:
-        Console().print(table_of(STATE, rows))
+        Console().print(screen.table_of(STATE, rows))
 
 
 def _cut(value: str, longest: int) -> str:
@@ -401,7 +394,7 @@ def top(
         topology=topology, amqp=amqp, redis=redis, management=management
     ).required("redis")
 
-    chosen = window_named(window)
+    chosen = screen.window_named(window)
     known = known_topologies(settings.redis_urls[0], topology)
     if not known:
         raise UsageError("no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY")
@@ -409,7 +402,7 @@ def top(
         raise UsageError(f"several topologies ran here: name one, {', '.join(known)}")
     stopped = threading.Event()
     on_signals(stopped.set)
-    run_top(_addresses(settings), next(iter(known)), chosen, stopped)
+    screen.run_top(_addresses(settings), next(iter(known)), chosen, stopped)
 
 
 @commands.command()
@@ -486,10 +479,10 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
             )
         )
     elif not watch:
-        yield lambda survey: console.print(survey_view(survey))
+        yield lambda survey: console.print(screen.survey_view(survey))
     else:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda survey: live.update(survey_view(survey), refresh=True)
+            yield lambda survey: live.update(screen.survey_view(survey), refresh=True)
 
 
 def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:

@@ -1,20 +1,19 @@
-"""The contract of control: the orders of an operator to a running topology.
+"""Orders of an operator to a running topology, and seats, which ``RedisControl`` and
+``RedisPresences`` keep for all processes.
 
-``RedisControl`` keeps them for all processes; ``MemoryControl`` is its twin. This module also
-parses numbers of tasks per bolt, as an operator types them and as Redis stores them.
+This module also parses numbers of tasks per bolt, as an operator types them and as Redis stores
+them.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from tiercel.workers.errors import UsageError
@@ -27,6 +26,25 @@ KILL_LASTS = timedelta(minutes=1)
 MOST_TASKS = 10_000
 _DEFAULT = "default"
 _MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A seat in a topology, held by at most one process."""
+
+    # One word.
+    name: str
+    # Time after which the seat lapses unless it is renewed.
+    lasts: timedelta
+
+
+class Attendant(NamedTuple):
+    """The process that holds a seat."""
+
+    # One word, drawn by each process.
+    name: str
+    # The process's note about itself, one line.
+    note: str
 
 
 class State(enum.Enum):
@@ -57,97 +75,13 @@ NO_REBALANCE = Rebalance()
 
 
 class Control(Protocol):
-    """The orders to one topology. Best effort: readers keep the last order while Redis is away.
-
-    Each call is one round trip and safe to repeat. Raises RedisUnavailableError,
-    RedisRefusedError.
-    """
-
-    def order(self, state: State) -> None:
-        """Order a state.
-
-        KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
-        """
-        ...
-
-    def state(self) -> State | None:
-        """Return the last order; None if there was none or it is lost."""
-        ...
+    """The orders to one topology, as its spout tasks see them."""
 
     def ask(self, known: State) -> State | None:
-        """Return the result of ``state``; if it is None, make ``known`` the state.
-
-        So a Redis that was emptied learns the state from the spout tasks.
-        """
-        ...
-
-    def rebalance(self, change: Change) -> None:
-        """Order a new run with these numbers of tasks, on the slots that Spark has then.
-
-        Bolts not named keep the number ordered before; None cancels it. A bolt need not exist in
-        the topology. Atomic; a repeat gives the same order again.
-        """
-        ...
-
-    def rebalanced(self, known: Rebalance) -> Rebalance:
-        """Return the last order to rebalance; if there is none, make ``known`` the last order.
-
-        So a Redis that was emptied learns the order from the driver.
-        """
-        ...
+        """Return the last order; if there is none, make ``known`` the order, and return None."""
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        ...
-
-
-class MemoryControl:
-    """``Control`` within one process; thread-safe."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._order: tuple[State, float] | None = None
-        self._rebalance = NO_REBALANCE
-
-    def order(self, state: State) -> None:
-        with self._lock:
-            lasts = KILL_LASTS.total_seconds() if state is State.KILLED else float("inf")
-            self._order = state, self._clock() + lasts
-
-    def state(self) -> State | None:
-        with self._lock:
-            if self._order is None or self._clock() >= self._order[1]:
-                return None
-            return self._order[0]
-
-    def ask(self, known: State) -> State | None:
-        found = self.state()
-        if found is None:
-            self.order(known)
-        return found
-
-    def rebalance(self, change: Change) -> None:
-        with self._lock:
-            before = self._rebalance
-            numbers = {**before.parallelism, **change}
-            left = {bolt: number for bolt, number in numbers.items() if number is not None}
-            self._rebalance = Rebalance(number=before.number + 1, parallelism=left)
-
-    def rebalanced(self, known: Rebalance) -> Rebalance:
-        with self._lock:
-            if not self._rebalance.number:
-                self._rebalance = known
-            return self._rebalance
-
-    def lose(self) -> None:
-        """Forget everything, as a Redis that restarts empty does."""
-        with self._lock:
-            self._order = None
-            self._rebalance = NO_REBALANCE
-
-    def close(self) -> None:
-        pass
 
 
 def parse_change(options: Iterable[str]) -> dict[str, int | None]:

@@ -1,5 +1,6 @@
-"""Presence: which process has which seat in a topology, with a note about itself. The contract of
-seats, the driver's lease (``Lease``, renewed by ``Keeper``), and the seats of spout tasks.
+"""Presence: which process has which seat in a topology, with a note about itself.
+
+The driver has a lease (``Lease``, renewed by ``Keeper``), each spout task a seat (``SpoutSeats``).
 
 A process takes its seat, renews it periodically, and leaves. A seat that is not renewed lapses:
 
@@ -11,7 +12,7 @@ A process takes its seat, renews it periodically, and leaves. A seat that is not
 The bolt task's is not a seat of this contract but a field of the inbox (``Inboxes.beat``), where
 attempts and runs are fenced: one call renews it and returns whether the process may go on.
 
-``RedisPresences`` keeps seats for all processes; ``MemoryPresences`` is its twin.
+``RedisPresences`` has the contract of seats; its twin in memory is among the tests.
 """
 
 from __future__ import annotations
@@ -21,130 +22,22 @@ import logging
 import math
 import secrets
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
-from tiercel.workers.control.contract import Unreadable, pack, unpack
+from tiercel.workers.control.contract import Attendant, Seat, Unreadable, pack, unpack
+from tiercel.workers.control.redis_control import RedisPresences
 
 log = logging.getLogger(__name__)
 # A bolt task whose process is silent for longer counts as without a process. Spark restarts a
 # process within two seconds.
 UNATTENDED_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A seat in a topology, held by at most one process."""
-
-    # One word.
-    name: str
-    # Time after which the seat lapses unless it is renewed.
-    lasts: timedelta
-
-
-class Attendant(NamedTuple):
-    """The process that holds a seat."""
-
-    # One word, drawn by each process.
-    name: str
-    # The process's note about itself, one line.
-    note: str
-
-
-class Presences(Protocol):
-    """The seats of one topology. Thread-safe.
-
-    Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
-    RedisRefusedError.
-
-    A seat is lost if it is not renewed in time, or if Redis loses its memory. So two processes may
-    for a moment believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe then.
-    """
-
-    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
-        """Take or renew the seat; False if another attendant has it.
-
-        ``by_force`` takes it from that attendant. Works even if the server is out of memory.
-        """
-        ...
-
-    def leave(self, seat: Seat, name: str) -> None:
-        """Give up the seat; leave another attendant's seat alone. Idempotent."""
-        ...
-
-    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
-        """Return the attendant of each seat; None for a free seat."""
-        ...
-
-    def draw_run(self, seat: Seat, name: str) -> int | None:
-        """Draw the number of a new run; None unless ``name`` has the seat.
-
-        The number is higher than all earlier ones, and below 2**53. A repeat draws another.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release the connection. Idempotent."""
-        ...
-
-
-class MemoryPresences:
-    """``Presences`` within one process, for the contract's suite and the test kit."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken: dict[str, tuple[Attendant, float]] = {}
-        self._drawn = 0
-
-    def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
-        with self._lock:
-            found = self._found(seat)
-            if found is not None and found.name != attendant.name and not by_force:
-                return False
-            self._taken[seat.name] = attendant, self._clock() + seat.lasts.total_seconds()
-            return True
-
-    def leave(self, seat: Seat, name: str) -> None:
-        with self._lock:
-            if self._has(seat, name):
-                del self._taken[seat.name]
-
-    def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
-        with self._lock:
-            return [self._found(seat) for seat in seats]
-
-    def draw_run(self, seat: Seat, name: str) -> int | None:
-        with self._lock:
-            if not self._has(seat, name):
-                return None
-            self._drawn += 1
-            return self._drawn
-
-    def lose(self) -> None:
-        """Forget all attendants, like a Redis that restarts empty."""
-        with self._lock:
-            self._taken.clear()
-
-    def close(self) -> None:
-        pass
-
-    def _has(self, seat: Seat, name: str) -> bool:
-        found = self._found(seat)
-        return found is not None and found.name == name
-
-    def _found(self, seat: Seat) -> Attendant | None:
-        """Return the current attendant. The caller holds the lock."""
-        attendant, until = self._taken.get(seat.name, (None, 0.0))
-        return attendant if self._clock() < until else None
 
 
 # A driver in reserve takes over when the seat has lapsed; so does a driver restarted after a kill,
@@ -173,13 +66,13 @@ class Holder:
 
 
 class Lease:
-    """The lease of one topology. Calls are as ``Presences`` says.
+    """The lease of one topology. Calls are as ``RedisPresences`` says.
 
     A lease is lost if it is not renewed in time, or if Redis loses its memory. A driver without it
     does no harm: inboxes, ledger and states belong to the run with the highest number.
     """
 
-    def __init__(self, presences: Presences) -> None:
+    def __init__(self, presences: RedisPresences) -> None:
         self._presences = presences
 
     def take(self, holder: Holder) -> bool:
@@ -357,7 +250,8 @@ NEW = Presence(active=False, pending=0)
 
 
 class SpoutSeats:
-    """The spout seats of one topology. Calls are as ``Presences`` says; each worker draws its name.
+    """The spout seats of one topology, with the calls of ``RedisPresences``; each worker draws its
+    name.
 
     While Redis is unavailable or has lost its memory, two workers may for a moment believe that
     they have the same task. The worker that opened the outcome feed later gets all its outcomes.
@@ -365,7 +259,7 @@ class SpoutSeats:
     time out and are redelivered. No message is acked wrongly, because roots are unique.
     """
 
-    def __init__(self, presences: Presences, whereabouts: Whereabouts | None = None) -> None:
+    def __init__(self, presences: RedisPresences, whereabouts: Whereabouts | None = None) -> None:
         """``whereabouts`` is the location of the worker that takes seats."""
         self._presences = presences
         self._place = [whereabouts.packed()] if whereabouts else []

@@ -14,19 +14,24 @@ from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
+    Attendant,
     Change,
     Rebalance,
+    Seat,
     State,
     Unreadable,
     number_of,
 )
-from tiercel.workers.control.presence import Attendant, Seat
 
 _PACKAGE = "tiercel.workers.control"
 
 
 class RedisControl:
-    """``Control`` on one server; thread-safe. Connects on its first call."""
+    """The orders to one topology. Thread-safe; connects on its first call.
+
+    Best effort: readers keep the last order while Redis is away. Each call is one round trip and
+    safe to repeat. Raises RedisUnavailableError, RedisRefusedError.
+    """
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
@@ -40,28 +45,46 @@ class RedisControl:
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
     def order(self, state: State) -> None:
+        """Order a state.
+
+        KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
+        """
         with translated("control the topology"):
             self._client.set(
                 self._key, state.value, px=KILL_LASTS if state is State.KILLED else None
             )
 
     def state(self) -> State | None:
+        """Return the last order; None if there was none or it is lost."""
         with translated("read the topology's state"):
             found: Any = self._client.get(self._key)
         return self._state(found)
 
     def ask(self, known: State) -> State | None:
+        """Return the result of ``state``; if it is None, make ``known`` the state.
+
+        So a Redis that was emptied learns the state from the spout tasks.
+        """
         with translated("read the topology's state"):
             # NX: never overwrite an operator's order given at the same moment.
             found: Any = self._client.set(self._key, known.value, nx=True, get=True)
         return self._state(found)
 
     def rebalance(self, change: Change) -> None:
+        """Order a new run with these numbers of tasks, on the slots that Spark has then.
+
+        Bolts not named keep the number ordered before; None cancels it. A bolt need not exist in
+        the topology. Atomic; a repeat gives the same order again.
+        """
         pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
         with translated("control the topology"):
             self._rebalance(keys=self._rebalances, args=pairs)
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
+        """Return the last order to rebalance; if there is none, make ``known`` the last order.
+
+        So a Redis that was emptied learns the order from the driver.
+        """
         pairs = [part for pair in known.parallelism.items() for part in pair]
         with translated("look for an order to rebalance"):
             count, *found = self._rebalanced(keys=self._rebalances, args=[known.number, *pairs])
@@ -77,6 +100,7 @@ class RedisControl:
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
 
     def close(self) -> None:
+        """Release the connection. Idempotent."""
         self._client.close()
 
     def _state(self, found: bytes | None) -> State | None:
@@ -90,7 +114,14 @@ class RedisControl:
 
 
 class RedisPresences:
-    """``Presences`` on one server. Connects on its first call."""
+    """The seats of one topology. Thread-safe; connects on its first call.
+
+    Each call is one round trip, atomic, and safe to repeat. Raises RedisUnavailableError,
+    RedisRefusedError.
+
+    A seat is lost if it is not renewed in time, or if Redis loses its memory. So two processes may
+    for a moment believe that they hold the same seat; ``Lease`` and ``SpoutSeats`` are safe then.
+    """
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
@@ -102,16 +133,22 @@ class RedisPresences:
         )
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
+        """Take or renew the seat; False if another attendant has it.
+
+        ``by_force`` takes it from that attendant. Works even if the server is out of memory.
+        """
         lasts_ms = int(seat.lasts.total_seconds() * 1000)
         words: list[str | int] = [attendant.name, " ".join(attendant), lasts_ms, int(by_force)]
         with translated("say which processes run the topology"):
             return bool(self._take(keys=[self.key(seat)], args=words))
 
     def leave(self, seat: Seat, name: str) -> None:
+        """Give up the seat; leave another attendant's seat alone. Idempotent."""
         with translated("say which processes run the topology"):
             self._leave(keys=[self.key(seat)], args=[name])
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
+        """Return the attendant of each seat; None for a free seat."""
         if not seats:
             return []
         with translated("look which processes run the topology"):
@@ -119,11 +156,16 @@ class RedisPresences:
         return [None if value is None else _attendant(value) for value in found]
 
     def draw_run(self, seat: Seat, name: str) -> int | None:
+        """Draw the number of a new run; None unless ``name`` has the seat.
+
+        The number is higher than all earlier ones, and below 2**53. A repeat draws another.
+        """
         with translated("begin a run"):
             drawn: Any = self._draw(keys=[self.key(seat), self._prefix + "run"], args=[name])
         return None if drawn is None else int(drawn)
 
     def close(self) -> None:
+        """Release the connection. Idempotent."""
         self._client.close()
 
     def key(self, seat: Seat) -> str:

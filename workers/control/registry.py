@@ -5,11 +5,12 @@ user's code, which its processes publish there for monitors.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.ledger import LedgerSpec
@@ -22,40 +23,52 @@ from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.errors import UsageError
 
 # Far above any real topology: a monitor keeps this many connections and keys in memory.
-_MOST_SHARDS = 4_096
-_MOST_TASKS = 1 << 31
+_Shards = Annotated[int, Field(strict=True, ge=0, le=4_096)]
+_Task = Annotated[int, Field(strict=True, ge=0, le=1 << 31)]
+_AS_WRITTEN = ConfigDict(extra="forbid")
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # raises ValueError for half a surrogate pair, which cannot be shown
+    return text
+
+
+_Text = Annotated[StrictStr, AfterValidator(_encodable)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
     """A spout or a bolt."""
 
-    name: str
+    __pydantic_config__ = _AS_WRITTEN
+    name: _Text
     # The ids of its tasks.
-    tasks: tuple[int, ...]
+    tasks: tuple[_Task, ...]
     # The queue that a ``QueueSpout`` reads, or that a ``QueueSink`` publishes to.
-    queue: str | None = None
+    queue: _Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
     """A bolt's subscription to a stream."""
 
-    source: str
-    stream: str
-    target: str
-    grouping: str
+    __pydantic_config__ = _AS_WRITTEN
+    source: _Text
+    stream: _Text
+    target: _Text
+    grouping: _Text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
     """The components and edges of a topology."""
 
+    __pydantic_config__ = _AS_WRITTEN
     spouts: tuple[Component, ...]
     bolts: tuple[Component, ...]
     edges: tuple[Edge, ...]
     # Number of shards of its ledger; 0: nothing is tracked.
-    shards: int
+    shards: _Shards
 
     @property
     def bolt_tasks(self) -> list[int]:
@@ -113,38 +126,21 @@ def _sink(bolt: object) -> str | None:
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
+_GRAPH = TypeAdapter(Graph)
+_OTHER_MEMBERS = ("missing", "unexpected_keyword_argument", "dataclass_type")
+
+
 def unpack_graph(packed: object) -> Graph:
     """Return the graph that ``asdict`` and JSON have packed.
 
-    Raises ValueError or TypeError for anything else, such as a newer version's graph.
+    Raises ValueError for anything else, such as a newer version's graph.
     """
-    whole = _members(packed, Graph, "the graph")
-    graph = Graph(
-        spouts=_components(whole["spouts"]),
-        bolts=_components(whole["bolts"]),
-        edges=tuple(_edge(each) for each in _list(whole["edges"], "edges")),
-        shards=_whole(whole["shards"], "shards", most=_MOST_SHARDS),
-    )
+    try:
+        graph = _GRAPH.validate_python(packed)
+    except ValidationError as error:
+        raise ValueError(_misfit(error)) from None
     _check_edges(graph)
     return graph
-
-
-def _components(packed: object) -> tuple[Component, ...]:
-    found = []
-    for each in _list(packed, "components"):
-        said = _members(each, Component, "a component")
-        tasks = tuple(
-            _whole(task, "a task", most=_MOST_TASKS) for task in _list(said["tasks"], "tasks")
-        )
-        queue = None if said["queue"] is None else _text(said["queue"], "a queue")
-        found.append(Component(name=_text(said["name"], "a component"), tasks=tasks, queue=queue))
-    return tuple(found)
-
-
-def _edge(packed: object) -> Edge:
-    return Edge(
-        **{name: _text(value, name) for name, value in _members(packed, Edge, "an edge").items()}
-    )
 
 
 def _check_edges(graph: Graph) -> None:
@@ -160,38 +156,12 @@ def _check_edges(graph: Graph) -> None:
             )
 
 
-def _members(packed: object, kind: type[Any], what: str) -> Mapping[str, Any]:
-    names = {each.name for each in fields(kind)}
-    if not isinstance(packed, dict) or packed.keys() != names:
-        found = (
-            sorted(map(str, packed.keys() ^ names))
-            if isinstance(packed, dict)
-            else [type(packed).__name__]
-        )
-        raise ValueError(
-            f"{what} has other members than this version of tiercel writes "
-            f"({', '.join(found)[:100]})"
-        )
-    return packed
-
-
-def _list(packed: object, what: str) -> list[Any]:
-    if not isinstance(packed, list):
-        raise TypeError(f"{what}: not a list")
-    return packed
-
-
-def _text(packed: object, what: str) -> str:
-    if not isinstance(packed, str):
-        raise TypeError(f"the name of {what} is no text")
-    packed.encode()  # raises ValueError for half a surrogate pair, which cannot be shown
-    return packed
-
-
-def _whole(packed: object, what: str, *, most: int) -> int:
-    if not isinstance(packed, int) or isinstance(packed, bool) or not 0 <= packed <= most:
-        raise ValueError(f"{what} is not a number from 0 to {most:,}")
-    return packed
+def _misfit(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    *place, name = ("the graph", *map(str, first["loc"] or ("no object",)))
+    if first["type"] not in _OTHER_MEMBERS:
+        return f"{' '.join([*place, name])}: {first['msg']}"
+    return f"{' '.join(place)} has other members than this version of tiercel writes ({name[:100]})"
 
 
 # A hash: queue name to topology name.

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from tiercel.queues.nouns import counted
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Control, State
-from tiercel.workers.control.presence import Holder, Lease, Presence, Presences, SpoutSeats
+from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, State
+from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
 from tiercel.workers.errors import UsageError
@@ -40,8 +40,8 @@ class Steering:
     def __init__(
         self,
         note: TopologyNote,
-        control: Control,
-        presences: Presences,
+        control: RedisControl,
+        presences: RedisPresences,
         say: Callable[[str], None],
         stopped: threading.Event,
     ) -> None:
@@ -226,20 +226,8 @@ def _listed(task_ids: Iterable[int]) -> str:
 
 def log_action(action: str, target: str, outcome: str, origin: str) -> None:
     """Log an ``action`` on a topology or queue, its outcome, and its origin."""
-    log.info(
-        "%s %s: %s; by %s",
-        action,
-        target,
-        outcome,
-        origin,
-        extra={
-            "event": "action",
-            "action": action,
-            "target": target,
-            "outcome": outcome,
-            "origin": origin,
-        },
-    )
+    said = {"action": action, "target": target, "outcome": outcome, "origin": origin}
+    log.info("%s %s: %s; by %s", *said.values(), extra={"event": "action", **said})
 
 
 def this_user() -> str:

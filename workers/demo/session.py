@@ -137,6 +137,8 @@ _POISON_LINES = 3
 _LOOK_S = 0.25
 _STALLED_S = 120.0
 _TOP = 10
+# Figures that the JSON leaves out.
+_ON_SCREEN = ("overcounted", "words", "depth")
 
 
 def run_demo(
@@ -170,7 +172,7 @@ def run_demo(
         if stopped.is_set():
             console.print("stopped")
             return 130
-        return _report(console, text, observer.audit(text), samples)
+        return _report(console, observer.result(text, samples))
 
 
 def _watch(  # noqa: PLR0913 - the actors of the demo
@@ -196,11 +198,8 @@ def _watch(  # noqa: PLR0913 - the actors of the demo
         moved_at = time.monotonic()
         while not stopped.wait(_LOOK_S):
             sample = observer.sample(text)
-            if (
-                not samples
-                or sample.words != samples[-1].words
-                or sample.failed != samples[-1].failed
-            ):
+            before = samples[-1] if samples else None
+            if before is None or (sample.words, sample.failed) != (before.words, before.failed):
                 moved_at = time.monotonic()
             samples.append(sample)
             progress.update(bar, completed=sample.words, note=sample.note())
@@ -243,22 +242,6 @@ class DemoProgress:
 
     def note(self) -> str:
         return f"{self.ready:,} waiting, {self.failed:,} failed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Audit:
-    """The final state, once no worker runs any more."""
-
-    published: int
-    ready: int
-    dead_lettered: int
-    dead_lines: set[int]
-    redelivered: int
-    counts: dict[str, int]
-    seen: bytes
-    p50_ms: float
-    p99_ms: float
-    depth: QueueDepth
 
 
 class Observer:
@@ -312,25 +295,32 @@ class Observer:
             and self._words(text, depth) == text.words
         )
 
-    def audit(self, text: Text) -> Audit:
-        """Return the figures to compare; call it when the workers have ended."""
+    def result(self, text: Text, samples: list[DemoProgress]) -> Result:
+        """Compare the counts with the text; call it when the workers have ended."""
         depth = self._depth()
-        counts = total_of(self._metrics.totals(), demo_topology.SPOUT)
+        totals = total_of(self._metrics.totals(), demo_topology.SPOUT)
         with translated("read the counts"):
             words: list[tuple[bytes, float]] = self._redis.zrange(
                 demo_topology.COUNTS_KEY, 0, -1, withscores=True
             )  # type: ignore[assignment]
             seen: bytes = self._redis.get(demo_topology.SEEN_KEY) or b""  # type: ignore[assignment]
-        return Audit(
+        counts = {word.decode(): int(count) for word, count in words}
+        dead_lettered = depth.dead_lettered or 0
+        dead_lines = self._dead_lines(text, depth)
+        true = text.counts(without=dead_lines)
+        top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]
+        return Result(
             published=self._published,
-            ready=depth.ready + (depth.delayed or 0),
-            dead_lettered=depth.dead_lettered or 0,
-            dead_lines=self._dead_lines(text, depth),
-            redelivered=counts["redelivered"],
-            counts={word.decode(): int(count) for word, count in words},
-            seen=seen,
-            p50_ms=percentile(counts, 0.5) or 0.0,
-            p99_ms=percentile(counts, 0.99) or 0.0,
+            acked=self._published - depth.ready - (depth.delayed or 0) - dead_lettered,
+            requeued=totals["redelivered"],
+            dead_lettered=dead_lettered,
+            lost=len(text.unseen_lines(seen, without=dead_lines)),
+            undercounted=sum(counts.get(word, 0) < count for word, count in true.items()),
+            overcounted=sum(count > true.get(word, 0) for word, count in counts.items()),
+            sentences_per_s=_rate(samples, text),
+            p50_ms=percentile(totals, 0.5) or 0.0,
+            p99_ms=percentile(totals, 0.99) or 0.0,
+            words=[(word, count, true.get(word, 0)) for word, count in top],
             depth=depth,
         )
 
@@ -349,24 +339,9 @@ class Observer:
         return {text.line_of(letter.preview) for letter in letters}
 
 
-def _report(console: Console, text: Text, audit: Audit, samples: list[DemoProgress]) -> int:
-    true = text.counts(without=audit.dead_lines)
-    lost = text.unseen_lines(audit.seen, without=audit.dead_lines)
-    result = Result(
-        published=audit.published,
-        acked=audit.published - audit.ready - audit.dead_lettered,
-        requeued=audit.redelivered,
-        dead_lettered=audit.dead_lettered,
-        lost=len(lost),
-        undercounted=sum(audit.counts.get(word, 0) < count for word, count in true.items()),
-        overcounted=sum(count > true.get(word, 0) for word, count in audit.counts.items()),
-        sentences_per_s=_rate(samples, text),
-        p50_ms=audit.p50_ms,
-        p99_ms=audit.p99_ms,
-    )
-    top = sorted(audit.counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]
-    show_words(console, [(word, count, true.get(word, 0)) for word, count in top])
-    show_result(console, result, audit.depth)
+def _report(console: Console, result: Result) -> int:
+    show_words(console, result.words)
+    show_result(console, result)
     if not result.nothing_lost:
         console.print(
             "[bold red]Messages were lost.[/] This must not happen: please report it with the log."
@@ -408,17 +383,22 @@ class Result:
     # Complete latency, from the emit to the outcome of the whole tree.
     p50_ms: float
     p99_ms: float
+    # The most frequent words: word, counted, true count.
+    words: Sequence[tuple[str, int, int]]
+    depth: QueueDepth
 
     @property
     def nothing_lost(self) -> bool:
         return self.lost == 0 and self.undercounted == 0
 
     def as_json(self) -> str:
-        figures = asdict(self)
-        del figures["overcounted"]
-        for name in ("sentences_per_s", "p50_ms", "p99_ms"):
-            figures[name] = round(figures[name], 1)
-        return json.dumps(figures)
+        return json.dumps(
+            {
+                name: round(value, 1) if isinstance(value, float) else value
+                for name, value in asdict(self).items()
+                if name not in _ON_SCREEN
+            }
+        )
 
 
 def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
@@ -432,8 +412,9 @@ def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
     console.print(table)
 
 
-def show_result(console: Console, result: Result, depth: QueueDepth) -> None:
+def show_result(console: Console, result: Result) -> None:
     """Print the figures and the depths of the queues."""
+    depth = result.depth
     table = Table(title="What became of the messages", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")

@@ -30,12 +30,10 @@ from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
 from tiercel.spark_jobs.spark.executors import start_failure
-from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
-from tiercel.spark_jobs.suspects.book import CaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.graph import (
     Topology,
@@ -169,8 +167,8 @@ class Driver:
                     # Python workers print meaningless tracebacks when they are cut off.
                     spark.silence()
 
-    def _start_spark(self) -> _SparkHosts:
-        return _SparkHosts(self._topology.name, self._master, self._topology.config.spark_options)
+    def _start_spark(self) -> SparkUnit:
+        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):
@@ -303,7 +301,9 @@ def _running(pids: set[int]) -> bool:
     return False
 
 
-def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: CaseBook) -> int:
+def enter(
+    run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: RedisCaseBook
+) -> int:
     """Take over the inboxes and the ledger for ``run``; return the number of released messages.
 
     Released messages are redelivered without blame. The order matters: writes of older runs are
@@ -318,7 +318,7 @@ def enter(run: str, topology: Topology, inboxes: Inboxes, ledger: Ledger, book: 
     return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
 
 
-def _fail_guilty(book: CaseBook, ledger: Ledger) -> None:
+def _fail_guilty(book: RedisCaseBook, ledger: Ledger) -> None:
     """Fail the tuples that killed processes of the earlier run, before they are released without
     blame.
     """
@@ -373,15 +373,6 @@ def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
-
-
-class _SparkHosts(SparkUnit):
-    """``Hosts`` in one Spark application."""
-
-    def start(self, run: Run) -> LongTasks:
-        tasks = LongTasks(self.context, run)
-        tasks.start()
-        return tasks
 
 
 class JvmLogReader:

@@ -10,18 +10,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.contract import Inboxes, InboxFigures
-from tiercel.spark_jobs.spark.executors import Readiness
+from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
-from tiercel.workers.control.contract import Control, Rebalance, State
+from tiercel.workers.control.contract import Rebalance, State
 from tiercel.workers.control.presence import UNATTENDED_S, Keeper, Lease
+from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.lifecycle import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class RunContext:
 
     topology: Topology
     lease: Lease
-    control: Control
+    control: RedisControl
     inboxes: Inboxes
     # Makes a run of a number, a number of slots, and a topology with its numbers of tasks.
     make: Callable[[int, int, Topology], Run]
@@ -67,59 +68,6 @@ class RunContext:
     # Ages the memory of once bolts; see ``StateStore.age``.
     age: Callable[[], None] = lambda: None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-
-
-class Tasks(Protocol):
-    """The Spark tasks of one run: ``LongTasks``."""
-
-    @property
-    def active(self) -> bool: ...
-
-    @property
-    def fault(self) -> str | None: ...
-
-    @property
-    def unfit(self) -> str:
-        """Why executors repeatedly fail to run the tasks; empty if they can."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """Number of tasks that wait for a free slot of Spark."""
-        ...
-
-    def wait(self, seconds: float) -> bool: ...
-
-    def cancel(self) -> None: ...
-
-
-class Hosts(Protocol):
-    """Spark, on which runs have their tasks."""
-
-    @property
-    def free(self) -> int:
-        """Number of further tasks that could start now."""
-        ...
-
-    def check_alive(self) -> None:
-        """Raise SparkEndedError if Spark can no longer run tasks; call it after a failure."""
-        ...
-
-    def ready(self, wanted: int) -> Readiness:
-        """Return the number of slots, before any task runs.
-
-        Leaves out executors that do not answer or cannot start Python. Waits some seconds for
-        ``wanted`` slots.
-        """
-        ...
-
-    def start(self, run: Run) -> Tasks:
-        """Start the tasks of a run; returns at once."""
-        ...
-
-    def silenced(self) -> AbstractContextManager[None]:
-        """Suppress the tracebacks of tasks that are cut off."""
-        ...
 
 
 class Ended(enum.Enum):
@@ -156,7 +104,7 @@ class RunWatch:
         self._is_over = is_over
 
     def until_end(
-        self, run: Run, tasks: Tasks, order: Rebalance, may_widen: Callable[[float], bool]
+        self, run: Run, tasks: LongTasks, order: Rebalance, may_widen: Callable[[float], bool]
     ) -> Ended:
         """Watch a run that obeys ``order`` until it is over; return why it ended.
 
@@ -202,7 +150,7 @@ class RunWatch:
             if self._context.control.state() in (None, State.ACTIVE):
                 self._context.age()
 
-    def _ended_by_itself(self, tasks: Tasks) -> Ended | None:
+    def _ended_by_itself(self, tasks: LongTasks) -> Ended | None:
         if not tasks.active and tasks.fault is not None:
             return Ended.FAILED
         if tasks.active and tasks.unfit:
@@ -217,7 +165,7 @@ class RunWatch:
             return Ended.LOST
         return None
 
-    def _drain(self, run: Run, tasks: Tasks) -> None:
+    def _drain(self, run: Run, tasks: LongTasks) -> None:
         """Stop spout workers from sending, and wait for tuples in flight, so that they are not
         executed again.
         """
@@ -243,7 +191,7 @@ class RunWatch:
             order = self._context.control.rebalanced(obeyed)
         return order.number != obeyed.number
 
-    def _looked(self, run: Run, tasks: Tasks, age_s: float, absences: Absences) -> Ended | None:
+    def _looked(self, run: Run, tasks: LongTasks, age_s: float, absences: Absences) -> Ended | None:
         """Judge by the inboxes whether the run is over; return why, or None."""
         try:
             found = self._context.inboxes.figures(inboxes_of(run.topology))
@@ -292,7 +240,7 @@ class Width:
         self._lacks = hosts < min(of, self._most)
         self._looks = 0
 
-    def may_return(self, hosts: Hosts, now: float) -> bool:
+    def may_return(self, hosts: SparkUnit, now: float) -> bool:
         """Return True once several looks found a slot free again that an earlier run had."""
         if not self._lacks or now < self._look_at:
             return False

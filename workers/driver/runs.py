@@ -15,16 +15,16 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.spark.executors import Readiness
+from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
+from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.control.presence import Keeper
 from tiercel.workers.driver.run_watch import (
     Ended,
-    Hosts,
     RunContext,
     RunWatch,
-    Tasks,
     Width,
     healthy,
     pause_s,
@@ -126,7 +126,7 @@ class Runs:
             )
         return run
 
-    def go(self, hosts: Hosts) -> None:
+    def go(self, hosts: SparkUnit) -> None:
         """Run one run after the other until ``stop`` or ``tiercel kill``.
 
         Raises RunsFailedError after several runs in a row that failed at once, SparkEndedError when
@@ -160,7 +160,7 @@ class Runs:
                 log.warning("a new run begins in %.1f s", rest_s, extra={"event": "run_restarting"})
                 self._stop.wait(rest_s)
 
-    def _ready(self, hosts: Hosts, trouble: str) -> Readiness | None:
+    def _ready(self, hosts: SparkUnit, trouble: str) -> Readiness | None:
         """Wait until an executor can run bolts; None if the lease is lost, and after ``stop``.
 
         ``trouble`` is why executors could not run the previous run; empty if they could.
@@ -195,7 +195,7 @@ class Runs:
             if self._stop.wait(min(_RESERVE_S, left_s)):
                 return
 
-    def _one(self, hosts: Hosts, ready: Readiness) -> tuple[Ended, str | None]:
+    def _one(self, hosts: SparkUnit, ready: Readiness) -> tuple[Ended, str | None]:
         """Run one run to its end; return why it ended and its fault."""
         run = self.begin(ready.slots)
         if run is None:
@@ -233,7 +233,7 @@ class Runs:
                     extra={"event": "parallelism_ordered"},
                 )  # fmt: skip
 
-    def _finish(self, hosts: Hosts, run: Run, tasks: Tasks, grace_s: float) -> None:
+    def _finish(self, hosts: SparkUnit, run: Run, tasks: LongTasks, grace_s: float) -> None:
         """End the run's tasks, and release the messages that they leave behind.
 
         Uses the run's own number, so it changes nothing if a later run has begun.

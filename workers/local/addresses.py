@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
 
 from tiercel.workers.config import Settings, runtime_folder
 from tiercel.workers.errors import ConfigError, UsageError
@@ -31,6 +32,7 @@ _READABLE = 40
 class RunNote:
     """A run as other commands know it."""
 
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
     topology: str
     # The topology's queues, by which commands find the run.
     queues: tuple[str, ...] = ()
@@ -50,6 +52,9 @@ class RunNote:
     @property
     def lives(self) -> bool:
         return _started(self.pid) == self.started
+
+
+_NOTE = TypeAdapter(RunNote)
 
 
 class Claim:
@@ -199,24 +204,9 @@ def _read(folder: int, file: str) -> RunNote | None:
             alone = found.st_uid == os.getuid() and not found.st_mode & 0o077
             if not stat.S_ISREG(found.st_mode) or not alone:
                 return None
-            return _note(json.loads(opened.read(_LONGEST)))
-    except (OSError, LookupError, ValueError, TypeError, RecursionError):
+            return _NOTE.validate_json(opened.read(_LONGEST))
+    except (OSError, ValueError):
         return None
-
-
-def _note(said: Any) -> RunNote:
-    """Build a note from JSON. Raises TypeError, LookupError for any other value."""
-    texts = (said["topology"], *said["queues"])
-    note = RunNote(**{**said, "queues": texts[1:]})
-    addresses = (note.amqp, note.redis, note.management)
-    if (
-        not all(isinstance(text, str) for text in texts)
-        or not all(isinstance(number, int) for number in (note.pid, note.started))
-        or not all(isinstance(address, str | None) for address in addresses)
-        or not isinstance(note.private, bool)
-    ):
-        raise TypeError("not the note of a run")
-    return note
 
 
 def with_run(

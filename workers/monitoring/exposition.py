@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import core, generate_latest
 from prometheus_client.registry import Collector
 
 from tiercel.workers.monitoring.overview import Overview
@@ -34,22 +28,22 @@ class _Group:
     counters: _Figures = ()
     gauges: _Figures = ()
 
-    def metrics(self, found: Mapping[str, Overview]) -> Iterator[Metric]:
+    def metrics(self, found: Mapping[str, Overview]) -> Iterator[core.Metric]:
         """Return the metrics of these topologies."""
         rows = [
             ((name, *(str(getattr(row, each)) for each in self.labels.values())), row)
             for name, overview in found.items()
             for row in self.rows(overview)
         ]
-        yield from self._families(CounterMetricFamily, self.counters, rows)
-        yield from self._families(GaugeMetricFamily, self.gauges, rows)
+        yield from self._families(core.CounterMetricFamily, self.counters, rows)
+        yield from self._families(core.GaugeMetricFamily, self.gauges, rows)
 
     def _families(
         self,
-        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        kind: type[core.CounterMetricFamily | core.GaugeMetricFamily],
         figures: _Figures,
         rows: Iterable[tuple[tuple[str, ...], Any]],
-    ) -> Iterator[Metric]:
+    ) -> Iterator[core.Metric]:
         for name, attribute, help_ in figures:
             family = kind(name, help_, labels=["topology", *self.labels])
             for labels, row in rows:
@@ -168,9 +162,11 @@ class TiercelCollector(Collector):
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         found, up = self._watcher.all()
-        servers = GaugeMetricFamily("tiercel_up", "1 while a server answers", labels=["server"])
+        servers = core.GaugeMetricFamily(
+            "tiercel_up", "1 while a server answers", labels=["server"]
+        )
         for server, answers in up.items():
             servers.add_metric([server], float(answers))
         yield servers
@@ -196,8 +192,8 @@ class Scrape:
         return await asyncio.shield(self._look)
 
 
-def _latencies(found: Mapping[str, Overview]) -> Metric:
-    family = HistogramMetricFamily(
+def _latencies(found: Mapping[str, Overview]) -> core.Metric:
+    family = core.HistogramMetricFamily(
         "tiercel_spout_complete_latency_seconds",
         "Time from emit to complete tree",
         labels=["topology", "spout"],

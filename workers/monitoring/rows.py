@@ -14,6 +14,7 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.running.counting import chained_of
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
@@ -148,6 +149,8 @@ class BoltRow:
     last_error: ErrorReport | None
     # Tasks that have been in one call for long, and for how many seconds.
     calls: tuple[tuple[int, float], ...] = ()
+    # The bolt whose steps execute its tuples, and their share; None: its own tasks do all of it.
+    chained: tuple[str, float] | None = None
 
     @property
     def load(self) -> Load:
@@ -232,7 +235,19 @@ def bolt_row(
         unattended=tuple(row.task for row in rows if not row.attended),
         last_error=last_error,
         calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
+        chained=_chained(total_of(readings.rates, component.name)),
     )
+
+
+def _chained(rates: Mapping[str, int]) -> tuple[str, float] | None:
+    """Return the bolt whose steps have executed most tuples of a bolt lately, and their share."""
+    counts = [
+        (number, head) for name, number in rates.items() if (head := chained_of(name)) and number
+    ]
+    if not counts:
+        return None
+    most, head = max(counts)
+    return head, most / max(most, rates["executed"])
 
 
 def mean(total: float, count: int) -> float | None:

@@ -16,21 +16,9 @@ from rich.table import Table
 from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.health import Grade, health_of
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
-from tiercel.workers.monitoring.tables import (
-    ACKER,
-    BOLTS,
-    ERRORS,
-    ONCE,
-    OWN,
-    QUEUES,
-    SPOUTS,
-    Column,
-    Kind,
-    TableKind,
-    span,
-)
 from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Watcher
 from tiercel.workers.terminal import cell
 
@@ -52,22 +40,30 @@ WINDOWS = {
     "1d": Window.ONE_DAY,
     "all": Window.ALL_TIME,
 }
-_SPOUTS = SPOUTS.without("released", "oldest", "last error")
+_SPOUTS = tables.SPOUTS.without("released", "oldest", "last error")
 # Two tables of bolts, totals and current load, because one would be too wide.
-_STEPS = ("waiting", "oldest", "busy now", "steps/s", "step ms", "restarts", "without a process")
-_BOLTS = BOLTS.without("last error", *_STEPS)
-_INBOXES = BOLTS.only("bolt", *_STEPS)
-_HEADING: Column[AckerRow] = Column("__acker", lambda _row: "", Kind.NAME)
-_ACKER = TableKind(ACKER.title, (_HEADING, *ACKER.without("update ms").columns))
+_STEPS = (
+    *("waiting", "oldest", "busy now", "in steps of", "steps/s", "step ms", "restarts"),
+    "without a process",
+)
+_BOLTS = tables.BOLTS.without("last error", *_STEPS)
+_INBOXES = tables.BOLTS.only("bolt", *_STEPS)
+_HEADING: tables.Column[AckerRow] = tables.Column("__acker", lambda _row: "", tables.Kind.NAME)
+_ACKER = tables.TableKind(
+    tables.ACKER.title, (_HEADING, *tables.ACKER.without("update ms").columns)
+)
 # Columns to leave out on a narrow terminal, in this order. Tables without an entry always fit. The
 # page shows all columns.
 _LESS = {
-    SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
-    BOLTS.title: ("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
-    ACKER.title: ("updates", "memory", "late"),
-    ONCE.title: ("maybe too old", "no identity"),
-    QUEUES.title: ("delayed", "out/s", "in/s", "use"),
-    OWN.title: ("feed entries", "oldest waiting", "in back-off"),
+    tables.SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
+    tables.BOLTS.title: (
+        *("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
+        "in steps of",
+    ),
+    tables.ACKER.title: ("updates", "memory", "late"),
+    tables.ONCE.title: ("maybe too old", "no identity"),
+    tables.QUEUES.title: ("delayed", "out/s", "in/s", "use"),
+    tables.OWN.title: ("feed entries", "oldest waiting", "in back-off"),
 }
 
 
@@ -109,7 +105,9 @@ def view_of(look: Look, window: Window) -> RenderableType:
 def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
     """Render everything about a topology, from top to bottom."""
     heading = cell(overview.name, "bold")
-    heading.append(f"  {overview.state}  {window} ({span(overview.seconds)} counted)", "not bold")
+    heading.append(
+        f"  {overview.state}  {window} ({tables.span(overview.seconds)} counted)", "not bold"
+    )
     if overview.running and not overview.driver:
         heading.append("  no driver", _ALARM)
     problems = [problem for problem in (*problems, overview.executor_problem) if problem]
@@ -125,12 +123,12 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
         _fitting(_ACKER, [overview.acker]),
     ]
     if overview.once:
-        parts.append(_fitting(ONCE, overview.once))
+        parts.append(_fitting(tables.ONCE, overview.once))
     if overview.queue_rows:
         parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
-    parts.append(_fitting(ERRORS, errors) if errors else cell("no errors", "dim"))
+    parts.append(_fitting(tables.ERRORS, errors) if errors else cell("no errors", "dim"))
     return Group(*parts)
 
 
@@ -147,7 +145,7 @@ def survey_view(survey: Survey) -> RenderableType:
 def depth_table(found: Iterable[QueueRow]) -> RenderableType:
     """Return the table of queues; unknown figures are question marks."""
     return _fitting(
-        QUEUES,
+        tables.QUEUES,
         found,
         lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
     )
@@ -155,23 +153,25 @@ def depth_table(found: Iterable[QueueRow]) -> RenderableType:
 
 def own_table(found: Iterable[Own]) -> RenderableType:
     """Return the table of tiercel's own queues, one row per topology."""
-    return _fitting(OWN, found)
+    return _fitting(tables.OWN, found)
 
 
 def error_table(found: Sequence[_Found]) -> Table:
     """Content of ``tiercel errors``; with a column for the topology if there are several."""
     several = len({topology for topology, _ in found}) > 1
-    time, *others = map(_of_error, ERRORS.columns)
-    topology = [Column[_Found]("topology", lambda row: row[0], Kind.TEXT)] if several else []
-    return table_of(TableKind(ERRORS.title, (time, *topology, *others)), found)
+    time, *others = map(_of_error, tables.ERRORS.columns)
+    topology = (
+        [tables.Column[_Found]("topology", lambda row: row[0], tables.Kind.TEXT)] if several else []
+    )
+    return table_of(tables.TableKind(tables.ERRORS.title, (time, *topology, *others)), found)
 
 
-def _of_error(column: Column[ErrorReport]) -> Column[_Found]:
-    return Column(column.name, lambda row: column.text(row[1]), column.kind)
+def _of_error(column: tables.Column[ErrorReport]) -> tables.Column[_Found]:
+    return tables.Column(column.name, lambda row: column.text(row[1]), column.kind)
 
 
 def _fitting(
-    kind: TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
+    kind: tables.TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
 ) -> RenderableType:
     """Return the table with as many columns as the terminal has room for.
 
@@ -181,28 +181,28 @@ def _fitting(
     names = {column.name for column in kind.columns}
     left_out = [name for name in _LESS.get(kind.title, ()) if name in names]
     kinds = [kind.without(*left_out[:number]) for number in range(len(left_out) + 1)]
-    tables = [table_of(each, rows, alarms, narrow=True) for each in kinds]
-    return _Fitting([*tables, table_of(kinds[-1], rows, alarms, narrow=True, break_names=True)])
+    fitting = [table_of(each, rows, alarms, narrow=True) for each in kinds]
+    return _Fitting([*fitting, table_of(kinds[-1], rows, alarms, narrow=True, break_names=True)])
 
 
 class _Fitting:
     """A table without the columns that the terminal has no room for."""
 
-    def __init__(self, tables: Iterable[Table]) -> None:
-        """``tables`` are sorted from wide to narrow; the last one always fits."""
-        self._tables = tuple(tables)
+    def __init__(self, kinds: Iterable[Table]) -> None:
+        """``kinds`` are sorted from wide to narrow; the last one always fits."""
+        self._kinds = tuple(kinds)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for table in self._tables[:-1]:
+        for table in self._kinds[:-1]:
             wanted = Measurement.get(console, options.update_width(_ENDLESS), table).maximum
             if wanted <= options.max_width:
                 yield table
                 return
-        yield self._tables[-1]
+        yield self._kinds[-1]
 
 
 def table_of(
-    kind: TableKind[R],
+    kind: tables.TableKind[R],
     rows: Iterable[R],
     alarms: Callable[[str, R], bool] | None = None,
     *,
@@ -212,14 +212,14 @@ def table_of(
     """Make a table; ``alarms(column_name, row)`` is True for a cell with bad news."""
     table = Table(**_NARROW) if narrow else Table()
     for column in kind.columns:
-        if column.kind is Kind.NUMBER:
+        if column.kind is tables.Kind.NUMBER:
             table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
         else:
             table.add_column(
                 column.name,
                 overflow="fold",
-                no_wrap=column.kind is Kind.NAME and not break_names,
-                min_width=_DATE if column.kind is Kind.MOMENT else None,
+                no_wrap=column.kind is tables.Kind.NAME and not break_names,
+                min_width=_DATE if column.kind is tables.Kind.MOMENT else None,
             )
     for row in rows:
         table.add_row(

@@ -56,6 +56,10 @@ def seconds(number: float) -> str:
     return f"{number:,.1f} s"
 
 
+# A bolt with this share of its tuples in another one's steps has no work of its own to speak of.
+_ALL = 0.995
+
+
 def share(number: float) -> str:
     """Format as ``0.123``, as Storm shows capacities."""
     return f"{number:.3f}"
@@ -215,6 +219,14 @@ def _times(fault: Fault) -> str:
     return count(fault.count) if fault.exact else f"{count(fault.count)} kept"
 
 
+def _chained(chained: tuple[str, float] | None) -> str:
+    """Return the bolt whose steps execute a bolt's tuples, with their share if it is not all."""
+    if chained is None:
+        return ""
+    head, part = chained
+    return head if part > _ALL else f"{head}: {100 * part:.0f} %"
+
+
 def _message(error: ErrorReport | None) -> str:
     return error.message if error else ""
 
@@ -268,6 +280,7 @@ BOLTS = TableKind[BoltRow](
         Column("failed", lambda row: count(row.failed)),
         Column("waiting", lambda row: count(row.waiting)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
+        Column("in steps of", lambda row: _chained(row.chained), Kind.NAME),
         Column("steps/s", lambda row: per_second(row.steps_a_second)),
         Column("step ms", lambda row: milliseconds(row.step_ms)),
         Column("restarts", lambda row: count(row.restarts)),

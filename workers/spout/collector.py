@@ -62,7 +62,6 @@ class RootSource(Protocol):
 
     def draw(self, count: int) -> list[int]:
         """Return ``count`` new ids, all different."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

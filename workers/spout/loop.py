@@ -42,12 +42,8 @@ _BATCH_SECONDS = 0.02
 # The spout is not asked for more tuples beyond this size, so that encoding a batch takes little
 # memory.
 _BATCH_BYTES = 4 * PARCEL_BYTES
-# Without this pause, a thousand messages per second would be sent in a thousand batches, at ten
-# times the cost.
-_BETWEEN_BATCHES_S = 0.01
-_LONGEST_BETWEEN_BATCHES_S = 0.04
-# Time between batches, as a multiple of the time to send one: batches are larger on a busy machine.
-_OF_THE_TIME = 4
+# Shortest time from a refused batch to the next, which has its tuples.
+_AFTER_REFUSED_S = 0.01
 # Rest after a turn that had nothing to do, for spouts that do not call ``wake``.
 _SHORTEST_REST_S = 0.02
 _LONGEST_REST_S = 0.1
@@ -128,31 +124,26 @@ class Pace:
     Times are monotonic seconds.
     """
 
-    def __init__(self, between_s: float = _BETWEEN_BATCHES_S) -> None:
-        """``between_s`` is the shortest time from one batch to the next."""
-        self._between_s = between_s
-        # Current time from one batch to the next; slow sending lengthens it.
-        self._gap_s = between_s
-        self._next_batch = 0.0
-        self._spacing = Spacing(times=_OF_THE_TIME, longest_s=_LONGEST_BETWEEN_BATCHES_S)
+    def __init__(self, after_refused_s: float = _AFTER_REFUSED_S) -> None:
+        self._after_refused_s = after_refused_s
+        self._spacing = Spacing()
+        # Time from which the next batch may begin.
+        self._begin_at = float("-inf")
         self._rest_s = _SHORTEST_REST_S
 
     def may_begin(self, now: float) -> bool:
-        """Return True if the last batch began long enough ago.
-
-        After a pause, the first tuple leaves at once.
+        """Return True if a batch may begin: at a low rate at once, else when the batches before it
+        are paid for.
         """
-        return now >= self._next_batch
+        return now >= self._begin_at
 
-    def began(self, now: float) -> None:
-        """Note that a batch begins."""
-        self._next_batch = now + self._gap_s
-
-    def sent(self, took_s: float) -> None:
-        """Note that sending a batch took this time."""
+    def sent(self, took_s: float, now: float, *, refused: bool = False) -> None:
+        """Note that sending a batch took this time, until now."""
         self._rest_s = _SHORTEST_REST_S
-        self._spacing.took(took_s)
-        self._gap_s = self._spacing.between_s(self._between_s)
+        self._spacing.took(took_s, now)
+        self._begin_at = self._spacing.paid_at
+        if refused:
+            self._begin_at = max(self._begin_at, now + self._after_refused_s)
 
     def worked(self) -> None:
         """Note that there was something to do."""
@@ -162,8 +153,8 @@ class Pace:
         """Return how long to wait for a wake-up: until the next batch may begin, or, after that,
         longer with each idle turn.
         """
-        if now < self._next_batch:
-            return self._next_batch - now
+        if now < self._begin_at:
+            return self._begin_at - now
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, _LONGEST_REST_S)
         return rest_s
 
@@ -385,7 +376,9 @@ class SpoutTask:
         """Tell the spout its outcomes, expire trees, then fill and send a batch."""
         now = self._clock()
         worked = self._take_outcomes(now)
-        attendance = self._outbox.look(now)
+        if now >= self._outbox.look_at:
+            self._outbox.look(now)
+        attendance = self._outbox.attendance
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
         # A tuple that times out while no driver runs is not to blame.
@@ -405,7 +398,8 @@ class SpoutTask:
         if worked:
             self._pace.worked()
         sent = batch is not None and self._send(batch, now)
-        self._tally.flush()
+        if now >= self._tally.flush_at:
+            self._tally.flush()
         return LoopTurn(worked, sent)
 
     def obey(self) -> None:
@@ -497,7 +491,6 @@ class SpoutTask:
         if not collector.tuples:
             return None
         batch = collector.take()
-        self._pace.began(now)
         if log.isEnabledFor(logging.DEBUG):
             _log("2. message %s is root %d", batch)
         return batch
@@ -538,7 +531,7 @@ class SpoutTask:
         tracked = [(root, msg_id) for root, msg_id in wanted if root is not None]
         # The timeout starts here, not while tuples wait for Redis.
         now = self._clock()
-        self._pace.sent(now - began)
+        self._pace.sent(now - began, now, refused=fate is BatchFate.REFUSED)
         if fate is BatchFate.REFUSED:
             self._trees.not_sent()
             for _, msg_id in wanted:

@@ -76,20 +76,21 @@ class Outbox:
         # An outage is logged once; the next outage is not logged before ``_tell_at``.
         self._told_away = False
         self._tell_at = 0.0
-        self._attendance: Attendance | None = None
+        # The attendance when Redis was last asked, and the time from which ``look`` asks again.
+        self.attendance = Attendance.NO_DRIVER
+        self.look_at = float("-inf")
         self._told_driver: bool | None = None
         self._stranger = ""
-        self._look_at = 0.0
 
     def look(self, now: float) -> Attendance:
         """Return the attendance now; asks Redis at most twice per second."""
-        if self._attendance is None or now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
+        if now >= self.look_at:
+            self.look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
             if found is not Attendance.REDIS_AWAY:
                 self._tell_driver(there=found is Attendance.DRIVER)
-            self._attendance = found
-        return self._attendance
+            self.attendance = found
+        return self.attendance
 
     def put(self, batch: Emission) -> None:
         """Hold a batch; allowed only while ``held`` is None."""
@@ -151,7 +152,7 @@ class Outbox:
                     "the run has changed: sent tuples are emitted again",
                     extra={"event": "run_changed"},
                 )
-                self._look_at = now
+                self.look_at = now
                 # An inbox may have forgotten this sender.
                 self._sender = None
                 return BatchFate.REFUSED

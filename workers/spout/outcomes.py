@@ -23,18 +23,15 @@ class OutcomeSource(Protocol):
         ``wake`` is called when there are outcomes to take. Return False if ``stopped`` is set
         before the feed is open.
         """
-        ...
 
     def take(self) -> list[Outcomes]:
         """Return all outcomes since the last call, without blocking.
 
         Raises the error that ended the feed.
         """
-        ...
 
     def close(self) -> None:
         """Close the feed. Idempotent, and allowed before ``open``."""
-        ...
 
 
 class OutcomeReader:

@@ -39,7 +39,8 @@ class Tally:
         self._errors: list[ErrorReport] = []
         # True if the metrics hold counters that could not be sent.
         self._owed = False
-        self._flushed_at = clock()
+        # Time on the clock from which ``flush`` sends again.
+        self.flush_at = clock() + _INTERVAL_S
         self._window: tuple[float, int] = (clock(), 0)
 
     def add(self, name: str, count: int = 1) -> None:
@@ -77,9 +78,9 @@ class Tally:
 
         Counters and errors that cannot be sent are kept for the next call.
         """
-        if not now and self._clock() - self._flushed_at < _INTERVAL_S:
+        if not now and self._clock() < self.flush_at:
             return
-        self._flushed_at = self._clock()
+        self.flush_at = self._clock() + _INTERVAL_S
         with self._lock:
             counts = self._counts
             self._counts = Counter()

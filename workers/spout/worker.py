@@ -21,7 +21,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.whereabouts import of_this_process
 from tiercel.workers.config import Settings, python_path
-from tiercel.workers.control.contract import Control, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.lifecycle import Heartbeat, on_signals, patiently
@@ -49,7 +49,7 @@ class SpoutWorker:
         self._seats = SpoutSeats(
             RedisPresences(settings.redis_urls[0], topology.name), of_this_process()
         )
-        self._control: Control = RedisControl(settings.redis_urls[0], topology.name)
+        self._control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
         self._stopped = threading.Event()
         self._process: SpoutProcess | None = None

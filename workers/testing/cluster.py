@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from tiercel.queues.errors import BadPropertyError, SchemaError
@@ -20,8 +20,8 @@ from tiercel.spark_jobs.bolts.tuples import FromField
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology, check_has_bolts
-from tiercel.workers.control.contract import MemoryControl, State
-from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
+from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.testing.engine import (
     Engine,
     LocalClusterError,
@@ -97,7 +97,7 @@ class LocalCluster:
         self._slots = slots
         self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
-        self._control = MemoryControl(lambda: 0.0)
+        self._control = _Orders()
         self._spouts = SpoutTasks(self._watched)
         self._engine: Engine | None = None
         self._running: ExitStack | None = None
@@ -116,12 +116,7 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -348,8 +343,7 @@ class LocalCluster:
         engine.start()
         running.callback(self._keep_seen, engine)
         # The clock stands still: neither the lease nor an order lapses.
-        lease = Lease(MemoryPresences(lambda: 0.0))
-        lease.take(Holder(driver="local-cluster", run=engine.run_id))
+        lease = _LastingLease(Holder(driver="local-cluster", run=engine.run_id))
         shared = Surroundings(
             topology=self._watched, engine=engine, clock=self._clock, control=self._control,
             lease=lease, roots=itertools.count(_ROOT_STEP, _ROOT_STEP),
@@ -403,6 +397,34 @@ class LocalCluster:
         moments = (self._spouts.next_at, self._ticks.next_at, engine.next_at)
         # An unused moment in the past, such as a deactivated spout's, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
+
+
+class _Orders:
+    """The orders of the test to the spout tasks."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+
+    def order(self, state: State) -> None:
+        self._state = state
+
+    def ask(self, known: State) -> State | None:
+        found = self._state
+        self._state = found or known
+        return found
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class _LastingLease(Lease):
+    """The lease of a driver that keeps it."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+
+    def holder(self) -> Holder:
+        return self._holder
 
 
 def _check_engine(engine: str, redis_url: str | None) -> None:

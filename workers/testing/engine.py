@@ -45,51 +45,41 @@ class Engine(Protocol):
     @property
     def ledger(self) -> Ledger:
         """The ledger in which spouts register tuples. Nothing in it expires by real time."""
-        ...
 
     @property
     def inboxes(self) -> Inboxes:
         """The inboxes of the bolts, which are never full."""
-        ...
 
     @property
     def run_id(self) -> str:
         """The run that owns the inboxes."""
-        ...
 
     @property
     def metrics(self) -> Metrics:
         """The metrics of the spouts."""
-        ...
 
     @property
     def state(self) -> StateStore:
         """The store of the stateful bolts."""
-        ...
 
     @property
     def next_at(self) -> float | None:
         """Simulated time at which ``work`` must be called, because bolts go on; None: never."""
-        ...
 
     def start(self) -> None:
         """Start the engine. Raises SparkJobsError or AckerError, whose line says what to do."""
-        ...
 
     def work(self) -> None:
         """Run the bolts until every inbox is empty and the ledger has all outcomes.
 
         Raises LocalClusterError if the bolts cannot be run.
         """
-        ...
 
     def tracebacks(self) -> Sequence[KnownError]:
         """Return the errors that bolts have raised so far, newest first."""
-        ...
 
     def close(self) -> None:
         """Clean up the bolts and remove all data. Idempotent, also after a failed ``start``."""
-        ...
 
 
 class SimulatedClock:

@@ -22,7 +22,6 @@ class StartCluster(Protocol):
         self, topology: Topology, config: Config | None = None, **options: Any
     ) -> LocalCluster:
         """Return a running cluster; takes and raises the same as ``LocalCluster``."""
-        ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -114,8 +114,7 @@ class SparkEngine:
         self._capture = attempt_at(around, self._capture_task, threading.Event())
         spark = shared_spark()
         try:
-            self._spark = LongTasks(spark.context, self._run)
-            self._spark.start()
+            self._spark = spark.start(self._run)
         except Exception as error:
             raise LocalClusterError(
                 f"Spark cannot run this topology: {reason_of(error)}"

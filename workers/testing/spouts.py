@@ -175,7 +175,7 @@ def _parts(shared: Surroundings, component: str, task_id: int, teller: OutcomeTe
         orders=Orders(shared.control),
         tally=tally,
         # Time stands still, so a batch that waits for more tuples would never leave.
-        pace=Pace(between_s=0.0),
+        pace=Pace(after_refused_s=0.0),
         clock=shared.clock,
     )
 

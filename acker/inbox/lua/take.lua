@@ -8,7 +8,7 @@
 --        7 claim more, within the task's share   8 number of tasks that share the line
 -- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale
 --
--- Must never return an entry without keeping its position: the entry may crash the process.
+-- Must never return an entry without keeping its position: it may crash the process.
 -- Must never claim tuples if it leaves an entry here: the next take would skip that entry.
 local function wake(key)
   if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end
@@ -21,14 +21,14 @@ if run ~= ARGV[1] or attempt ~= ARGV[2] then
 end
 redis.call('DEL', KEYS[3])
 local tuples, size, found, after, entry = tonumber(ARGV[4]), tonumber(ARGV[5]), {}, ARGV[3]
-repeat
-  -- Read entry by entry: most of a long stream would be read in vain.
+repeat -- entry by entry: most of a long stream would be read in vain
   entry = redis.call('XRANGE', KEYS[2], '(' .. after, '+', 'COUNT', 1)[1]
   if not entry then break end
   tuples, size = tuples - (tonumber(entry[2][1]) or 0), size - #entry[2][2]
   if #found > 0 and (tuples < 0 or size < 0) then break end
   found[#found + 1], after = entry, entry[1]
 until tuples <= 0 or size <= 0
+if entry then wake(KEYS[3]) end -- there may be more, and the next take may wait first
 local waiting = ARGV[7] ~= '0' and KEYS[8] and redis.call('HGET', KEYS[8], 'tuples') or 0
 local claims = ARGV[6] - (ARGV[4] - tuples)
 claims = math.max(claims, math.min(claims + ARGV[7], math.floor(waiting / ARGV[8])))

@@ -145,12 +145,10 @@ class UnderWay(Protocol):
     @property
     def changed(self) -> threading.Event:
         """Event that is set when a call ends and when the task is woken."""
-        ...
 
     @property
     def under_way(self) -> int:
         """Number of calls that have begun and not ended."""
-        ...
 
 
 class Caller(Protocol):
@@ -158,11 +156,9 @@ class Caller(Protocol):
 
     def time(self) -> float:
         """Return the time on the caller's clock, in seconds."""
-        ...
 
     def recorder(self, call: Call | None) -> CallRecorder:
         """Return the collector of a call, or of ``flush`` if ``call`` is None."""
-        ...
 
     def start(self, execute: Execute, calls: Sequence[Call], ended: Ended) -> None:
         """Begin the calls.
@@ -170,33 +166,27 @@ class Caller(Protocol):
         Each call ends by itself or is cancelled when it takes too long, and is then passed to
         ``ended`` once.
         """
-        ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
         """Wait until a call ends or the task is woken, for at most ``seconds``.
 
         May return early.
         """
-        ...
 
     def do(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
         """Run another method of the bolt to its end, and propagate its errors."""
-        ...
 
     def hanging(self) -> Call | None:
         """Return the call that may be hanging; the watchdog ends the process after its limit.
 
         Thread-safe.
         """
-        ...
 
     def cancel(self) -> bool:
         """Cancel the running calls, wait for them briefly, and start no further call.
 
         Returns False if a call is still running. Idempotent.
         """
-        ...
 
     def close(self) -> None:
         """Release the caller's resources. Idempotent."""
-        ...

@@ -60,31 +60,24 @@ class Loop(Protocol):
 
     def time(self) -> float:
         """Return the time on the loop's clock, in seconds."""
-        ...
 
     def enter(self) -> None:
         """Register a bolt task; the first task starts the loop."""
-        ...
 
     def leave(self) -> None:
         """Unregister a bolt task; the last task stops the loop."""
-        ...
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop without waiting for it."""
-        ...
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
         """Run a coroutine to its end. Raises TimeoutError after ``timeout_s``."""
-        ...
 
     def pause(self, calls: UnderWay, seconds: float) -> None:
         """Let the loop run until a call ends or the task is woken, at most ``seconds``."""
-        ...
 
     def blocking(self) -> asyncio.Task[Any] | None:
         """Return the asyncio task that blocks the loop, if there is one. Thread-safe."""
-        ...
 
 
 class ProcessLoop:

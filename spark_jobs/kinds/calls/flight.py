@@ -179,24 +179,18 @@ class FlightGate(Protocol):
     @property
     def next_at(self) -> float | None:
         """Time on the flight's clock at which to ask again even if nothing else happens."""
-        ...
 
     def look(self, waiting: Sequence[Call]) -> None:
         """Begin a round: ``waiting`` is checked from the oldest on, until no place is left."""
-        ...
 
     def may_begin(self, call: Call) -> bool:
         """Return True if the tuple may begin now."""
-        ...
 
     def began(self, call: Call) -> None:
         """Note that the call has begun."""
-        ...
 
     def passed_over(self, call: Call) -> None:
         """Note that the call is held back."""
-        ...
 
     def over(self, call: Call) -> None:
         """Note that the call has ended, perhaps with an error; its step is not committed yet."""
-        ...

@@ -740,6 +740,17 @@ def test_an_attempt_that_waits_learns_that_it_is_stale(inboxes, by):
     assert time.monotonic() - began < 10
 
 
+def test_entries_that_a_take_left_are_taken_without_a_wait(inboxes):
+    inbox = opened(inboxes)
+    assert take(inbox) == []
+    put(inboxes, 1, parcel(b"a", b"b", b"c"))
+    began = time.monotonic()
+    for payload in (b"a", b"b", b"c"):
+        assert payloads(take(inbox, tuples=1, wait=SOON)) == [payload]
+    assert time.monotonic() - began < 5
+    assert take(inbox, tuples=1, wait=timedelta(milliseconds=50)) == []
+
+
 def test_a_discarded_entry_does_not_keep_a_wait_from_waiting(inboxes):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))

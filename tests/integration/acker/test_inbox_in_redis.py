@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.acker.effects import perform_all
 from tiercel.acker.inbox.chunk import Appended
-from tiercel.acker.inbox.contract import Bounds, StaleAttemptError
+from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.pool import Pool
@@ -161,11 +161,9 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(
     def wait_for_waiting(count):
         wait_until(lambda: client.info("clients")["blocked_clients"] == count, 10, "a wait")
 
-    stolen = []
     box = older._box
-    thief = threading.Thread(
-        target=lambda: stolen.append(box.server.wait([box.wake], timedelta(seconds=4), "wait"))
-    )
+    waiting = box.server.wait([box.wake], timedelta(seconds=4), "wait")
+    thief = threading.Thread(target=box.server.perform_waiting, args=([waiting],))
     take(newer)
     thief.start()
     wait_for_waiting(1)
@@ -247,6 +245,50 @@ def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, mo
         Appended.REPEATED,
         True,
     ]
+
+
+def test_a_take_that_waits_finishes_the_last_step_in_one_round_trip(
+    inboxes_on, redis_url, monkeypatch
+):
+    inboxes = inboxes_on(redis_url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a"))
+    assert inbox.seal(covering(1, take(inbox))).perform()
+    put(inboxes, 2, parcel(b"b"))
+    sent = []
+    send = Pool.exchange
+    monkeypatch.setattr(
+        Pool,
+        "exchange",
+        lambda server, commands: sent.append(len(commands)) or send(server, commands),
+    )
+    assert payloads(inbox.take(1, 2**30, SOON, 1, Claims(0))) == [b"b"]
+    assert sent == [3]
+    assert inboxes.figures([ONE])[ONE].tuples == 1
+
+
+def test_a_wake_up_that_is_lost_with_its_connection_costs_no_wait(inboxes_on, redis_url):
+    with Proxy(redis_url) as proxy:
+        inboxes = inboxes_on(proxy.url)
+        inbox = opened(inboxes)
+        take(inbox)
+        proxy.lose_next(after=1)
+        put(inboxes, 1, parcel(b"a"))
+        began = time.monotonic()
+        assert payloads(take(inbox, wait=SOON)) == [b"a"]
+        assert time.monotonic() - began < 4
+        assert proxy.lost == 1
+
+
+def test_scripts_that_the_server_forgot_do_not_keep_a_take_waiting(inboxes_on, server, client):
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    take(inbox)
+    put(inboxes, 1, parcel(b"a"))
+    client.script_flush()
+    began = time.monotonic()
+    assert payloads(take(inbox, wait=SOON)) == [b"a"]
+    assert time.monotonic() - began < 4
 
 
 def test_scripts_that_the_server_forgot_are_sent_again_and_nothing_happens_twice(

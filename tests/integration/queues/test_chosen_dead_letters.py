@@ -62,12 +62,7 @@ def bodies(amqp_url, name):
 def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_at(amqp_url, queue):
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"new", b"newer")
     _, b, _, d = (letter.id for letter in dead_letters.show(amqp_url, queue.name, limit=4))
-    moved = []
-    assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b], on_moved=moved.append) == [
-        b,
-        d,
-    ]
-    assert moved == [1, 1]
+    assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b]) == [b, d]
     wait_ready(amqp_url, queue.dead, 4)
     assert bodies(amqp_url, queue.name) == [b"b", b"d"]
     assert bodies(amqp_url, queue.dead) == [b"a", b"c", b"new", b"newer"]

@@ -13,9 +13,11 @@ import pytest
 
 from tests.support.broker import (
     Desk,
+    add_user,
     plain_channel,
     put,
     ready,
+    set_policy,
     take_all,
     unique,
     version,
@@ -258,7 +260,7 @@ def test_a_queue_that_may_lose_messages_is_named_once_in_one_line(
 
 def test_what_policies_delete_is_named_where_the_management_interface_is_known(rabbitmq, caplog):
     server = rabbitmq()
-    server.control("set_policy", "idle", ".*", '{"expires": 3600000, "max-length": 9}')
+    set_policy(server, "idle", ".*", {"expires": 3600000, "max-length": 9})
     queue = WorkQueue(name=unique())
     with (
         caplog.at_level(logging.WARNING),
@@ -276,9 +278,7 @@ def test_who_may_not_configure_learns_of_a_stream_by_the_management_interface(ra
     name = unique()
     with plain_channel(server.url) as channel:
         channel.queue_declare(name, **STREAM)
-    server.control("add_user", "reader", "reader")
-    server.control("set_permissions", "reader", "^$", "^$", ".*")
-    server.control("set_user_tags", "reader", "management")
+    add_user(server, "reader", configure="^$", write="^$", tags="management")
     parts = urlsplit(server.url)
     url = f"amqp://reader:reader@{parts.hostname}:{parts.port}/"
     management_url = re.sub("//.*@", "//", server.management_url)

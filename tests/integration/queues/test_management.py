@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker import set_policy
 from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.compose.credentials import draw_credentials
@@ -86,13 +87,11 @@ def test_the_policy_with_the_highest_priority_counts_and_the_smaller_of_the_oper
     rabbitmq,
 ):
     server = rabbitmq()
-    for name, definition, *more in (
-        ("all", '{"expires": 900000, "max-length": 5}'),
-        ("first", '{"expires": 800000}', "--priority", "3"),
-        ("exchanges", '{"alternate-exchange": "x"}', "--priority", "9", "--apply-to", "exchanges"),
-    ):
-        server.control("set_policy", name, ".*", definition, *more)
-    server.control("set_operator_policy", "cap", "^q", '{"expires": 700000}')
+    set_policy(server, "all", ".*", {"expires": 900000, "max-length": 5})
+    set_policy(server, "first", ".*", {"expires": 800000}, priority=3)
+    others = {"alternate-exchange": "x"}
+    set_policy(server, "exchanges", ".*", others, priority=9, apply_to="exchanges")
+    set_policy(server, "cap", "^q", {"expires": 700000}, kind="operator-policies")
     policies = read_policies(server.management_url, Address.parse(server.url))
     assert policies.rule("q", "expires") == Rule(value=700_000, policy="cap")
     assert policies.rule("other", "expires") == Rule(value=800_000, policy="first")

@@ -7,7 +7,17 @@ from urllib.parse import urlsplit
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.support.broker import Desk, delete, plain_channel, put, ready, take_all, unique
+from tests.support.broker import (
+    Desk,
+    add_user,
+    delete,
+    plain_channel,
+    put,
+    ready,
+    set_policy,
+    take_all,
+    unique,
+)
 from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
@@ -27,6 +37,13 @@ def filled(amqp_url, *bodies, limit=20, **properties):
     declare_queue(amqp_url, queue)
     put(amqp_url, queue.name, *bodies, **properties)
     return queue
+
+
+@pytest.fixture(scope="module")
+def broker(servers):
+    """A broker of this file's, for users and figures of the whole server."""
+    with servers.rabbitmq() as server:
+        yield server
 
 
 def want_later(desk, delivery, seconds, *, blame=True):
@@ -146,15 +163,15 @@ def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
 @pytest.mark.parametrize(
     "definition",
     [
-        pytest.param('{"expires": 2000}', id="expires"),
-        pytest.param('{"message-ttl": 1000}', id="message-ttl", marks=pytest.mark.rest),
+        pytest.param({"expires": 2000}, id="expires"),
+        pytest.param({"message-ttl": 1000}, id="message-ttl", marks=pytest.mark.rest),
     ],
 )
 def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until_their_time(
     rabbitmq, caplog, definition
 ):
     server = rabbitmq()
-    server.control("set_policy", "idle", r"\.delay\.", definition, "--apply-to", "queues")
+    set_policy(server, "idle", r"\.delay\.", definition, apply_to="queues")
     count, wait_s = 30, 6
     queue = filled(server.url, *[b"%d" % number for number in range(count)])
     with Desk(server.url, queue.name, management_url=server.management_url) as desk:
@@ -172,13 +189,12 @@ def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_worker_that_cannot_see_policies_says_so_once_at_the_first_message_wanted_later(
-    rabbitmq, caplog, seen
+    broker, caplog, seen
 ):
     caplog.set_level("INFO")
-    server = rabbitmq()
-    queue = filled(server.url, b"0", b"1")
-    management_url = server.management_url if seen else None
-    with Desk(server.url, queue.name, management_url=management_url) as desk:
+    queue = filled(broker.url, b"0", b"1")
+    management_url = broker.management_url if seen else None
+    with Desk(broker.url, queue.name, management_url=management_url) as desk:
         first, second = desk.take(2)
         assert "cannot be seen" not in caplog.text
         want_later(desk, first, 1)
@@ -246,53 +262,50 @@ def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
 
 
 @pytest.mark.embedded
-def test_a_monitor_counts_what_lies_in_the_delay_queues(servers):
-    with servers.rabbitmq() as server:
-        queue = filled(server.url, b"a", b"b", b"c")
-        with Desk(server.url, queue.name) as desk:
-            for seconds, delivery in zip((60, 70, 70), desk.take(3), strict=True):
-                want_later(desk, delivery, seconds)
-            desk.wait_for("delayed", 3)
-            wait_until(
-                lambda: depths(server.url, [queue.name], server.management_url)[0].delayed == 3,
-                60,
-                "three messages that lie in delay queues",
-            )
+def test_a_monitor_counts_what_lies_in_the_delay_queues(broker):
+    queue = filled(broker.url, b"a", b"b", b"c")
+    with Desk(broker.url, queue.name) as desk:
+        for seconds, delivery in zip((60, 70, 70), desk.take(3), strict=True):
+            want_later(desk, delivery, seconds)
+        desk.wait_for("delayed", 3)
+        wait_until(
+            lambda: depths(broker.url, [queue.name], broker.management_url)[0].delayed == 3,
+            60,
+            "three messages that lie in delay queues",
+        )
 
 
 @pytest.mark.embedded
-def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(servers):
+def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(broker):
     """RabbitMQ checks ``user_id``; a copy names the first user in a header of tiercel's user."""
-    with servers.rabbitmq() as server:
-        for user in ("ann", "eve"):
-            server.control("add_user", user, user)
-            server.control("set_permissions", user, "", ".*", ".*")
-        queue = filled(server.url, b"of nobody", message_id="7")
-        as_user = {user: _as_user(server.url, user) for user in ("ann", "eve")}
-        put(as_user["ann"], queue.name, b"of ann", message_id="7", user_id="ann")
-        forged = {"x-tiercel-user": "ann"}
-        put(as_user["eve"], queue.name, b"of eve", message_id="7", user_id="eve", headers=forged)
-        own = Address.parse(server.url).user
-        read = identity_reader(["user_id", "message_id"], own)
-        with Desk(server.url, queue.name) as desk:
-            first = {delivery.body: delivery for delivery in desk.take(3)}
-            known = {body: read(delivery) for body, delivery in first.items()}
-            assert known[b"of nobody"] is None
-            assert known[b"of ann"].id != known[b"of eve"].id
-            for delivery in first.values():
-                want_later(desk, delivery, 1)
-            again = desk.take(3)
-            assert {delivery.body: _ids(read(delivery)) for delivery in again} == {
-                body: _ids(identity) for body, identity in known.items()
-            }
-            for delivery in again:
-                desk.consumer.dead_letter(delivery.epoch, delivery.tag, "no good")
-            desk.wait_for("dead_lettered", 3)
-            assert requeue(server.url, queue.name) == 3
-            back = desk.take(3)
-            assert {delivery.body: _ids(read(delivery)) for delivery in back} == {
-                body: _ids(identity) for body, identity in known.items()
-            }
+    for user in ("ann", "eve"):
+        add_user(broker, user)
+    queue = filled(broker.url, b"of nobody", message_id="7")
+    as_user = {user: _as_user(broker.url, user) for user in ("ann", "eve")}
+    put(as_user["ann"], queue.name, b"of ann", message_id="7", user_id="ann")
+    forged = {"x-tiercel-user": "ann"}
+    put(as_user["eve"], queue.name, b"of eve", message_id="7", user_id="eve", headers=forged)
+    ours = Address.parse(broker.url).user
+    read = identity_reader(["user_id", "message_id"], ours)
+    with Desk(broker.url, queue.name) as desk:
+        first = {delivery.body: delivery for delivery in desk.take(3)}
+        known = {body: read(delivery) for body, delivery in first.items()}
+        assert known[b"of nobody"] is None
+        assert known[b"of ann"].id != known[b"of eve"].id
+        for delivery in first.values():
+            want_later(desk, delivery, 1)
+        again = desk.take(3)
+        assert {delivery.body: _ids(read(delivery)) for delivery in again} == {
+            body: _ids(identity) for body, identity in known.items()
+        }
+        for delivery in again:
+            desk.consumer.dead_letter(delivery.epoch, delivery.tag, "no good")
+        desk.wait_for("dead_lettered", 3)
+        assert requeue(broker.url, queue.name) == 3
+        back = desk.take(3)
+        assert {delivery.body: _ids(read(delivery)) for delivery in back} == {
+            body: _ids(identity) for body, identity in known.items()
+        }
 
 
 def _ids(identity):

@@ -1,14 +1,15 @@
-"""The contract of ``CaseBook``, held against both backends."""
+"""The contract of the case book, held against both backends."""
 
 import uuid
 from dataclasses import replace
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tiercel import RedisUnavailableError
 from tiercel.acker.ledger import Token
 from tiercel.acker.redis.clients import connect
-from tiercel.spark_jobs.suspects.book import DEATHS, Case, MemoryCaseBook, Suspect
+from tiercel.spark_jobs.suspects.book import DEATHS, Case, Suspect
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 
 SOME = Suspect(component="split", task=3, seed=2**64 - 1, roots=(7, 2**63))

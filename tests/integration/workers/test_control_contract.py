@@ -4,9 +4,10 @@ import uuid
 
 import pytest
 
+from tests.support.orders import MemoryControl
 from tiercel import RedisUnavailableError
 from tiercel.acker.redis.clients import connect
-from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, Rebalance, State
+from tiercel.workers.control.contract import NO_REBALANCE, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
 
 

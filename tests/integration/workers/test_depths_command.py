@@ -39,6 +39,9 @@ from tiercel.workers.monitoring.page.sections import tables_of
 from tiercel.workers.monitoring.tables import QUEUES
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
+# Its figures are the management interface's and AMQP's, which versions tell differently.
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def name(amqp_url, redis_url):
@@ -233,7 +236,7 @@ def test_a_reader_connects_again_where_its_connection_has_gone(amqp_url, name):
     put(amqp_url, name, b"x")
     with closing(DepthReader(amqp_url)) as reader:
         wait_until(lambda: reader.look([name])[0].ready == 1)
-        reader._connection._connection.close()
+        reader._connection.close()
         assert [depth.name for depth in reader.look([name])] == [name]
         wait_until(lambda: reader.look([name])[0].ready == 1)
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.chunks import chunk
 from tests.support.inboxes import covering, opened, parcel, put, take
 from tests.support.pump import Source
@@ -25,7 +26,6 @@ from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.workers.driver.process import enter
 

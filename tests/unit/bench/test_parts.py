@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bench import inbox, parts, scaling
+from bench import inbox, parts, scaling, sections
 from bench.scaling import Costs, Setup, bounds, constants, costs_of, first_of, scenarios, table
 from bench.steps import chain
 from bench.tuples import price
@@ -43,6 +43,28 @@ def test_every_kind_has_a_price_and_tells_where_its_time_goes():
     assert all(figure > 0 for row in found.values() for figure in row.values())
     assert len(price.lines(found)) == 3
     assert hot_spots("BasicBolt", sentences=50, rounds=2, limit=3)
+
+
+def test_each_activity_names_functions_that_exist():
+    for functions in sections.ACTIVITIES.values():
+        for function in functions:
+            owner, name = sections.found(function)
+            assert callable(getattr(owner, name)), function
+
+
+def test_the_time_of_an_activity_is_without_that_of_an_activity_that_it_calls(monkeypatch):
+    now = iter(range(0, 1_000, 10))
+    monkeypatch.setattr(sections.time, "thread_time_ns", lambda: next(now))
+    activities = sections.Activities()
+    inner = activities._wrapped("inner", lambda: None)
+
+    def calls_twice():
+        inner()
+        inner()
+
+    activities._wrapped("outer", calls_twice)()
+    # Each reading of the clock is 10 ns after the one before: 50 ns in all, 20 of them inside.
+    assert dict(activities._ns) == {"inner": 20, "outer": 30}
 
 
 def test_the_step_that_is_measured_is_of_a_bolt_that_passes_on_and_of_one_that_ends_the_tree():
@@ -118,7 +140,7 @@ def test_the_table_has_a_row_per_number_of_executors():
 
 
 def test_a_quick_run_measures_every_figure_of_the_last_line_but_those_of_growth():
-    assert set(parts.QUICK.rates) == set(parts.FULL.rates) == {100, 1_000, 5_000}
+    assert set(parts.QUICK.rates) == set(parts.FULL.rates) == {2, 100, 1_000, 5_000}
     assert parts.QUICK.slow.messages == parts.FULL.slow.messages == 600
     assert parts.QUICK.slow.messages * parts.QUICK.slow.work_ms / parts.QUICK.slow.tasks <= 15_000
     assert (parts.FULL.slow.work_ms, parts.FULL.slow.tasks) == (1_000, 4)
@@ -127,9 +149,11 @@ def test_a_quick_run_measures_every_figure_of_the_last_line_but_those_of_growth(
         "latency",
         "slow",
         "uneven",
+        "storm",
         "ledger",
         "inbox",
         "tuples",
+        "activity",
         "standby",
         "growth",
     ]

@@ -10,13 +10,14 @@ from bench import rig
 from bench.probe import ProcessSample
 from bench.rig import BenchError, Running
 from bench.topologies.words import basic
+from tests.support.presences import MemoryPresences
 from tiercel.acker.inbox.chunk import Parcel
 from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.config import Settings
-from tiercel.workers.control.presence import NEW, Holder, Lease, MemoryPresences, SpoutSeats
+from tiercel.workers.control.presence import NEW, Holder, Lease, SpoutSeats
 
 
 class Parts:

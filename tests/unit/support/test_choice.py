@@ -3,11 +3,23 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
-from tests.support.choice import BY_FOLDER, LONGEST_FIRST, QUICK, REST, SLOW, chosen
+from tests.support.choice import (
+    ALONE,
+    BY_FOLDER,
+    LONGEST_FIRST,
+    NEWEST,
+    QUICK,
+    REST,
+    SEND_COMMANDS,
+    SLOW,
+    asks_newest,
+    chosen,
+    on_chosen_servers,
+)
 
 ROOT = Path(__file__).parents[3]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -33,6 +45,13 @@ def test_every_folder_of_tests_is_in_the_rule():
 def test_a_mark_decides_and_else_the_folder(folder):
     assert chosen(folder, ["timeout"]) == BY_FOLDER[folder]
     assert [chosen(folder, [mark]) for mark in (QUICK, REST)] == [QUICK, REST]
+
+
+def test_what_runs_alone_is_where_the_target_that_takes_it_looks():
+    with pytest.raises(ValueError, match="takes what runs alone from tests/faults only"):
+        chosen("acceptance", [ALONE])
+    assert chosen("faults", [ALONE]) == REST
+    assert recipe("test-faults").endswith("tests/faults\n")
 
 
 def test_what_is_both_or_of_no_known_folder_is_refused():
@@ -72,10 +91,34 @@ def test_every_test_that_is_collected_is_one_of_the_two():
 
 def test_make_test_takes_the_quick_ones_and_make_test_all_the_rest_too():
     assert set(re.findall(r"-m (\w+)", recipe("test"))) == {QUICK}
-    assert set(re.findall(r"-m (\w+)", recipe("test-rest"))) == {REST}
-    assert set(re.findall(r"-m (\w+)", recipe("test-faults"))) == {REST}
+    assert re.findall(r'-m "(.+)"', recipe("test-rest")) == [f"{REST} and not {ALONE}"]
+    assert re.findall(r'-m "(.+)"', recipe("test-faults")) == [f"{REST} and {ALONE}"]
     assert "test-faults test-newest" in recipe("test-rest")
     assert re.search(r"^test-all: test test-rest$", MAKEFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("path", "again"),
+    [
+        ("integration/queues/test_consumer.py", True),
+        ("integration/spark_jobs/state/test_runner.py", True),
+        ("integration/workers/test_lease_contract.py", True),
+        ("integration/workers/test_top.py", False),
+        ("unit/queues/test_consumer.py", False),
+    ],
+)
+def test_what_sends_commands_to_servers_is_tested_again_on_the_newest(path, again):
+    assert asks_newest(PurePath(path)) == again
+    assert re.findall(r"-m (\w+)", recipe("test-newest")) == [NEWEST]
+    assert all((ROOT / "tests" / folder).is_dir() for folder in SEND_COMMANDS)
+
+
+def test_what_is_on_no_chosen_server_is_not_tested_again():
+    assert on_chosen_servers(["amqp_url", "servers"], [])
+    assert on_chosen_servers(["ledger", "request"], ["redis in three shards"])
+    assert not on_chosen_servers(["ledger", "request"], ["redis cluster in three shards"])
+    assert not on_chosen_servers(["ledger", "servers"], ["memory"])
+    assert not on_chosen_servers(["tmp_path"], [])
 
 
 def test_continuous_integration_runs_make_test_and_then_all():

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tiercel.spark_jobs.logs.formatters import LONGEST, redact
+from tiercel.spark_jobs.logs.formatters import LONGEST, JsonFormatter, TextFormatter, redact
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import ConfigError
-from tiercel.workers.lifecycle import JsonFormatter, TextFormatter
 
 FORMS = (
     ("amqp", "amqp://user:{}@rabbit:5672/vhost"),

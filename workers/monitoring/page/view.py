@@ -19,33 +19,14 @@ from nicegui import run, ui
 from tiercel.acker.metrics.contract import Window
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.health import Grade, Health, health_of
 from tiercel.workers.monitoring.overview import Overview
+from tiercel.workers.monitoring.page import sections
 from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt
 from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of, graph_of
 from tiercel.workers.monitoring.page.limits import Lock
-from tiercel.workers.monitoring.page.sections import (
-    DEAD,
-    DETAILS,
-    ComponentSide,
-    LetterList,
-    TracebackDialog,
-    table_of,
-    tables_of,
-)
 from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
-from tiercel.workers.monitoring.tables import (
-    BOLTS,
-    FAULTS,
-    TASKS,
-    TableKind,
-    count,
-    duration,
-    per_second,
-    seconds,
-    span,
-    when,
-)
 from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache, Look
 
 # More would push the charts off the first screen.
@@ -90,13 +71,13 @@ class Page:
         self._topology = topology
         self._window = Window.TEN_MINUTES
         self._actions = Actions(addresses, cache, TokenPrompt(lock))
-        self._tables: dict[TableKind[Any], ui.table] = {}
+        self._tables: dict[tables.TableKind[Any], ui.table] = {}
         ui.add_head_html(LOAD_AGAIN)
         ui.add_css(STYLE)
         ui.colors(primary="#23689b", accent="#0f4770")
         self._header()
-        self._tracebacks = TracebackDialog(self._actions, lambda: self._topology)
-        self._side = ComponentSide(self._tracebacks)
+        self._tracebacks = sections.TracebackDialog(self._actions, lambda: self._topology)
+        self._side = sections.ComponentSide(self._tracebacks)
         with ui.column().classes("tiercel-page"):
             self._first_screen()
             self._troubles(cache)
@@ -117,19 +98,19 @@ class Page:
     def _troubles(self, cache: DeadLetterCache) -> None:
         with _section("Errors"):
             ui.label("one line per reason; press one for its traceback").classes("tiercel-faint")
-            self._tables[FAULTS] = table_of(FAULTS)
-            self._tracebacks.open_from(self._tables[FAULTS])
-        with _section(DEAD.title):
-            self._letters = LetterList(self._actions, cache)
+            self._tables[tables.FAULTS] = sections.table_of(tables.FAULTS)
+            self._tracebacks.open_from(self._tables[tables.FAULTS])
+        with _section(sections.DEAD.title):
+            self._letters = sections.LetterList(self._actions, cache)
 
     def _details(self) -> None:
-        for kind in DETAILS:
+        for kind in sections.DETAILS:
             with _section(kind.title):
-                self._tables[kind] = table_of(kind)
-        for long in (BOLTS, TASKS, FAULTS):
+                self._tables[kind] = sections.table_of(kind)
+        for long in (tables.BOLTS, tables.TASKS, tables.FAULTS):
             self._tables[long].classes("tiercel-long")
         # The other tables have too few rows to need it.
-        self._tables[TASKS].props("virtual-scroll")
+        self._tables[tables.TASKS].props("virtual-scroll")
 
     def _header(self) -> None:
         with ui.header().classes("tiercel-head"):
@@ -208,7 +189,7 @@ class Page:
         self._verdict.show(seen, look.at)
         self._tiles.show(seen)
         self._side.show(seen)
-        for kind, rows in tables_of(seen).items():
+        for kind, rows in sections.tables_of(seen).items():
             self._tables[kind].rows = rows
         samples = self._sampler.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
         for chart in self._charts:
@@ -263,21 +244,21 @@ class LineChart(ui.element, component="look/line_chart.js"):
 class _Tile:
     name: str
     figure: Callable[[Overview], Any]
-    shown: Callable[[Any], str] = count
+    shown: Callable[[Any], str] = tables.count
     # Any figure above 0 is bad news.
     alarms: bool = False
 
 
 def _latency(number_ms: float | None) -> str:
-    return "-" if number_ms is None else duration(number_ms)
+    return "-" if number_ms is None else tables.duration(number_ms)
 
 
 _TILES = (
-    _Tile("acked/s now", attrgetter("flow.acked_a_second"), per_second),
+    _Tile("acked/s now", attrgetter("flow.acked_a_second"), tables.per_second),
     _Tile("p50 now", attrgetter("flow.p50_ms"), _latency),
     _Tile("p99 now", attrgetter("flow.p99_ms"), _latency),
     _Tile("pending trees", attrgetter("own.pending")),
-    _Tile("oldest pending", attrgetter("own.oldest_pending_s"), seconds),
+    _Tile("oldest pending", attrgetter("own.oldest_pending_s"), tables.seconds),
     _Tile("failed", lambda seen: sum(spout.failed for spout in seen.spouts), alarms=True),
     _Tile("timeouts", attrgetter("acker.timeouts"), alarms=True),
     _Tile(
@@ -372,8 +353,10 @@ class Verdict:
 def _about(seen: Overview, at: datetime) -> str:
     driver = seen.driver_at
     parts = [
-        f"driver on {driver.host}, pid {driver.pid}, since {when(driver.since)}" if driver else "",
-        f"counted for {span(seen.seconds)}",
-        f"seen {when(at)}",
+        f"driver on {driver.host}, pid {driver.pid}, since {tables.when(driver.since)}"
+        if driver
+        else "",
+        f"counted for {tables.span(seen.seconds)}",
+        f"seen {tables.when(at)}",
     ]
     return " · ".join(part for part in parts if part)

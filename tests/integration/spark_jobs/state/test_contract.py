@@ -321,3 +321,50 @@ def test_ten_thousand_writes_of_every_kind_are_one_commit(store):
     assert dict(zip(fields, turn.read(fields), strict=True)) == dict.fromkeys(fields) | before.puts
     assert dict(turn.scan()) == before.puts
     assert store.begin("count", 0, 1, fields).perform().found == dict.fromkeys(fields) | before.puts
+
+
+# -- small and large numbers, strange keys ---------------------------------------------------------
+
+NUMBERS = [0, 1, -1, 10**14, 10**15 - 1, -(10**15) + 1, 2**50, 2**53 - 1, 2**53 + 1, -(2**62)]
+
+
+@pytest.mark.parametrize("by", [1, -1, 2**50 - 1, -(2**50) + 1, 2**50, 2**53 + 1, -(2**61)])
+def test_every_number_is_added_exactly_and_taken_back(store, by):
+    fields = [b"%d" % number for number in range(len(NUMBERS))]
+    before = dict(zip(fields, [b"%d" % number for number in NUMBERS], strict=True))
+    commit(store, 0, Writes(puts=before))
+    commit(store, 1, Writes(increments=dict.fromkeys([*fields, b"new"], by)))
+    after = [b"%d" % (number + by) for number in (*NUMBERS, 0)]
+    assert now(store) == dict(zip([*fields, b"new"], after, strict=True))
+    assert begin(store, "count", 0, 1).read([*fields, b"new"]) == [*before.values(), None]
+
+
+@pytest.mark.parametrize("key", [b"a\nb", b"\x00", b"", b"\xff\xfe", b"x" * 70_000, b'"%d"', b"+1"])
+def test_a_key_may_have_any_bytes(store, key):
+    other = key + b"\n"
+    commit(store, 0, Writes(increments={key: 3, other: 4}))
+    commit(store, 1, Writes(increments={key: -3, other: 1}), digest="first")
+    assert now(store) == {key: b"0", other: b"5"}
+    assert begin(store, "count", 0, 1).read([other, key]) == [b"4", b"3"]
+    assert dict(begin(store, "count", 0, 1).scan()) == {key: b"3", other: b"4"}
+
+
+def test_a_sum_that_comes_to_zero_is_there_and_one_that_is_taken_back_is_not(store):
+    commit(store, 0, add(a=5))
+    commit(store, 1, add(a=-5, b=0))
+    assert now(store) == {A: b"0", B: b"0"}
+    assert begin(store, "count", 0, 1).read([A, B]) == [b"5", None]
+
+
+@pytest.mark.parametrize("found", [b"007", b"-0", b"+1", b" 1", b"1 ", b"0x1", b"1e3", b"nan"])
+def test_a_text_that_lua_takes_for_a_number_is_no_number(store, found):
+    """The twin in memory follows Python, which reads some of them."""
+    commit(store, 0, put(a=found, b=b"1"))
+    turn = begin(store, "count", 0, 1)
+    try:
+        commit_turn(turn, add(b=1, a=1), "d")
+    except BadStateError:
+        begin(store, "count", 0, 1)
+        assert now(store) == {A: found, B: b"1"}
+    else:
+        assert now(store)[A] == b"%d" % (int(found) + 1)

@@ -19,6 +19,27 @@ from tiercel.spark_jobs.state.store import Writes
 FIELDS = [b"%d" % n for n in range(12)]
 
 
+# By the version before packed records: step 3 is complete, step 4 has made one of two calls.
+OLD_RUN = {b"run_number": b"1", b"shards": b"1", b"tasks": b"1"}
+OLD_TURN = {
+    b"attempts": b"2",
+    b"turn": b"1 4 2",
+    b"logged": b"1 4",
+    b"committed": b"1 3",
+    b"digest": b"d3",
+    b"calls": b"1",
+}
+OLD_ENTRIES = {b'"a"': b"7", b'"b"': b"-7", b'"z"': b"1", b'"new"': b"-3", b'"p"': b'"put"'}
+OLD_UNDO = {b'"a"': b"+2", b'"new"': b"*-3", b'"p"': b"-", b"[1,2]": b'="x"'}
+# After the second call, the last one.
+OLD_LAST = (
+    {b"committed": b"1 4", b"digest": b"d4", b"calls": b"2"},
+    {b'"b"': b"1152921504606846969"},
+    {b'"b"': b"+1152921504606846976"},
+)
+BEFORE_STEP_4 = {b'"a"': b"5", b'"b"': b"-7", b'"z"': b"1", b"[1,2]": b'"x"'}
+
+
 def adding(amount, fields=FIELDS):
     return Writes(increments=dict.fromkeys(fields, amount))
 
@@ -241,3 +262,69 @@ def test_a_full_server_takes_what_a_step_writes_so_that_the_step_can_end(server,
         client.config_set("maxmemory", 1)
         assert commit_turn(turn, adding(1), "d") is Applied.FRESH
         assert commit_turn(begin(store, "count", 0, 2), adding(1), "d") is Applied.FRESH
+
+
+def leave_as_the_version_before(spec, *, complete):
+    """Write what the scripts of that version wrote, byte by byte."""
+    keys = StateKeys(spec.topology, 0, "count")
+    entries, run, turn, undo = keys.of(0)
+    with connect(spec.urls[0]) as client:
+        client.hset(run, mapping=OLD_RUN)
+        client.hset(turn, mapping=OLD_TURN)
+        client.hset(entries, mapping=OLD_ENTRIES)
+        client.hset(undo, mapping=OLD_UNDO)
+        if complete:
+            for key, changed in zip((turn, entries, undo), OLD_LAST, strict=True):
+                client.hset(key, mapping=changed)
+
+
+@pytest.mark.parametrize("run_number", [1, 2])
+def test_an_upgrade_takes_back_what_the_version_before_left_half_done(
+    make_spec, opened, run_number
+):
+    spec = make_spec()
+    leave_as_the_version_before(spec, complete=False)
+    store = opened(run_number, spec)
+    if run_number == 2:
+        store.begin_run("count")
+    turn = begin(store, "count", 0, 4)
+    assert now(store) == BEFORE_STEP_4
+    assert commit_turn(turn, Writes(increments={b'"a"': 1}), "other") is Applied.FRESH
+    assert now(store) == BEFORE_STEP_4 | {b'"a"': b"6"}
+
+
+def test_an_upgrade_reads_through_the_log_of_the_version_before(make_spec, opened):
+    spec = make_spec()
+    leave_as_the_version_before(spec, complete=True)
+    store = opened(1, spec)
+    turn = begin(store, "count", 0, 4)
+    assert turn.committed_digest == "d4"
+    assert turn.read([*BEFORE_STEP_4, b'"new"']) == [*BEFORE_STEP_4.values(), None]
+    assert dict(turn.scan()) == BEFORE_STEP_4
+    begin(store, "count", 0, 5)
+    assert now(store)[b'"b"'] == b"1152921504606846969"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("small_slices")
+def test_a_log_of_packed_records_is_undone_and_unpacked_in_bounded_portions(
+    make_spec, opened, shards
+):
+    spec = make_spec(shards=shards)
+    store = opened(spec=spec)
+    many = [b"%d" % n for n in range(200)]
+    commit_turn(begin(store, "count", 0, 0), adding(1, many[:100]), "d")
+    before = dict.fromkeys(many[:100], b"1")
+    writing = begin(store, "count", 0, 1).writing(adding(2, many), "broken off")
+    for effect in writing[:-1]:
+        effect.perform()
+    with connect(spec.urls[0]) as client:
+        logs = [StateKeys(spec.topology, shard, "count").undo(0) for shard in range(shards)]
+        assert sum(client.hlen(log) for log in logs) == len(writing) - 1, "a field per call"
+    turn = begin(store, "count", 0, 1)
+    assert now(store) == before
+    commit_turn(turn, adding(3, many), "d")
+    turn = begin(store, "count", 0, 1)
+    assert dict(turn.scan()) == before
+    assert turn.read(many) == [b"1"] * 100 + [None] * 100
+    assert dict.fromkeys(many[:100], b"4") | dict.fromkeys(many[100:], b"3") == now(store)

@@ -64,7 +64,8 @@ class Ticked(BasicBolt):
 
 
 def topology(bolt: Any = None, **config: Any) -> Topology:
-    builder = TopologyBuilder("attempts")
+    """Two bolts, each with steps of its own."""
+    builder = TopologyBuilder("attempts", Config(chaining=False))
     builder.set_spout("spout", Source("line string"))
     builder.set_bolt("first", bolt or Split(), config=config).shuffle_grouping("spout")
     builder.set_bolt("last", Ignore()).shuffle_grouping("first")
@@ -227,7 +228,7 @@ def test_untracked_tuples_need_no_ledger() -> None:
 
 def test_a_setting_of_the_topology_reaches_the_bolt() -> None:
     assert topology(Ticked(), tick_tuple_freq_secs=10.0).config_of("first") == Config(
-        tick_tuple_freq_secs=10.0
+        tick_tuple_freq_secs=10.0, chaining=False
     )
 
 

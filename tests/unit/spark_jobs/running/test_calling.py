@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.inbox_cluster import RUN, InboxCluster, at_work
 from tests.support.pump import Source, killed_after
 from tests.support.reasons import unplaced
@@ -23,7 +24,7 @@ from tiercel.spark_jobs.kinds.calling import Calls
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.attempt import Plain
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.book import REASON, MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import REASON
 
 FIRST = 2
 LAST = 3

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
@@ -19,7 +20,7 @@ from tiercel.acker.ledger import Failure
 from tiercel.acker.limits import Grant
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.suspects.book import REASON, MemoryCaseBook
+from tiercel.spark_jobs.suspects.book import REASON
 
 TASK = 2
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.pump import Killed, Pump, Source
 from tiercel import (
     AsyncBolt,
@@ -27,7 +28,6 @@ from tiercel import (
 )
 from tiercel.acker.ledger import Failure
 from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.workers.testing.engine import SimulatedClock
 
 SOON_S = 0.5

@@ -35,7 +35,7 @@ def test_steps_that_are_full_and_fast_grow_up_to_a_bound() -> None:
         one, clock = slices(arrow=arrow)
         for _ in range(20):
             step(one, clock, one.size, one.size, 0.001)
-        assert one.size == 8_000
+        assert one.size == 32_000
 
 
 def test_a_step_that_is_not_full_says_nothing_about_the_size() -> None:
@@ -81,16 +81,6 @@ def test_an_empty_inbox_is_left_alone_for_a_while_when_there_is_other_work() -> 
     assert one.wanted(1) > 0
 
 
-def test_steps_that_follow_each_other_keep_some_milliseconds_between() -> None:
-    one, clock = slices()
-    one.took(2)
-    one.begin()
-    clock.now += 0.004
-    assert 0.005 < one.rest_s() <= 0.006001
-    clock.now += 1.0
-    assert one.rest_s() == 0.0
-
-
 def test_a_step_that_only_waited_for_the_processor_makes_the_next_one_no_smaller() -> None:
     one, clock = slices()
     step(one, clock, 40, 40, 0.05)
@@ -100,33 +90,75 @@ def test_a_step_that_only_waited_for_the_processor_makes_the_next_one_no_smaller
     assert one.size == 20, "one that cannot be cut"
 
 
-def test_where_commits_take_long_the_next_step_waits_for_more_company() -> None:
-    one, clock = slices()
-    one.begin()
-    assert one.rest_s() == 0.0
-    for _ in range(50):
-        step(one, clock, 1, 1, 0.0)
-        clock.now += 0.004
+def committing(one: Slices, clock: Clock, commit_s: float, times: int = 50) -> None:
+    """Steps of one quick tuple, one after the other."""
+    for _ in range(times):
+        one.begin()
+        assert one.may()
+        one.ended(1, 1)
+        clock.now += commit_s
         one.committed()
-    one.begin()
-    assert one.rest_s() == pytest.approx(0.012, abs=0.001)
+
+
+def test_where_steps_follow_each_other_the_next_one_waits_for_company() -> None:
+    one, clock = slices()
+    assert one.rest_s() == 0.0
+    committing(one, clock, 0.004)
+    assert one.rest_s() == pytest.approx(0.008, abs=0.001)
     step(one, clock, 1, 1, 0.0)
     clock.now += 60
     one.committed()
-    one.begin()
     assert one.rest_s() < 0.051
 
 
-def test_chunks_that_come_in_company_share_a_step_and_one_that_comes_alone_waits_for_none() -> None:
-    one, _clock = slices()
-    one.took(3)
+def test_steps_that_come_now_and_then_wait_for_nobody() -> None:
+    one, clock = slices()
+    for _ in range(50):
+        clock.now += 0.01
+        assert one.rest_s() == 0.0
+        committing(one, clock, 0.003, times=1)
+
+
+def length_s(one: Slices, clock: Clock, each_s: float) -> float:
+    """A step of a bolt with endless input; returns how long it takes."""
+    began = clock.now
+    calls(one, clock, 10**6, each_s)
+    return clock.now - began
+
+
+@pytest.mark.parametrize(
+    ("commit_s", "longest_s"), [(0.001, 0.02), (0.01, 0.04), (0.04, 0.16), (3.0, 0.2)]
+)
+def test_a_step_of_quick_tuples_lasts_as_long_as_its_commit_deserves(
+    commit_s: float, longest_s: float
+) -> None:
+    one, clock = slices()
+    committing(one, clock, commit_s)
+    assert length_s(one, clock, 0.0001) == pytest.approx(longest_s, abs=0.002)
+    assert one.claimable <= 201, "whoever else is free: twenty milliseconds of work"
+    assert one.size == pytest.approx(longest_s / 0.0001, rel=0.05)
+
+
+def test_a_step_of_slow_tuples_is_short_though_its_commit_takes_long() -> None:
+    one, clock = slices()
+    committing(one, clock, 0.05)
+    for _ in range(3):
+        length_s(one, clock, 0.004)
+        one.committed()
+    assert length_s(one, clock, 0.004) <= 0.025
+    assert one.claimable + one.worthwhile <= 5
+
+
+def test_a_long_step_ends_after_a_slow_tuple() -> None:
+    one, clock = slices()
+    committing(one, clock, 0.05)
     one.begin()
-    assert one.rest_s() == pytest.approx(0.01)
-    one.took(0)
-    assert one.rest_s() == pytest.approx(0.01), "says nothing"
-    one.took(1)
-    one.begin()
-    assert one.rest_s() == 0.0
+    for _ in range(50):
+        assert one.may()
+        clock.now += 0.0001
+    assert one.may()
+    clock.now += 0.03
+    assert not one.may()
 
 
 def calls(one: Slices, clock: Clock, offered: int, each_s: float, flush_s: float = 0.0) -> int:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.pump import Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import ArrowBolt, BasicBolt, TopologyBuilder
 from tiercel.spark_jobs.running.suspicion import Turns, place
-from tiercel.spark_jobs.suspects.book import Case, MemoryCaseBook, Suspect
+from tiercel.spark_jobs.suspects.book import Case, Suspect
 
 
 class Died(BaseException):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from tiercel.spark_jobs.running.backlog import waiting_roots
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 
 ATTEMPTS = 10
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.emitter import SpoutEmitter
+from tests.support.presences import MemoryPresences
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended, Parcel
 from tiercel.acker.inbox.contract import Bounds
@@ -14,7 +15,7 @@ from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.topology.graph import shape_of
-from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
+from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))

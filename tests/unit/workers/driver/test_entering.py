@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.chunks import chunk
 from tests.support.inboxes import commit, covering, opened, parcel, put, take
 from tests.support.pump import Source
@@ -18,7 +19,7 @@ from tiercel.acker.inbox.contract import Sender, StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.suspects.book import Case, MemoryCaseBook, Suspect
+from tiercel.spark_jobs.suspects.book import Case, Suspect
 from tiercel.workers.driver.process import enter
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))

@@ -10,7 +10,10 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
 from tests.support.inboxes import parcel, put
+from tests.support.orders import MemoryControl
+from tests.support.presences import MemoryPresences
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
@@ -21,11 +24,10 @@ from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
 from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control import presence
-from tiercel.workers.control.contract import NO_REBALANCE, MemoryControl, State
-from tiercel.workers.control.presence import DRIVER, Holder, Lease, MemoryPresences
+from tiercel.workers.control.contract import NO_REBALANCE, State
+from tiercel.workers.control.presence import DRIVER, Holder, Lease
 from tiercel.workers.driver import run_watch, runs
 from tiercel.workers.driver.process import enter
 from tiercel.workers.driver.run_watch import RunContext

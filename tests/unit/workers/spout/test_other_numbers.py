@@ -11,6 +11,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.support.case_book import MemoryCaseBook
+from tests.support.presences import MemoryPresences
 from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Spout, TopologyBuilder
@@ -19,9 +21,8 @@ from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.suspects.book import MemoryCaseBook
 from tiercel.spark_jobs.topology.graph import shape_of
-from tiercel.workers.control.presence import Holder, Lease, MemoryPresences
+from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.driver.process import enter
 from tiercel.workers.spout import outbox as outbox_module
 from tiercel.workers.spout.admission import Admission

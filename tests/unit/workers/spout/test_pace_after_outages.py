@@ -318,7 +318,7 @@ def assert_as_fast_as_ever(world, took_s):
 
 @GROUPINGS
 @pytest.mark.parametrize("load", ["light", "full"])
-@pytest.mark.parametrize("seconds", [1, 40, 600])
+@pytest.mark.parametrize("seconds", [1, pytest.param(40, marks=pytest.mark.rest), 600])
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
 def test_after_an_outage_a_backlog_leaves_as_fast_as_without_one(
     outage, seconds, load, dealt, without_outage

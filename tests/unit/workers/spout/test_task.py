@@ -10,6 +10,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.support.orders import MemoryControl
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
@@ -19,7 +20,7 @@ from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
-from tiercel.workers.control.contract import MemoryControl, State
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import Patience, SpoutSettings
@@ -309,7 +310,7 @@ def test_no_more_than_the_bound_is_in_flight():
 def test_nothing_is_emitted_while_no_driver_is_there():
     with running(ListSpout(1), attended=False) as bench:
         wait_until(
-            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox.attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
@@ -521,7 +522,7 @@ def test_nothing_is_sent_to_a_driver_that_has_no_run_yet():
     with running(ListSpout(1), attended=False) as bench:
         bench.attend("")
         wait_until(
-            lambda: bench.outbox._attendance is Attendance.NO_DRIVER,
+            lambda: bench.outbox.attendance is Attendance.NO_DRIVER,
             5,
             "the worker to look for a driver",
         )
