@@ -149,10 +149,11 @@ def fields(roots: Ids) -> Bytes:
 
 def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Bytes:
     """The field of each root and the last ``width`` bytes of its value, one row per root."""
-    table = np.empty((roots.size, 5 + width), np.uint8)
-    table[:, :5] = fields(roots)
-    table[:, 5:] = values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
-    return table
+    pairs = np.empty((roots.size, 2), ">u8")
+    pairs[:, 0] = roots
+    pairs[:, 1] = values
+    table = pairs.view(np.uint8)
+    return table[:, 3:] if width == 8 else np.delete(table, np.s_[8 : 16 - width], axis=1)[:, 3:]
 
 
 def slices(work: RootUpdates) -> Iterator[RootUpdates]:
@@ -160,6 +161,9 @@ def slices(work: RootUpdates) -> Iterator[RootUpdates]:
 
     Equal work is cut equally, so that a slice's number means the same to every attempt.
     """
+    if 0 < work.roots.size <= SLICE:
+        yield work
+        return
     for start in range(0, work.roots.size, SLICE):
         yield work.at(np.s_[start : start + SLICE])
 

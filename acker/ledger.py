@@ -338,8 +338,8 @@ def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates
     xors = np.asarray(updates.xors, np.uint64)
     if roots.shape != xors.shape or roots.ndim != 1:
         raise ValueError(f"updates need as many xors as roots, not {xors.shape} and {roots.shape}")
-    failed = np.array([failure.root for failure in failures], np.uint64)
-    if failed.size:
+    failed = np.array([failure.root for failure in failures], np.uint64) if failures else None
+    if failed is not None:
         xors = np.concatenate((xors, np.zeros(failed.size, np.uint64)))
         roots = np.concatenate((roots, failed))
     if not _ascending(roots):
@@ -347,7 +347,7 @@ def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates
         roots, first = np.unique(roots[order], return_index=True)
         xors = np.bitwise_xor.reduceat(xors[order], first) if roots.size else xors
     reasons = np.full(roots.size, -1, np.int64)
-    if failed.size:
+    if failed is not None:
         # Reversed, so that the first of several failures of one root wins.
         reasons[np.searchsorted(roots, failed[::-1])] = np.arange(failed.size)[::-1]
         xors = np.where(reasons >= 0, np.uint64(0), xors)
@@ -355,7 +355,7 @@ def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates
 
 
 def _ascending(roots: Ids) -> bool:
-    return bool(np.all(roots[1:] > roots[:-1]))
+    return bool((roots[1:] > roots[:-1]).all())
 
 
 def conflict_of(root: int) -> Failure:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.layout import (
-    SLICE,
     Lifetimes,
     ShardKeys,
     fields,
@@ -94,9 +93,8 @@ class RedisLedger(Ledger):
         self._check(owner)
         ids, values, collided = _first_of_each(roots, ack_vals)
         parts = [
-            scripts.register(owner, ids[part], values[part])
-            for scripts, mine in self._by_shard(ids)
-            for part in (mine[start : start + SLICE] for start in range(0, len(mine), SLICE))
+            scripts.register(owner, part.roots, part.xors)
+            for scripts, _, part in self._parts(canonical(Updates(roots=ids, xors=values)))
         ]
         return [*collided, *chain.from_iterable(perform_all(parts))]
 
@@ -107,8 +105,7 @@ class RedisLedger(Ledger):
         digest = work.digest
         return [
             scripts.apply(token, digest, number, part)
-            for scripts, mine in self._by_shard(work.roots)
-            for number, part in enumerate(slices(work.at(mine)))
+            for scripts, number, part in self._parts(work)
         ]
 
     def begin(self, run: str) -> bool:
@@ -132,8 +129,7 @@ class RedisLedger(Ledger):
         perform_all(
             [
                 scripts.reset_timeout(part.roots, waiting=waiting)
-                for scripts, mine in self._by_shard(work.roots)
-                for part in slices(work.at(mine))
+                for scripts, _, part in self._parts(work)
             ]
         )
 
@@ -173,21 +169,22 @@ class RedisLedger(Ledger):
         self._servers.close()
 
     def _remove(self, kind: Literal["f", "r", "-"], work: RootUpdates, verb: str) -> int:
-        parts = [
-            scripts.remove(kind, part, verb)
-            for scripts, mine in self._by_shard(work.roots)
-            for part in slices(work.at(mine))
-        ]
+        parts = [scripts.remove(kind, part, verb) for scripts, _, part in self._parts(work)]
         return sum(perform_all(parts))
 
-    def _by_shard(self, roots: Ids) -> Iterator[tuple[ShardScripts, NDArray[np.intp]]]:
-        """Yield the scripts of each shard concerned, with the positions of its roots."""
-        if self._spec.shards == 1 and roots.size:
-            yield self._scripts[0], np.arange(roots.size)
+    def _parts(self, work: RootUpdates) -> Iterator[tuple[ShardScripts, int, RootUpdates]]:
+        """Yield the slices of the work, each with the scripts of its shard and its number there."""
+        for shard, mine in self._by_shard(work):
+            for number, part in enumerate(slices(mine)):
+                yield self._scripts[shard], number, part
+
+    def _by_shard(self, work: RootUpdates) -> Iterator[tuple[int, RootUpdates]]:
+        if self._spec.shards == 1:
+            yield 0, work
             return
-        shards = shards_of(roots, self._spec.shards)
+        shards = shards_of(work.roots, self._spec.shards)
         for shard in np.unique(shards).tolist():
-            yield self._scripts[shard], np.flatnonzero(shards == shard)
+            yield shard, work.at(np.flatnonzero(shards == shard))
 
     def _check(self, owner: int) -> None:
         if not 1 <= owner <= self._spec.owners:
@@ -250,26 +247,24 @@ class ShardScripts:
     def apply(self, token: Token, digest: bytes, number: int, work: RootUpdates) -> Effect[Reply]:
         """Prepare the ``number``-th slice of work with this digest."""
         groups = groups_of(work.roots)
-        numbers, reasons = _number_reasons(work, [_CONFLICT])
         updates = records(work.roots, work.xors)
-        failing = work.reasons >= 0
-        updates_only = not failing.any()
-        failures = updates if updates_only else records(work.roots, numbers, width=2)
-        packed = updates.tobytes()
         position = struct.pack(">IQ", token.attempt, token.step)
         args: list[Any] = [*self._common, token.run, token.task, position]
         args += (digest, number.to_bytes(2), len(groups))
-        for group in groups:
-            if updates_only:
-                args += (group.high, packed[13 * group.start : 13 * group.end], b"")
-            else:
+        failing = work.reasons >= 0
+        if failing.any():
+            numbers, reasons = _number_reasons(work, [_CONFLICT])
+            failures = records(work.roots, numbers, width=2)
+            for group in groups:
                 part = np.s_[group.start : group.end]
                 fails = failing[part]
-                args += (
-                    group.high,
-                    updates[part][~fails].tobytes(),
-                    failures[part][fails].tobytes(),
-                )
+                changed, failed = updates[part][~fails], failures[part][fails]
+                args += (group.high, changed.tobytes(), failed.tobytes())
+        else:
+            reasons = [_CONFLICT]
+            packed = updates.tobytes()
+            for group in groups:
+                args += (group.high, packed[13 * group.start : 13 * group.end], b"")
         keys = [self._keys.tokens, *self._keys.buckets(groups)]
         return self._call(self._apply, keys, [*args, *reasons], _reply, "apply updates")
 

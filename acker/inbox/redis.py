@@ -459,6 +459,7 @@ class _Box:
         self.all_keys = (*self.claimed[:2], self.senders, self.progress, self.wake, self.snapshots)
         self._task = task
         self._scripts: dict[str, RedisScript] = {}
+        self._verbs: dict[str, str] = {}
 
     def call(
         self,
@@ -476,7 +477,10 @@ class _Box:
 
     def verb(self, verb: str) -> str:
         """Return the verb with this inbox as its object, for messages."""
-        return f"{verb} the inbox of {name_of(self._task)}"
+        found = self._verbs.get(verb)
+        if found is None:
+            found = self._verbs[verb] = f"{verb} the inbox of {name_of(self._task)}"
+        return found
 
     def check(self, reply: Any) -> None:
         """Raise StaleAttemptError if the script refused the caller."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+import hiredis
 import redis
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -37,12 +38,14 @@ from redis.retry import Retry
 
 from tiercel.acker.errors import RedisRefusedError
 
-Command = Sequence[Any]
+Command = tuple[Any, ...]
 Host = tuple[str, int]
 
 _FORM = re.compile(r"(rediss?)\+(sentinel|cluster)://(.*)", re.DOTALL | re.IGNORECASE)
 _AFTER_PLACE = re.compile(r"[/?#]")
 _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
+# Commands of this size together are copied into one piece: one write takes less time than several.
+_ONE_PIECE_BYTES = 64 * 1024
 _SENTINEL_PORT = 26379
 _PORT = 6379
 _SENTINEL_EXAMPLE = "redis+sentinel://:password@host:26379,other:26379/mymaster/0"
@@ -215,7 +218,7 @@ class Pool(redis.ConnectionPool):
 def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
     replies: list[Any] = []
     try:
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command(_packed(commands))
         for _ in commands:
             try:
                 replies.append(connection.read_response())
@@ -226,6 +229,15 @@ def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
         connection.disconnect()
         raise
     return replies
+
+
+def _packed(commands: Sequence[Command]) -> list[bytes]:
+    """Pack commands of plain words, numbers and bytes, in one piece to send unless that is large.
+
+    redis-py's own function takes three times as long: it looks at each word.
+    """
+    packed = [hiredis.pack_command(command) for command in commands]
+    return [b"".join(packed)] if sum(map(len, packed)) <= _ONE_PIECE_BYTES else packed
 
 
 _NOT_FOR_THOSE_ASKED = (

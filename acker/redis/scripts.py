@@ -17,7 +17,6 @@ from hashlib import sha1
 from importlib import resources
 from typing import Any, Generic, TypeVar, cast
 
-import redis
 from redis import exceptions
 
 from tiercel.acker.redis.clients import check_version, connect, place_of
@@ -104,6 +103,8 @@ class RedisServer:
         self._client = connect(url, key)
         self._place = place_of(url)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT, retries=0)
+        self._pool = cast("Pool", self._client.connection_pool)
+        self._waiting_pool = cast("Pool", self._waiting.connection_pool)
         self._checked = False
         # Texts of the scripts that were sent; None stands for plain commands.
         self._known: set[str | None] = {None}
@@ -132,7 +133,7 @@ class RedisServer:
         called by its digest. If the server has forgotten the script since, all scripts of the
         pipeline are repeated with their texts: the calls after it have then taken effect before it.
         """
-        return self._perform(effects, self._client)
+        return self._perform(effects, self._pool)
 
     def perform_waiting(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
         """Make the calls like ``perform``, where one of them is a ``wait``.
@@ -140,30 +141,42 @@ class RedisServer:
         Each thread that waits has a connection of its own. If that breaks, the calls are not
         repeated, because the wait may have popped its element: RedisUnavailableError.
         """
-        return self._perform(effects, self._waiting)
+        return self._perform(effects, self._waiting_pool)
 
-    def _perform(self, effects: Sequence[RedisEffect[Any]], client: redis.Redis) -> list[Any]:
+    def _perform(self, effects: Sequence[RedisEffect[Any]], pool: Pool) -> list[Any]:
         if not effects:
             return []
-        pool = cast("Pool", client.connection_pool)
-        with translated(effects[0].verb, self._place):
+        try:
             self._check()
-            known = self._known
-            replies = pool.exchange(
-                [e.command if e.text in known else e.in_full() for e in effects]
-            )
-            if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
-                scripts = [at for at, effect in enumerate(effects) if effect.text is not None]
-                again = pool.exchange([effects[at].in_full() for at in scripts])
-                for at, reply in zip(scripts, again, strict=True):
-                    replies[at] = reply
-            known.update(effect.text for effect in effects)
-            self._make_instead(effects, replies)
-        for effect, reply in zip(effects, replies, strict=True):
-            if isinstance(reply, exceptions.RedisError):
-                with translated(effect.verb, self._place):
-                    raise reply
+            replies = self._replies(effects, pool)
+        except (exceptions.RedisError, exceptions.RedisClusterException):
+            with translated(effects[0].verb, self._place):
+                raise
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
+
+    def _replies(self, effects: Sequence[RedisEffect[Any]], pool: Pool) -> list[Any]:
+        known = self._known
+        replies = pool.exchange([e.command if e.text in known else e.in_full() for e in effects])
+        known.update([effect.text for effect in effects])
+        if any(isinstance(reply, exceptions.RedisError) for reply in replies):
+            self._repeat_unknown(effects, replies, pool)
+            self._make_instead(effects, replies)
+            for effect, reply in zip(effects, replies, strict=True):
+                if isinstance(reply, exceptions.RedisError):
+                    with translated(effect.verb, self._place):
+                        raise reply
+        return replies
+
+    @staticmethod
+    def _repeat_unknown(
+        effects: Sequence[RedisEffect[Any]], replies: list[Any], pool: Pool
+    ) -> None:
+        """Repeat the scripts with their texts if the server has forgotten one of them."""
+        if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
+            scripts = [at for at, effect in enumerate(effects) if effect.text is not None]
+            again = pool.exchange([effects[at].in_full() for at in scripts])
+            for at, reply in zip(scripts, again, strict=True):
+                replies[at] = reply
 
     def _make_instead(self, effects: Sequence[RedisEffect[Any]], replies: list[Any]) -> None:
         """Make the ``when_full`` calls of effects that the server refused for lack of memory."""
@@ -229,10 +242,6 @@ class RedisServer:
         """Release the connections that no other server shares. Idempotent."""
         self._client.close()
         self._waiting.close()
-
-    @property
-    def _pool(self) -> Pool:
-        return cast("Pool", self._client.connection_pool)
 
     def _check(self) -> None:
         if not self._checked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from bench.processes import cpu_seconds, spent
 from bench.rig import BenchError, fill, running, sentences, servers
 from bench.slow.amount import PATIENCE_S, Slow
 from bench.slow.uneven import KINDS, Kind, arrivals, ideal_s
+from bench.storm.build import StormMissingError, classpath
 from bench.storm.cluster import StormRunning, storm_running
 from bench.throughput import Drained
 from tiercel.workers.config import Settings
@@ -189,6 +191,10 @@ def main() -> None:
     arguments = parser.parse_args()
     only = arguments.only or choices
     how = StormAmount(latency_s=arguments.seconds)
+    try:
+        classpath()
+    except StormMissingError as missing:
+        sys.exit(f"Storm cannot be measured: {missing}")
     with servers() as settings:
         for what, run in contestants(settings, arguments.sentences, how).items():
             if what in only:

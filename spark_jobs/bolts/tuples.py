@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tiercel.acker.ids import KEY_BYTES, lanes_of
 from tiercel.acker.inbox.chunk import Chunk
+from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import TEXTS, python_values
 from tiercel.spark_jobs.bolts.streams import SYSTEM, TICK
 
@@ -18,17 +19,33 @@ OPEN, ACKED, FAILED = range(3)
 
 
 class Origin:
-    """Origin of the tuples of one chunk, shared by all of them."""
+    """Origin of the tuples of one chunk in one step, shared by all of them."""
 
-    __slots__ = ("component", "fields", "positions", "schema", "stream", "task")
+    __slots__ = ("component", "fields", "positions", "record", "schema", "seeds", "stream", "task")
 
-    def __init__(self, component: str, stream: str, task: int, schema: pa.Schema) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - everything that tuples share
+        self,
+        component: str,
+        stream: str,
+        task: int,
+        schema: pa.Schema,
+        record: object = None,
+        seeds: Sequence[int] | Ids = (),
+    ) -> None:
         self.component = component
         self.stream = stream
         self.task = task
         self.schema = schema
         self.fields = tuple(schema.names)
         self.positions = {name: position for position, name in enumerate(self.fields)}
+        # The record of the step that has the tuples: ``emitting.record.Record``.
+        self.record = record
+        # The seeds of all tuples of the step, by row.
+        self.seeds = seeds
+
+    def of(self, record: object, seeds: Sequence[int] | Ids) -> Origin:
+        """Return the same for another step."""
+        return Origin(self.component, self.stream, self.task, self.schema, record, seeds)
 
 
 class Tuple:
@@ -37,38 +54,25 @@ class Tuple:
     Ack it, fail it or anchor to it, on the task that received it.
     """
 
+    # Every step makes thousands: with one slot more, making them takes half as long again.
     __slots__ = (
         "__weakref__",
         "began_ns",
         "emitted",
         "lanes",
         "origin",
-        "process_ns",
-        "record",
         "row",
-        "seed",
         "state",
         "values",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 - positional for map, which makes many tuples
-        self,
-        values: Sequence[Any],
-        origin: Origin,
-        row: int,
-        seed: int,
-        record: object = None,
-        lanes: bytes | None = None,
+    def __init__(
+        self, values: Sequence[Any], origin: Origin, row: int, lanes: bytes | None = None
     ) -> None:
         self.values = values
         self.origin = origin
         # Its number in the input of the step, for the collector.
         self.row = row
-        # A well-mixed number derived from its identity; if the tuple is tracked, the same in each
-        # attempt at the task.
-        self.seed = seed
-        # The record of the step that has it: ``emitting.record.Record``.
-        self.record = record
         # The key, and the message's digests by ``acker.ids.said_by``.
         self.lanes = lanes
         # Emissions anchored to it so far.
@@ -76,8 +80,6 @@ class Tuple:
         self.state = OPEN
         # Start of its ``execute``, in nanoseconds since the epoch, if the bolt may hold tuples.
         self.began_ns = 0
-        # Time from the start of its ``execute`` to its ack, if the bolt acks by hand.
-        self.process_ns = 0
 
     def __getitem__(self, key: str | int) -> Any:
         try:
@@ -113,6 +115,13 @@ class Tuple:
         return self.origin.task
 
     @property
+    def seed(self) -> int:
+        """A well-mixed number derived from its identity; if the tuple is tracked, the same in each
+        attempt at the task.
+        """
+        return int(self.origin.seeds[self.row])
+
+    @property
     def key(self) -> bytes | None:
         """A unique key of 16 bytes, the same at each delivery of the message, also after a restart
         and for a dead letter that was put back.
@@ -138,23 +147,23 @@ class Tuple:
 
 
 def tuples_of(
-    chunk: Chunk, first: int = 0, seeds: Sequence[int] | None = None, record: object = None
+    chunk: Chunk, first: int = 0, seeds: Sequence[int] | Ids = (), record: object = None
 ) -> list[Tuple]:
     """Return the tuples of a chunk. Their row numbers begin with ``first``; ``seeds`` are those of
     all rows of the step.
     """
     route = chunk.route
-    origin = Origin(route.component, route.stream, route.source_task, chunk.values.schema)
+    origin = Origin(
+        route.component, route.stream, route.source_task, chunk.values.schema, record, seeds
+    )
     columns = [
         python_values(column) if column.type == TEXTS else column.to_pylist()
         for column in chunk.values.columns
     ]
     rows = range(first, first + chunk.values.num_rows)
-    mine = seeds[first : rows.stop] if seeds is not None else repeat(0, len(rows))
     keys = chunk.lineage.keys
     known = repeat(None) if keys is None else lanes_of(keys)
-    values = zip(*columns, strict=True)
-    return list(map(Tuple, values, repeat(origin), rows, mine, repeat(record), known))
+    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, known))
 
 
 @dataclass(frozen=True, slots=True)

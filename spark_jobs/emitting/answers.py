@@ -115,7 +115,7 @@ class Answers:
     def _check(self, tup: Tuple, verb: str) -> None:
         if not isinstance(tup, Tuple):
             raise ForeignTupleError(f"{self._component!r} {verb} {tup!r:.60}, which is no tuple")
-        record = tup.record
+        record = tup.origin.record
         if not isinstance(record, Record) or record.answers is not self:
             raise ForeignTupleError(
                 f"{self._component!r} {verb} {tup!r}, which this task does not hold"

@@ -46,11 +46,10 @@ def first_lineage_of_many(ids: Sequence[int] | Ids, target: int) -> Lineage:
     roots = given[tracked]
     count = len(roots)
     seeds = seed_array(roots, np.zeros(count, np.uint64))
-    targets = np.full(count, target, np.uint64)
     return Lineage(
         offsets=np.concatenate([[0], np.cumsum(tracked)]).astype(np.int32),
         roots=roots,
-        edges=edges(seeds, np.zeros(count, np.uint64), targets),
+        edges=edges(seeds, np.zeros(count, np.uint64), np.uint64(target)),
     )
 
 
@@ -142,18 +141,28 @@ def child_lineage(
     """
     rows = anchors.rows
     counts = lineage.counts[rows]
-    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
-    per_emission = np.bincount(owner, weights=counts, minlength=len(anchors.counts))
-    offsets = _offsets(per_emission)
-    pairs = _pairs(lineage, rows)
-    derived = edges(seeds[rows], anchors.positions, np.full(len(rows), target, np.uint64))
+    derived = edges(seeds[rows], anchors.positions, np.uint64(target))
     keys = lineage.keys
     if keys is not None:
         keys = child_keys(keys[rows], anchors.counts, anchors.positions, bolt)
+    emissions = len(anchors.counts)
+    if len(rows) == emissions and (counts == 1).all() and (anchors.counts == 1).all():
+        # Nearly always each emission has one anchor, and the anchor one tree.
+        return Lineage(
+            offsets=np.arange(emissions + 1, dtype=np.int32),
+            roots=lineage.roots[lineage.offsets[rows]],
+            edges=derived,
+            keys=keys,
+        )
+    owner = np.repeat(np.arange(emissions), anchors.counts)
+    per_emission = np.bincount(owner, weights=counts, minlength=emissions)
     child = Lineage(
-        offsets=offsets, roots=lineage.roots[pairs], edges=np.repeat(derived, counts), keys=keys
+        offsets=_offsets(per_emission),
+        roots=lineage.roots[_pairs(lineage, rows)],
+        edges=np.repeat(derived, counts),
+        keys=keys,
     )
-    return merge_roots(child) if (per_emission > 1).any() else child
+    return merge_roots(child)
 
 
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
@@ -270,6 +279,9 @@ def departures(
         for task_output in record.outputs.task_outputs
         if task_output.values
     ]
+    if basic:
+        counted = [one.task_output.values for one in typed if one.task_output.counts]
+        record.emitted += sum(map(len, counted))
     if record.reasons and (basic or batch or record.in_order):
         failed = np.zeros(len(seeds), bool)
         failed[list(record.reasons)] = True

@@ -76,6 +76,7 @@ class TaskOutput:
     __slots__ = (
         "anchor_counts",
         "bolt",
+        "counts",
         "keys",
         "named",
         "numbers",
@@ -95,6 +96,8 @@ class TaskOutput:
         self.named = () if is_line(target) else (target,)
         # The component of the target.
         self.bolt = bolt
+        # True if ``BasicRecorder`` leaves it to the end of the step to count the emissions.
+        self.counts = False
         self.clear()
 
     def clear(self) -> None:
@@ -154,14 +157,17 @@ class OutputStream:
     """One stream of a component: its fields and its subscribers."""
 
     __slots__ = (
-        "_fixed",
         "_measured",
         "batch_choosers",
         "by_identity",
+        "choose_one",
         "direct",
+        "fixed",
         "mutable",
+        "receivers",
         "schema",
         "subscribers",
+        "text",
         "to_several",
         "width",
     )
@@ -184,7 +190,22 @@ class OutputStream:
         self._measured = [
             (at, one.arrow) for at, one in enumerate(schema.fields) if not _is_fixed(one.arrow)
         ]
-        self._fixed = ID_BYTES + _FIXED_BYTES * (self.width - len(self._measured))
+        self.fixed = ID_BYTES + _FIXED_BYTES * (self.width - len(self._measured))
+        # The position of the only such column, if it has texts.
+        texts = [at for at, column in self._measured if pa.types.is_string(column)]
+        self.text = texts[0] if len(texts) == len(self._measured) == 1 else None
+        # The usual stream sends each tuple to one of its receivers, by its values alone; None for
+        # any other stream.
+        self.choose_one: Choose | None = None
+        self.receivers: dict[int, TaskOutput] = {}
+
+    def subscribed(self) -> None:
+        """Note that the stream has all its subscribers."""
+        several = len(self.subscribers) != 1 or self.to_several
+        if not (several or self.by_identity or self.mutable):
+            [(self.choose_one, self.receivers)] = self.subscribers
+            for task_output in self.receivers.values():
+                task_output.counts = True
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Copy the values: a component may reuse its lists, mappings and buffers before they are
@@ -201,7 +222,7 @@ class OutputStream:
 
     def size(self, values: Sequence[Any]) -> int:
         """Estimate the bytes that a tuple of these values takes in a chunk."""
-        size = self._fixed
+        size = self.fixed
         for at, column in self._measured:
             value = values[at]
             size += len(value) if type(value) is str and value.isascii() else _size(value, column)
@@ -246,6 +267,7 @@ class Outputs:
                     output_stream.to_several |= subscription.grouping.to_several
                 else:
                     output_stream.direct.update(made)
+            output_stream.subscribed()
 
     def for_emit(self, stream: str, values: Sequence[Any]) -> OutputStream:
         """Return the output stream of this name for ``emit``.

@@ -12,7 +12,9 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import repeat
 from types import FunctionType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
+
+import numpy as np
 
 from tiercel.acker.ids import mix
 from tiercel.acker.inbox.chunk import Chunk, Rows
@@ -20,7 +22,7 @@ from tiercel.acker.ledger import Failure, Ids
 from tiercel.acker.metrics.contract import ERRORS_A_WINDOW
 from tiercel.spark_jobs.bolts.collecting import BasicCollector, OutputCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Tuple, tuples_of
+from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import (
     Failing,
     Reject,
@@ -29,7 +31,7 @@ from tiercel.spark_jobs.bolts.verdicts import (
     failing_for,
     verdict_of,
 )
-from tiercel.spark_jobs.emitting.outputs import Outputs, TaskOutput, copy_numbers
+from tiercel.spark_jobs.emitting.outputs import Outputs, OutputStream, TaskOutput, copy_numbers
 from tiercel.spark_jobs.errors import (
     AlreadyAckedError,
     ForeignTupleError,
@@ -43,7 +45,6 @@ STEP = 0x9E3779B97F4A7C15
 # The identities of a tuple's emissions lie STEP apart and are then multiplied by this: a whole
 # ``mix`` would be slow.
 SPREAD = 0xBF58476D1CE4E5B9
-_PLAIN = (list, tuple)
 _TELL_RESETS_S = 1.0
 _NO_ROOM = "other tuples of its step have emitted max_output_bytes"
 
@@ -52,8 +53,10 @@ class Item(Protocol):
     """One tuple or row of a task's input."""
 
     row: int
-    seed: int
     state: int
+
+    @property
+    def seed(self) -> int: ...
 
 
 class Once(Protocol):
@@ -115,6 +118,8 @@ class Record:
         self.held = 0
         # True if all effects of the step are dropped.
         self.aborted = False
+        # Time from the start of ``execute`` to the ack, by row, for bolts that ack by hand.
+        self.took_ns: dict[int, int] = {}
         # The reason of each failed tuple, by its row.
         self.reasons: dict[int, str] = {}
         # The tuple being executed; None in ``flush``, and while a whole batch is executed.
@@ -135,21 +140,25 @@ class Record:
 
     def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:
         """Add the held tuples, then the tuples of these chunks, in the order of ``seeds``."""
-        identities: list[int] = seeds.tolist()
         self.held = row = len(held)
+        origins: dict[Origin, Origin] = {}
         for at, tup in enumerate(held):
+            origin = origins.get(tup.origin)
+            if origin is None:
+                origin = origins[tup.origin] = tup.origin.of(self, seeds)
+            tup.origin = origin
             tup.row = at
-            tup.seed = identities[at]
-            tup.record = self
         self.tuples = list(held)
         for chunk in chunks:
-            self.tuples += tuples_of(chunk, row, identities, self)
+            self.tuples += tuples_of(chunk, row, seeds, self)
             row += chunk.values.num_rows
 
     @property
     def process_ns(self) -> int:
         """Time from the beginning of ``execute`` to the ack, summed over the acked tuples."""
-        return self.returned_ns or sum(tup.process_ns for tup in self.tuples if tup.state == ACKED)
+        return self.returned_ns or sum(
+            [took_ns for row, took_ns in self.took_ns.items() if row not in self.reasons]
+        )
 
     @property
     def fresh(self) -> list[Tuple]:
@@ -163,6 +172,7 @@ class Record:
             self.reasons.pop(row, None)
             self.verdicts.pop(row, None)
         self.resets.clear()
+        self.took_ns.clear()
         self.outputs.clear()
         self.emitted = self.transferred = self.returned_ns = 0
         for tup in self.tuples:
@@ -321,6 +331,15 @@ def _is_to_blame(verdict: Verdict | None) -> bool:
     return not isinstance(verdict, RetryLater) or verdict.blame
 
 
+class BasicRecord(Record):
+    """Record of a bolt whose calls ack their tuples by returning: all tuples that did not fail."""
+
+    @cached_property
+    def acked(self) -> Rows:
+        rows = np.arange(len(self.tuples))
+        return np.delete(rows, list(self.reasons)) if self.reasons else rows
+
+
 class Recorder:
     """Base of the collectors.
 
@@ -353,34 +372,60 @@ class BasicRecorder(Recorder, BasicCollector):
         super().__init__(record)
         # The tuple being executed; None in ``flush``.
         self.current: Tuple | None = None
+        # Bytes that the call may still emit.
+        self.room = record.outputs.limit
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
-        record = self._record
         tup = self.current
         output_stream = self._streams.get(stream)
         if (
             output_stream is None
-            or output_stream.direct is not None
-            or type(values) not in _PLAIN
+            or tup is None
+            or (type(values) is not list and type(values) is not tuple)
             or len(values) != output_stream.width
+            or output_stream.direct is not None
         ):
-            output_stream = record.outputs.for_emit(stream, values)
-        if tup is None:
-            raise self._nothing_to_anchor_to()
+            output_stream = self._record.outputs.for_emit(stream, values)
+            if tup is None:
+                raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
+        choose = output_stream.choose_one
+        if choose is None:
+            return self._emit_to_any(output_stream, values, position)
+        values = tuple(values)
+        [task] = choose(values, 0)
+        task_output = output_stream.receivers[task]
+        text = output_stream.text
+        if text is not None and type(value := values[text]) is str and value.isascii():
+            room = self.room - output_stream.fixed - len(value)
+        else:
+            room = self.room - output_stream.size(values)
+        if room < 0:
+            raise self._record.too_much()
+        self.room = room
+        task_output.values.append(values)
+        task_output.rows.append(tup.row)
+        task_output.positions.append(position)
+        return [*task_output.named]
+
+    def _emit_to_any(
+        self, output_stream: OutputStream, values: Sequence[Any], position: int
+    ) -> list[int]:
+        """Emit on a stream whose tuples may go to several tasks, or to one by their identity."""
+        record = self._record
+        tup = cast(Tuple, self.current)
         identity = (tup.seed + position * STEP) * SPREAD & _MASK if output_stream.by_identity else 0
         values = output_stream.keep(values) if output_stream.mutable else tuple(values)
         # Make all choices first: if a grouping raises and the bolt catches that, no task has
         # received the tuple.
-        chosen: list[TaskOutput] = []
-        for choose, made in output_stream.subscribers:
-            for task in choose(values, identity):
-                chosen.append(made[task])  # noqa: PERF401 - a comprehension is a call, until Python 3.12
-        if chosen:  # ``Record.add`` inline: a call less for each tuple
-            if (size := record.size + output_stream.size(values)) > record.most:
-                raise record.too_much()
-            record.size = size
+        chosen = [
+            made[task]
+            for choose, made in output_stream.subscribers
+            for task in choose(values, identity)
+        ]
+        if chosen:
+            self._add(output_stream.size(values))
         tasks: list[int] = []
         for task_output in chosen:
             task_output.values.append(values)
@@ -394,6 +439,12 @@ class BasicRecorder(Recorder, BasicCollector):
         record.transferred += len(chosen)
         return tasks
 
+    def _add(self, size: int) -> None:
+        """Count the bytes of an emission before it is recorded; raises OutputLimitError."""
+        if size > self.room:
+            raise self._record.too_much()
+        self.room -= size
+
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         record = self._record
         tup = self.current
@@ -401,7 +452,7 @@ class BasicRecorder(Recorder, BasicCollector):
         if tup is None:
             raise self._nothing_to_anchor_to()
         output_stream = self._streams[stream]
-        record.add(output_stream.size(values))
+        self._add(output_stream.size(values))
         task_output.values.append(output_stream.keep(values))
         task_output.rows.append(tup.row)
         task_output.positions.append(tup.emitted)
@@ -458,7 +509,7 @@ class OutputRecorder(Recorder, OutputCollector):
         tup.state = ACKED
         # Use wall-clock time: a held tuple may be acked in another process. The clock may be set
         # back.
-        tup.process_ns = max(0, time.time_ns() - tup.began_ns)
+        self._record.took_ns[tup.row] = max(0, time.time_ns() - tup.began_ns)
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check(tup, "fails")
@@ -521,7 +572,7 @@ class OutputRecorder(Recorder, OutputCollector):
             raise ForeignTupleError(
                 f"{self._record.component!r} {verb} {tup!r:.60}, which is no tuple"
             )
-        if tup.record is not self._record:
+        if tup.origin.record is not self._record:
             raise ForeignTupleError(
                 f"{self._record.component!r} {verb} {tup!r}, which this task does not hold"
             )

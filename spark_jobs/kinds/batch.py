@@ -60,7 +60,8 @@ def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
         for batch in _batches(record.fresh):
             calls.execute(batch)
     else:
-        for tup in step.input(flush):
+        tuples, _ = step.input(flush)
+        for tup in tuples:
             calls.execute(Batch([tup]))
     record.doing = None
     trusted = not record.aborted and flush()
@@ -199,7 +200,7 @@ class BatchRecorder(Recorder, BatchCollector):
                 self._record.fail(tup, *self.failed[tup.row])
             else:
                 tup.state = ACKED
-                tup.process_ns = took_ns
+                self._record.took_ns[tup.row] = took_ns
 
     def undo(self) -> None:
         """Discard the emissions of a call that raised, and reset its tuples."""
@@ -223,7 +224,7 @@ class BatchRecorder(Recorder, BatchCollector):
         component = self._record.component
         if not isinstance(tup, Tuple):
             raise ForeignTupleError(f"{component!r} {verb} {tup!r:.60}, which is no tuple")
-        if tup.record is not self._record or tup.row not in self._rows:
+        if tup.origin.record is not self._record or tup.row not in self._rows:
             raise ForeignTupleError(f"{component!r} {verb} {tup!r}, which is not in this batch")
 
     def _check_open(self) -> None:

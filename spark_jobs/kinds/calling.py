@@ -362,7 +362,7 @@ class Playback(BasicBolt):
         self._together = together
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
-        record = cast("Record", tup.record)
+        record = cast("Record", tup.origin.record)
         if not self._calls and self._together:
             self._calls = self._called([one for one in record.fresh if one.state == OPEN])
         call = (self._calls or self._called([tup]))[tup.row]

@@ -13,16 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, Self, TypeVar, cast
 
+from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.bolts.bolt import BasicBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.fold import departures
-from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
+from tiercel.spark_jobs.emitting.record import BasicRecord, BasicRecorder, Record
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Execution, Step
+from tiercel.spark_jobs.running.step import ASK_S, Execution, Step
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ def _execute_each(
     step: Step,
 ) -> bool:
     record = step.record
-    clock = time.perf_counter_ns
-    began_all = began = clock()
+    began_ns = time.perf_counter_ns()
     collector = collecting(record)
     flushed = partial(bolt.flush, collector)
 
@@ -61,28 +61,48 @@ def _execute_each(
         collector.current = None
         return record.flush(flushed)
 
+    _call_each(execute, collector, step, flush)
+    collector.current = record.doing = None
+    trusted = not record.aborted and record.flush(flushed)
+    record.execute_ns += time.perf_counter_ns() - began_ns
+    return trusted
+
+
+def _call_each(
+    execute: Callable[..., None], collector: BasicRecorder, step: Step, flush: Callable[[], bool]
+) -> None:
+    record = step.record
     limit = record.outputs.limit
-    returned_ns = 0
-    # Read the clock once per tuple: the end of one call is the start of the next. Two reads would
-    # cost as much as the loop itself.
-    for tup in step.input(flush):
+    tuples, slices = step.input(flush)
+    begun = 0
+    returned_s = ask_at = 0.0
+    clock = time.perf_counter
+    # Read the clock once per tuple: two reads would cost as much as the loop itself. Calls that
+    # return are measured together, up to one that raises.
+    since = clock()
+    for tup in tuples:
+        now = clock()
+        if slices is not None:
+            slices.begun = begun = begun + 1
+            if now >= ask_at or slices.asked_back or record.size >= PARCEL_BYTES:
+                if step.ends(slices):
+                    break
+                ask_at = now + ASK_S
         collector.current = record.doing = tup
-        record.most = record.size + limit
         try:
             execute(tup, collector)
         except RAISED as error:
             _fail(tup, error, record)
-            began = clock()
+            returned_s += now - since
+            since = clock()
         else:
             tup.state = ACKED
-            now = clock()
-            returned_ns += now - began
-            began = now
-    record.returned_ns += returned_ns
-    collector.current = record.doing = None
-    trusted = not record.aborted and record.flush(flushed)
-    record.execute_ns += clock() - began_all
-    return trusted
+        if collector.room != limit:
+            record.size += limit - collector.room
+            collector.room = limit
+    if slices is not None:
+        slices.may()
+    record.returned_ns += int(1e9 * (returned_s + clock() - since))
 
 
 def _execute_rich(bolt: Bolt, step: Step) -> bool:
@@ -102,7 +122,12 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
             output.give_answers()
         return trusted
 
-    for tup in step.input(flush):
+    tuples, slices = step.input(flush)
+    for begun, tup in enumerate(tuples, 1):
+        if slices is not None:
+            slices.begun = begun
+            if step.ends(slices):
+                break
         record.doing = tup
         record.call()
         tup.began_ns = time.time_ns()
@@ -110,6 +135,8 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
             bolt.execute(tup, output)
         except RAISED as error:
             _fail(tup, error, record)
+    if slices is not None:
+        slices.may()
     record.doing = None
     trusted = not record.aborted and flush()
     record.thread = 0
@@ -123,9 +150,11 @@ def _fail(tup: Tuple, error: BaseException, record: Record) -> None:
 
 
 RICH = Execution(record=Record, execute=_execute_rich, departures=partial(departures, basic=False))
-BASIC = Execution(record=Record, execute=execute_basic, departures=partial(departures, basic=True))
+BASIC = Execution(
+    record=BasicRecord, execute=execute_basic, departures=partial(departures, basic=True)
+)
 STATEFUL = Execution(
-    record=Record,
+    record=BasicRecord,
     execute=_execute_stateful,
     departures=partial(departures, basic=True),
     states=TaskStates,

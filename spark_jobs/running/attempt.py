@@ -43,7 +43,7 @@ from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
 from tiercel.spark_jobs.running.states import TaskStates
-from tiercel.spark_jobs.running.step import Done, Execution, May, Slices, Step, StepSetup
+from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.graph import behind, line_at
@@ -133,12 +133,12 @@ class Attempt:
         if not self._gives_back or not self._call_lasts():
             return
         slices = self._slices
-        # Set before the check: a bolt that does not see it yet has already counted its tuple.
-        slices.asked_back = True
         with slices.between:
+            # Set before the check: a bolt that does not see it yet has already counted its tuple.
+            slices.asked_back = True
             if self._call_lasts():
                 self._give_back()
-            slices.asked_back = False
+            slices.asked_back = slices.gave_back
 
     def _call_lasts(self) -> bool:
         slices = self._slices
@@ -330,19 +330,20 @@ class Attempt:
         self.doing = step
         if self._setup.execution.at_once and not sealed and not taken.together:
             slices.begun = sum([len(share.rows) for share in taken.shares])
-        may = None if sealed else slices.may
+        asked = None if sealed else slices
         executing = self.around.counting.executing
         executing[step.record] = self.task
         try:
             if (retaken := self.retaken) is None:
-                done = step.execute(None if taken.together else may)
+                done = step.execute(None if taken.together else asked)
             else:
-                done = self._execute_retaken(retaken, taken, step, may)
+                done = self._execute_retaken(retaken, taken, step, asked)
         finally:
             executing.pop(step.record, None)
             # Wait until ``give_back`` is done with the step.
             with slices.between:
                 self.doing = None
+                slices.asked_back = False
         if debugging:
             step.log("5. task %d of %s executed tuples of root %d")
         return step, done
@@ -352,12 +353,12 @@ class Attempt:
         self.doing = step
 
     def _execute_retaken(
-        self, retaken: RetakenInput, taken: StepInput, step: Step, may: May | None
+        self, retaken: RetakenInput, taken: StepInput, step: Step, slices: TimeLimit | None
     ) -> Done:
         """Execute retaken input, which may have killed a process."""
         if taken.together:
             return retaken.execute_together(taken.shares, step)
-        done = retaken.execute(taken.shares, step, may)
+        done = retaken.execute(taken.shares, step, slices)
         if retaken.is_over:
             self.retaken = None
         return done

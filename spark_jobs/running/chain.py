@@ -209,7 +209,7 @@ class Chain:
         self._show(step)
         try:
             with speaking_as(link.component, link.task):
-                done = step.execute(None if self._exactly is not None else time_left.may)
+                done = step.execute(None if self._exactly is not None else time_left)
         finally:
             executing.pop(step.record, None)
             self._show(source)
@@ -301,7 +301,8 @@ class _TimeLeft:
         self._began = self._now = now
         self._until = until
         self._quick_until = min(until, now + _QUICK_S)
-        self._begun = 0
+        self.begun = 0
+        self.asked_back = False
 
     @property
     def lasted_s(self) -> float:
@@ -312,13 +313,11 @@ class _TimeLeft:
         """Return True if the step may execute another tuple."""
         # The time counts as that of the head's tuples, and the head's watchers see it.
         self._now = self._slices.asked_at = now = self._clock()
-        begun = self._begun
-        self._begun = begun + 1
         if self._slices.gave_back:
             return False
         if now < self._quick_until:
             return True
-        return now < self._until and now - self._began < _SLOW_S * begun
+        return now < self._until and now - self._began < _SLOW_S * self.begun
 
 
 def _inner_step(link: _Link, number: int, chunks: Sequence[Chunk]) -> Step:

@@ -250,7 +250,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is not Tuple:
             return None
-        if self._record is None or obj.record is not self._record or obj.state != OPEN:
+        if self._record is None or obj.origin.record is not self._record or obj.state != OPEN:
             origin = obj.origin
             return (
                 obj.values,
@@ -276,7 +276,7 @@ class _Unpickler(pickle.Unpickler):
         if isinstance(pid, int):
             return self._held[pid]
         values, component, stream, task, schema, state, lanes = pid
-        tup = Tuple(values, Origin(component, stream, task, schema), 0, 0, None, lanes)
+        tup = Tuple(values, Origin(component, stream, task, schema), 0, lanes)
         tup.state = state
         return tup
 

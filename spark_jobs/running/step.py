@@ -10,12 +10,11 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,8 +47,6 @@ from tiercel.spark_jobs.topology.graph import Topology, cycle_of
 
 log = logging.getLogger(__name__)
 
-# Called before each tuple: True to execute the tuple, False to end the step.
-May = Callable[[], bool]
 # Returns the failed rows to retry in place.
 Again = Callable[[Record, Lineage], Sequence[int]]
 
@@ -71,12 +68,26 @@ _ANOTHER_SIZE = 1.5
 # Number of full steps before a claim above the estimate is tried: at first, and at most.
 _FIRST_TRY = 4
 _RAREST_TRY = 256
+# Time from one call of ``Slices.may`` to the next while tuples are quick.
+ASK_S = 0.0005
 # While there is other work, an empty inbox is not read again before this time.
 _LOOK_S = 0.01
 # The fixed cost of steps, or of a spout's batches, takes at most one part in this many of the time.
 _SHARE = 3
 # Longest time from one piece of such work to the next, if more tuples come.
 LONGEST_BETWEEN_S = 0.05
+
+
+class TimeLimit(Protocol):
+    """Ends a step between two tuples: the ``Slices`` of a task, or the time left in a chain."""
+
+    # Number of the step's tuples that the bolt has begun.
+    begun: int
+    # True if ``may`` must be called before the next tuple.
+    asked_back: bool
+
+    def may(self) -> bool:
+        """Return True if the step may execute another tuple. See ``Slices.may``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +102,8 @@ class Execution:
     record: type[Record]
     # ``execute(bolt, step)`` passes the input to the bolt, flushes the bolt, and returns False if
     # the copy of the bolt can no longer be trusted. The bolt's errors fail tuples and are never
-    # raised here. ``Step.may`` must be called before each tuple, and ``Step.noting`` must see each
-    # tuple before the bolt does; ``Step.input`` does both for bolts that are called per tuple.
+    # raised here. ``Step.slices`` must be asked before each tuple, see ``Step.input``, and
+    # ``Step.noting`` must see each tuple before the bolt does.
     execute: Callable[[Any, Step], bool]
     # ``departures(record, lineage, seeds)`` returns the emissions that leave.
     departures: Callable[[Any, Lineage, Ids], Sequence[Departure]]
@@ -181,8 +192,8 @@ class StepSetup:
 class Step:
     """The work of one step, executed once. One thread only."""
 
-    # Called before each tuple; False ends the step. None: all tuples are executed.
-    may: May | None = None
+    # May end the step before a tuple; None: all tuples are executed.
+    slices: TimeLimit | None = None
     # Notes each tuple before the bolt gets it; None: tuples are not noted.
     noting: Watch | None = None
     # Returns the failed rows to retry in place; None: failed rows are not retried in place.
@@ -267,14 +278,14 @@ class Step:
         self.record.abort(reason)
         return self._done()
 
-    def execute(self, may: May | None = None, noting: Watch | None = None) -> Done:
-        """Run the bolt over the input until ``may`` returns False; ``noting`` notes each tuple, to
-        find one that kills the process.
+    def execute(self, slices: TimeLimit | None = None, noting: Watch | None = None) -> Done:
+        """Run the bolt over the input until ``slices`` end the step; ``noting`` notes each tuple,
+        to find one that kills the process.
         """
         if isinstance(self._bolt, BaseException):
             self.record.abort(*self.record.blame(self._bolt, "prepare"))
             return self._done()
-        self.may = may
+        self.slices = slices
         self.noting = noting
         self.at_work = True
         self.record.began_ns = time.perf_counter_ns()
@@ -282,23 +293,39 @@ class Step:
             self._setup.copy.drop()
         return self._done()
 
-    def input(self, flush: Callable[[], bool]) -> Iterator[Any]:
-        """Yield the tuples to execute one by one, until ``may`` returns False."""
-        return self._until() if self.noting is None else self.noting(self._until(), flush)
+    def input(self, flush: Callable[[], bool]) -> tuple[Iterable[Any], TimeLimit | None]:
+        """Return the tuples to execute, and the slices to ask before each of them, if any.
 
-    def _until(self) -> Iterator[Item]:
-        """Yield at least one tuple. Once ``may`` returns False or the output is large, the other
-        tuples are left to a later step.
+        Ask as ``_until`` does: it is the same loop for tuples that are noted, which must not be
+        noted if they are not executed.
         """
-        record = self.record
-        may = self.may
-        for at, item in enumerate(islice(record.tuples, record.held, None)):
-            if may is not None and (not may() or record.size >= PARCEL_BYTES) and at:
-                self._leave_out(at)
-                return
+        tuples = self.record.tuples[self.record.held :]
+        if self.noting is None:
+            return tuples, self.slices
+        return self.noting(self._until(tuples, self.slices), flush), None
+
+    def _until(self, tuples: Iterable[Item], slices: TimeLimit | None) -> Iterator[Item]:
+        for begun, item in enumerate(tuples, 1):
+            if slices is not None:
+                slices.begun = begun
+                if self.ends(slices):
+                    return
             yield item
-        if may is not None:
-            may()
+        if slices is not None:
+            slices.may()
+
+    def ends(self, slices: TimeLimit) -> bool:
+        """Return True if the tuple that is about to begin, and was counted as begun, is left to a
+        later step with all tuples behind it: the time is over or the output is large.
+
+        Never the first tuple of a step.
+        """
+        begun = slices.begun
+        if (slices.may() and self.record.size < PARCEL_BYTES) or begun == 1:
+            return False
+        slices.begun = begun - 1
+        self._leave_out(begun - 1)
+        return True
 
     def _leave_out(self, first: int) -> None:
         """Remove the input from tuple ``first`` on from this step."""
@@ -404,7 +431,7 @@ class Slices:
         # Number of the step's tuples that the bolt has begun.
         self.begun = 0
         # True while another thread, holding ``between``, may give back the tuples that have not
-        # begun: the bolt waits for it between two tuples.
+        # begun, for which the bolt waits between two tuples; and from then on if it gave them back.
         self.asked_back = False
         self.gave_back = False
         self.between = threading.Lock()
@@ -449,11 +476,12 @@ class Slices:
         self.gave_back = False
 
     def may(self) -> bool:
-        """Return True if the step may execute another tuple, and count that tuple as begun.
+        """Return True if the step may execute another tuple.
 
-        Call it before each tuple, including the first, and once after the last.
+        Call it before the first tuple and after the last, before each tuple that begins ``ASK_S``
+        or more after the last call, and while ``asked_back``. Count the tuple in ``begun`` first:
+        tuples that were not counted may be given back until this returns.
         """
-        begun = self.begun = self.begun + 1
         if self.asked_back:
             with self.between:
                 pass
@@ -465,11 +493,7 @@ class Slices:
         elif now - before > _STEP_S:
             # The acks of the tuples before a slow one leave soon.
             self._ends_at = min(self._ends_at, self._work_began + self._slow_s)
-        if now < self._ends_at and not self.gave_back:
-            return True
-        if begun > 1:
-            self.begun = begun - 1
-        return False
+        return now < self._ends_at and not self.gave_back
 
     def ended(self, executed: int, offered: int) -> None:
         """Note how many of the offered tuples were executed. Call it before the commit."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.running.backlog import Backlog, Share
-from tiercel.spark_jobs.running.step import Done, May, Step
+from tiercel.spark_jobs.running.step import Done, Step, TimeLimit
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
@@ -165,19 +165,19 @@ class RetakenInput:
             finally:
                 notes.rest()
 
-    def execute(self, shares: Sequence[Share], step: Step, may: May | None) -> Done:
-        """Execute a step of these shares; ``may`` is None for a sealed step, which is repeated as a
-        whole.
+    def execute(self, shares: Sequence[Share], step: Step, slices: TimeLimit | None) -> Done:
+        """Execute a step of these shares; ``slices`` is None for a sealed step, which is repeated
+        as a whole.
         """
         notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
         if notes is None:
-            return step.execute(may)
+            return step.execute(slices)
         turns = self._suspicion.turns
         known = step.has(notes.suspects)
         with turns.alone() if known or step.identity in notes.suspects else turns.together():
             try:
-                if may is not None or known:
-                    return step.execute(may, partial(notes.watch, step.record, step.roots))
+                if slices is not None or known:
+                    return step.execute(slices, partial(notes.watch, step.record, step.roots))
                 if notes.repeats(step.record, step.identity, step.all_roots):
                     return step.execute()
                 return step.refuse(REASON)

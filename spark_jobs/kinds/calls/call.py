@@ -54,7 +54,7 @@ class Call:
 def calls_of(chunk: Chunk, rows: Sequence[int], position: str) -> list[Call]:
     """Return one call for each of the given rows of a chunk."""
     lineage = chunk.lineage
-    tuples = tuples_of(chunk, 0, lineage.seeds.tolist())
+    tuples = tuples_of(chunk, 0, lineage.seeds)
     return [Call(tup=tuples[row], lineage=lineage, position=position) for row in rows]
 
 

@@ -279,7 +279,9 @@ def test_letters_whose_queue_is_slow_to_answer_are_not_taken_for_none(shared_rab
         resumed.join()
 
 
-def test_letters_whose_queue_falls_silent_amid_a_look_are_found(shared_rabbitmq, queue):
+def test_letters_whose_queue_falls_silent_amid_a_look_are_found(
+    shared_rabbitmq, queue, monkeypatch
+):
     url = shared_rabbitmq.url
     put(url, queue.dead, *BODIES)
     wait_ready(url, queue.dead, 20)
@@ -287,14 +289,17 @@ def test_letters_whose_queue_falls_silent_amid_a_look_are_found(shared_rabbitmq,
     wait_ready(url, queue.dead, 20)
     with ExitStack() as stack:
 
-        def fall_silent(_):
+        def fall_silent(*letter):
+            move(*letter)
             if not silent:
                 resume = stack.enter_context(standing_still(shared_rabbitmq, queue.dead))
                 silent.append(threading.Timer(1.5, resume))
                 silent[0].start()
 
         silent = []
-        assert dead_letters.requeue_chosen(url, queue.name, chosen, fall_silent) == chosen
+        move = dead_letters._move
+        monkeypatch.setattr(dead_letters, "_move", fall_silent)
+        assert dead_letters.requeue_chosen(url, queue.name, chosen) == chosen
         silent[0].join()
     wait_ready(url, queue.dead, 16)
 

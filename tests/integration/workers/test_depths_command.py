@@ -236,7 +236,7 @@ def test_a_reader_connects_again_where_its_connection_has_gone(amqp_url, name):
     put(amqp_url, name, b"x")
     with closing(DepthReader(amqp_url)) as reader:
         wait_until(lambda: reader.look([name])[0].ready == 1)
-        reader._connection._connection.close()
+        reader._connection.close()
         assert [depth.name for depth in reader.look([name])] == [name]
         wait_until(lambda: reader.look([name])[0].ready == 1)
 

@@ -58,9 +58,9 @@ def record() -> Record:
         "split", stream="named"
     )
     made = Record("split", Outputs(builder.build(), 2))
+    origin = ORIGIN.of(made, range(5, 8))
     made.tuples = [
-        Tuple((word, number), ORIGIN, number, number + 5, made)
-        for number, word in enumerate(("a", "b", "c"))
+        Tuple((word, number), origin, number) for number, word in enumerate(("a", "b", "c"))
     ]
     return made
 

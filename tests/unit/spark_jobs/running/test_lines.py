@@ -90,7 +90,7 @@ class Bench:
 
 
 def call_of(key: str, number: int, origin: Origin = ORIGIN) -> Call:
-    tup = Tuple([key], origin, number - 1, number)
+    tup = Tuple([key], origin, number - 1)
     return Call(tup=tup, lineage=LINEAGE, position="1-0", number=number)
 
 

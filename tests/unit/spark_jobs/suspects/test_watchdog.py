@@ -5,11 +5,12 @@ import sys
 import threading
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
-from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
 from tiercel.spark_jobs.suspects import watchdog
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Putting, Watchdog
 
@@ -46,7 +47,7 @@ class Idle:
 
 
 def tup():
-    return Tuple(["a"], None, 0, 7)
+    return Tuple(["a"], Origin("spout", "default", 1, pa.schema([]), seeds=[7]), 0)
 
 
 class Process:

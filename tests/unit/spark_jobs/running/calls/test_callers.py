@@ -49,7 +49,7 @@ def coroutines(loop: ProcessLoop) -> Iterator[Coroutines]:
 
 
 def call() -> Call:
-    return Call(tup=Tuple([1], None, 0, 0))  # type: ignore[arg-type]
+    return Call(tup=Tuple([1], None, 0))  # type: ignore[arg-type]
 
 
 def ended_of(caller: Any, execute: Callable[..., Any], *calls: Call) -> list[Call]:

@@ -115,7 +115,7 @@ def flight_of(keys: str, places: int, gate: Any = None) -> tuple[Flight, ByHand]
     caller = ByHand()
     flight = Flight(caller, places, gate)
     for row, key in enumerate(keys):
-        flight.add(Call(tup=Tuple([key], ORIGIN, row, 0)))
+        flight.add(Call(tup=Tuple([key], ORIGIN, row)))
     return flight, caller
 
 
@@ -186,7 +186,7 @@ def test_a_pause_ends_when_the_task_is_woken() -> None:
 def test_a_tick_passes_the_gate() -> None:
     flight, caller = flight_of("a", 3, Closed(7.0))
     tick = Origin(SYSTEM, TICK, 0, pa.schema([("rate_secs", pa.float64())]))
-    flight.add(Call(tup=Tuple([1.0], tick, 99, 0)))
+    flight.add(Call(tup=Tuple([1.0], tick, 99)))
     flight.start(execute)
     assert caller.begun == [99]
     caller.end(99)
