@@ -78,8 +78,7 @@ class Attempt:
     ) -> None:
         """Take over the task by fencing off older attempts, in the task's own inbox last.
 
-        ``kind`` is called once, with this attempt and the snapshot of the bolt. Raises
-        StaleAttemptError.
+        ``kind`` is called once, with this attempt and its snapshot. Raises StaleAttemptError.
         """
         self.around = around
         self.stop = stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -11,15 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.inbox_cluster import InboxCluster
-from tests.support.pump import Pump, Source, killed_after
+from tests.support.pump import Killed, Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, Reject, RetryLater, TopologyBuilder
 from tiercel.acker.inbox.contract import Claims, Covered
 from tiercel.acker.inbox.redis import decode, encode
 from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.kinds import plain
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.counting import chained_counter
+from tiercel.spark_jobs.suspects.book import REASON
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 
 MODES = ("emit", "raise", "reject", "later", "wrong type", "side", "nothing")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asks_before_each_tuple():
+    """The clock of these tests moves without real time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain, "ASK_S", 0.0)
+        yield
 
 
 class Node(BasicBolt):
@@ -346,6 +358,64 @@ def test_the_watchdog_sees_the_inner_bolt():
     [root] = pump.feed([1])
     pump.run()
     assert Seen.seen == [("b1", 3, [root])]
+
+
+def test_a_hang_in_an_inner_bolt_is_its_own():
+    """Its tuple fails at once, in its name and its task's."""
+
+    class Hangs(Seen):
+        def execute(self, tup, collector):
+            lookout.hung(lookout.doing(), 7.0)
+
+    builder = TopologyBuilder("row")
+    builder.set_spout("spout", Source("n long"))
+    builder.set_bolt("b0", Node("emit", 1)).shuffle_grouping("spout")
+    builder.set_bolt("b1", Hangs("emit", 1)).shuffle_grouping("b0")
+    pump = Pump(builder.build())
+    lookout = pump.around.suspicion.lookout(2, pump.attempts[2].executing)
+    failures = []
+    fail = pump.ledger.fail
+
+    def noted(these):
+        failures.extend(these)
+        return fail(these)
+
+    pump.ledger.fail = noted
+    [root] = pump.feed([1])
+    pump.run()
+    assert [(one.root, one.component, one.task) for one in failures] == [(root, "b1", 3)]
+    assert pump.failed == {root: "b1: still executing after 7 s; its process was ended"}
+
+
+class Kills(Node):
+    deaths: ClassVar[list[int]] = []
+
+    def execute(self, tup, collector):
+        if tup["n"] == 6:
+            self.deaths.append(tup["n"])
+            raise Killed
+        collector.emit([tup["n"]])
+
+
+def test_a_tuple_that_kills_the_process_of_a_row_is_found_at_its_bolt(monkeypatch):
+    # A killed process notes nothing more.
+    monkeypatch.setattr(ExecutionNotes, "rest", lambda self: None)
+    pump = Pump(row_of([Node("emit", 1), Kills("emit", 1), Node("emit", 1)]))
+    Kills.deaths.clear()
+    roots = pump.feed(*[[n] for n in range(1, 20)])
+    pump.send()
+    for _ in range(12):
+        with suppress(Killed):
+            pump.run()
+            break
+        dies = True
+        while dies:
+            with suppress(Killed):
+                pump.take_over()
+                dies = False
+    assert pump.failed == {roots[5]: f"b1: {REASON}"}
+    assert sorted(pump.acked) == sorted(set(roots) - {roots[5]})
+    assert 3 <= len(Kills.deaths) <= 5
 
 
 # -- bolts that must not be in a row
