@@ -84,10 +84,7 @@ class TimeLimit(Protocol):
     begun: int
     # True if ``may`` must be called before the next tuple.
     asked_back: bool
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The clock by which it is called."""
+    clock: Callable[[], float]
 
     def may(self) -> bool:
         """Return True if the step may execute another tuple. See ``Slices.may``."""
