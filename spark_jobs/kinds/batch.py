@@ -264,10 +264,10 @@ class BatchSlices(Slices):
     def rest_s(self) -> float:
         if not self._waiting:
             return 0.0
-        return min(max(0.0, self._looked_at + _LOOK_S - self._clock()), self._left_s())
+        return min(max(0.0, self._looked_at + _LOOK_S - self.clock()), self._left_s())
 
     def took(self, entries: int) -> None:  # noqa: ARG002 - for other Slices
-        now = self._clock()
+        now = self.clock()
         # After a step, assume that the tuples arrived right after the previous poll.
         self._arrival = self._looked_at if self._worked else now
         self._looked_at = now
@@ -279,14 +279,14 @@ class BatchSlices(Slices):
         return self.size if waiting >= self.size or not self._left_s() else 0
 
     def ended(self, executed: int, offered: int) -> None:  # noqa: ARG002 - the size stays
-        self._executed = self._clock()
+        self._executed = self.clock()
         self._worked = True
 
     def _left_s(self) -> float:
         """Return how much longer the oldest tuple may wait; 0 if no tuple waits."""
         if not self._waiting:
             return 0.0
-        left_s = self._waiting[0][0] + self._wait_s - self._clock()
+        left_s = self._waiting[0][0] + self._wait_s - self.clock()
         return left_s if left_s > 0 else 0.0
 
     def _follow(self, waiting: int) -> None:

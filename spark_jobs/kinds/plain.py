@@ -72,9 +72,10 @@ def _call_each(
     step: Step,
     flush: Callable[[BasicRecorder], bool],
 ) -> BasicRecorder:
-    record, clock, limit = step.record, time.perf_counter, step.record.outputs.limit
+    record, limit = step.record, step.record.outputs.limit
     collector = collecting(record)
     tuples, slices = step.input(partial(flush, collector))
+    clock = time.monotonic if slices is None else slices.clock
     begun, returned_s, ask_at = 0, 0.0, 0.0
     # Calls that return are measured together, up to one that raises.
     since = clock()

@@ -296,7 +296,7 @@ class _TimeLeft:
     def __init__(
         self, clock: Callable[[], float], slices: Slices, now: float, until: float
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._slices = slices
         self._began = self._now = now
         self._until = until
@@ -312,7 +312,7 @@ class _TimeLeft:
     def may(self) -> bool:
         """Return True if the step may execute another tuple."""
         # The time counts as that of the head's tuples, and the head's watchers see it.
-        self._now = self._slices.asked_at = now = self._clock()
+        self._now = self._slices.asked_at = now = self.clock()
         if self._slices.gave_back:
             return False
         if now < self._quick_until:

@@ -84,6 +84,7 @@ class TimeLimit(Protocol):
     begun: int
     # True if ``may`` must be called before the next tuple.
     asked_back: bool
+    clock: Callable[[], float]
 
     def may(self) -> bool:
         """Return True if the step may execute another tuple. See ``Slices.may``."""
@@ -410,7 +411,7 @@ class Slices:
 
     def __init__(self, clock: Callable[[], float], *, arrow: bool) -> None:
         """A step of an ``ArrowBolt`` cannot be cut: only its size bounds it."""
-        self._clock = clock
+        self.clock = clock
         self._can_be_cut = not arrow
         # Number of tuples that the next step may take.
         self.size = _FIRST
@@ -444,22 +445,22 @@ class Slices:
         """Return the number of tuples to take from the inbox while this many wait already."""
         if not waiting:
             return 2 * self.size
-        if waiting >= self.size or self._clock() < self._look_at:
+        if waiting >= self.size or self.clock() < self._look_at:
             return 0
         return 2 * self.size - waiting
 
     def rest_s(self) -> float:
         """Return the time to wait before reading an empty inbox: until the next step may begin."""
-        return max(0.0, self._spacing.paid_at - self._clock())
+        return max(0.0, self._spacing.paid_at - self.clock())
 
     def took(self, entries: int) -> None:
         """Note the number of entries that the inbox returned."""
         if not entries:
-            self._look_at = self._clock() + _LOOK_S
+            self._look_at = self.clock() + _LOOK_S
 
     def begin(self) -> None:
         """Note that a step begins. The time to fetch its data does not count as work."""
-        self.asked_at = self._began = self._clock()
+        self.asked_at = self._began = self.clock()
         self._work_began = None
         self.begun = 0
         self.gave_back = False
@@ -475,7 +476,7 @@ class Slices:
             with self.between:
                 pass
         before = self.asked_at
-        self.asked_at = now = self._clock()
+        self.asked_at = now = self.clock()
         if self._work_began is None:
             self._work_began = now
             self._ends_at = now + self._longest_s
@@ -486,7 +487,7 @@ class Slices:
 
     def ended(self, executed: int, offered: int) -> None:
         """Note how many of the offered tuples were executed. Call it before the commit."""
-        self._executed = self._clock()
+        self._executed = self.clock()
         began = self._began if self._work_began is None else self._work_began
         took_s = self._executed - began
         if executed:
@@ -536,7 +537,7 @@ class Slices:
 
     def committed(self) -> None:
         """Note that the step is committed."""
-        now = self._clock()
+        now = self.clock()
         self._spacing.took(now - self._executed, now)
 
 
