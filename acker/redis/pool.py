@@ -168,7 +168,7 @@ class Pool(redis.ConnectionPool):
         may take effect more than once. Raises the client's errors.
         """
         replies = self._exchange_once(commands)
-        if any(isinstance(reply, exceptions.ReadOnlyError) for reply in replies):
+        if [reply for reply in replies if isinstance(reply, exceptions.ReadOnlyError)]:
             # The primary became a replica: a new connection may reach the new primary, but this
             # one never will.
             self.disconnect(inuse_connections=False)

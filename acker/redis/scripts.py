@@ -159,7 +159,7 @@ class RedisServer:
         known = self._known
         replies = pool.exchange([e.command if e.text in known else e.in_full() for e in effects])
         known.update([effect.text for effect in effects])
-        if any(isinstance(reply, exceptions.RedisError) for reply in replies):
+        if [reply for reply in replies if isinstance(reply, exceptions.RedisError)]:
             self._repeat_unknown(effects, replies, pool)
             self._make_instead(effects, replies)
             for effect, reply in zip(effects, replies, strict=True):
