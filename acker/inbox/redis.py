@@ -534,15 +534,12 @@ def _is_done(misused: Callable[[], Exception], reply: int) -> bool:
 def encode(covered: Covered) -> str:
     """Encode a seal as text, which lua/finish.lua reads.
 
-    STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …
-
-    If the next bolts in a row executed tuples in the step: then ``|``, and their numbers.
+    STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …[|INNER INNER …]
     """
     numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
-    work = covered.work or _UNKNOWN
     part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
     inner = f"|{' '.join(map(str, covered.inner))}" if covered.inner else ""
-    return f"{numbers} {work}|{' '.join(covered.whole)}|{part}{inner}"
+    return f"{numbers} {covered.work or _UNKNOWN}|{' '.join(covered.whole)}|{part}{inner}"
 
 
 def decode(text: str) -> Covered:
@@ -556,11 +553,10 @@ def decode(text: str) -> Covered:
     numbers, whole, part, *inner = text.split("|")
     *counts, work = numbers.split()
     step, ticks, tuples, size = map(int, counts)
-    pairs = (pair.split("=") for pair in part.split())
     return Covered(
         step=step,
         whole=tuple(whole.split()),
-        part={position: bytes.fromhex(rows) for position, rows in pairs},
+        part={at: bytes.fromhex(rows) for at, rows in (pair.split("=") for pair in part.split())},
         ticks=ticks,
         tuples=tuples,
         bytes=size,

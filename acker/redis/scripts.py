@@ -105,6 +105,7 @@ class RedisServer:
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT, retries=0)
         self._pool = cast("Pool", self._client.connection_pool)
         self._waiting_pool = cast("Pool", self._waiting.connection_pool)
+        self._hash = hash(id(self._pool))
         self._checked = False
         # Texts of the scripts that were sent; None stands for plain commands.
         self._known: set[str | None] = {None}
@@ -114,7 +115,7 @@ class RedisServer:
         return isinstance(other, RedisServer) and self._pool is other._pool
 
     def __hash__(self) -> int:
-        return hash(id(self._pool))
+        return self._hash
 
     def script(self, text: str) -> RedisScript:
         """Prepare a script, whose text is sent to the server on its first call."""

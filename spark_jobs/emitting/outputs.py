@@ -340,8 +340,10 @@ class Outputs:
             task_output.rewind(mark)
 
     def _check_width(self, output_stream: OutputStream, stream: str, values: Sequence[Any]) -> None:
-        listed = isinstance(values, Sequence) and not isinstance(
-            values, (str, bytes, bytearray, memoryview)
+        # The usual types first: a look at the abstract class takes longer than the emission.
+        listed = type(values) in {list, tuple} or (
+            isinstance(values, Sequence)
+            and not isinstance(values, (str, bytes, bytearray, memoryview))
         )
         if not listed or len(values) != output_stream.width:
             raise BadValuesError(

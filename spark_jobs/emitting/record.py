@@ -479,7 +479,7 @@ class OutputRecorder(Recorder, OutputCollector):
     ) -> list[int]:
         output_stream = self._record.outputs.for_emit(stream, values)
         anchored = self._anchors(anchors)
-        identity = self._identity(anchored)
+        identity = self._identity(anchored) if output_stream.by_identity else 0
         values = output_stream.keep(values)
         chosen = [
             made[task]

@@ -53,34 +53,33 @@ def _execute_each(
 ) -> bool:
     record = step.record
     began_ns = time.perf_counter_ns()
-    collector = collecting(record)
-    flushed = partial(bolt.flush, collector)
 
-    def flush() -> bool:
+    def flush(collector: BasicRecorder) -> bool:
         # A late emission by a thread raises an error instead of being anchored to the last tuple.
         collector.current = None
-        return record.flush(flushed)
+        return record.flush(partial(bolt.flush, collector))
 
-    _call_each(execute, collector, step, flush)
+    collector = _call_each(execute, collecting, step, flush)
     collector.current = record.doing = None
-    trusted = not record.aborted and record.flush(flushed)
+    trusted = not record.aborted and record.flush(partial(bolt.flush, collector))
     record.execute_ns += time.perf_counter_ns() - began_ns
     return trusted
 
 
 def _call_each(
-    execute: Callable[..., None], collector: BasicRecorder, step: Step, flush: Callable[[], bool]
-) -> None:
-    record = step.record
-    limit = record.outputs.limit
-    tuples, slices = step.input(flush)
-    begun = 0
-    returned_s = ask_at = 0.0
-    clock = time.perf_counter
-    # Read the clock once per tuple: two reads would cost as much as the loop itself. Calls that
-    # return are measured together, up to one that raises.
+    execute: Callable[..., None],
+    collecting: Callable[[Record], BasicRecorder],
+    step: Step,
+    flush: Callable[[BasicRecorder], bool],
+) -> BasicRecorder:
+    record, clock, limit = step.record, time.perf_counter, step.record.outputs.limit
+    collector = collecting(record)
+    tuples, slices = step.input(partial(flush, collector))
+    begun, returned_s, ask_at = 0, 0.0, 0.0
+    # Calls that return are measured together, up to one that raises.
     since = clock()
     for tup in tuples:
+        # Read the clock once per tuple: two reads would cost as much as the loop itself.
         now = clock()
         if slices is not None:
             slices.begun = begun = begun + 1
@@ -103,6 +102,7 @@ def _call_each(
     if slices is not None:
         slices.may()
     record.returned_ns += int(1e9 * (returned_s + clock() - since))
+    return collector
 
 
 def _execute_rich(bolt: Bolt, step: Step) -> bool:

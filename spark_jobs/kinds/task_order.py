@@ -16,7 +16,7 @@ import numpy as np
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage
-from tiercel.acker.inbox.contract import Entry
+from tiercel.acker.inbox.contract import Covered, Entry
 from tiercel.acker.ledger import Ledger
 from tiercel.queues.habits import habits_of
 from tiercel.queues.retry import RetryPolicy
@@ -333,11 +333,12 @@ class ReadyBacklog(OrderedBacklog):
         self._shares = self._order.ready(self)
         self.tuples = sum(len(share.rows) for share in self._shares)
 
-    def _remove(self, shares: Sequence[Share]) -> None:
+    def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         self.tuples = self._all
-        super()._remove(shares)
+        covered = super().take_out(shares, step, ticks)
         self._all = self.tuples
         self.refresh()
+        return covered
 
     def _ready(self) -> Sequence[Share]:
         return self._shares

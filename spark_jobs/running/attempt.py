@@ -31,6 +31,7 @@ from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import (
     Backlog,
+    Reader,
     Share,
     TickClock,
     all_but,
@@ -78,15 +79,13 @@ class Attempt:
     ) -> None:
         """Take over the task by fencing off older attempts, in the task's own inbox last.
 
-        ``kind`` is called once, with this attempt and the snapshot of the bolt. Raises
-        StaleAttemptError.
+        ``kind`` is called once, with this attempt and its snapshot. Raises StaleAttemptError.
         """
         self.around = around
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
-        schemas = schemas_of(around.topology)
-        self._read = partial(arrival, schemas=schemas, task=task, line=self._claims_from)
+        self._read = _reader(around, task, self._claims_from)
         self.sender = _fenced(around, task)
         self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
@@ -458,6 +457,10 @@ def _fenced(around: Around, task: int) -> Sender:
 def _setup_of(around: Around, task: int, kind: BoltKind) -> StepSetup:
     beside = around.beside(task)
     return StepSetup(around.run, around.topology, task, kind.execution, kind.copy, beside)
+
+
+def _reader(around: Around, task: int, line: int | None) -> Reader:
+    return partial(arrival, schemas=schemas_of(around.topology), task=task, line=line)
 
 
 def _tick_clock(around: Around, task: int, count: int) -> TickClock | None:

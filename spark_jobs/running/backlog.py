@@ -157,11 +157,25 @@ class Backlog:
 
         Return the set of tuples that the step covers.
         """
-        covered = self._covering(shares, step, ticks)
+        whole = [entry.position for entry in self._passed_over]
+        part: dict[str, bytes] = {}
+        tuples = sum([entry.tuples for entry in self._passed_over])
+        size = sum([len(entry.payload) for entry in self._passed_over])
+        for share in shares:
+            entry = share.entry
+            entry.rows = _without(entry.rows, share.rows)
+            self.tuples -= len(share.rows)
+            total = entry.chunk.values.num_rows
+            if entry.rows.size:
+                part[entry.position] = _bitmap(total, entry.rows)
+            else:
+                whole.append(entry.position)
+                tuples += total
+                size += entry.size
+                del self._open[entry.position]
         self._passed_over.clear()
         self.must_leave = False
-        self._remove(shares)
-        return covered
+        return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def rests(self, begun: Sequence[Share]) -> list[Rest]:
         """Return the claimed tuples that wait after the begun tuples, to be given back."""
@@ -190,31 +204,6 @@ class Backlog:
     def _pass_over(self, entry: Entry) -> None:
         self._passed_over.append(entry)
         self.must_leave = True
-
-    def _remove(self, shares: Sequence[Share]) -> None:
-        for share in shares:
-            share.entry.rows = _without(share.entry.rows, share.rows)
-            self.tuples -= len(share.rows)
-            if not share.entry.rows.size:
-                del self._open[share.entry.position]
-
-    def _covering(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
-        """Return the set of tuples that a step with these shares covers."""
-        whole = [entry.position for entry in self._passed_over]
-        part: dict[str, bytes] = {}
-        tuples = sum(entry.tuples for entry in self._passed_over)
-        size = sum(len(entry.payload) for entry in self._passed_over)
-        for share in shares:
-            entry = share.entry
-            total = entry.chunk.values.num_rows
-            rows = _without(entry.rows, share.rows)
-            if rows.size:
-                part[entry.position] = _bitmap(total, rows)
-            else:
-                whole.append(entry.position)
-                tuples += total
-                size += entry.size
-        return Covered(step=step, whole=whole, part=part, ticks=ticks, tuples=tuples, bytes=size)
 
     def cover(self, sealed: Covered) -> None:
         """Note that a sealed step was repeated: its rows count as done when their entries are
@@ -295,8 +284,9 @@ def part_of(chunk: Chunk, rows: Rows) -> Chunk:
 
 def _without(rows: Rows, taken: Rows) -> Rows:
     """Return the rows that are not in ``taken``, which usually has the first ones."""
-    if np.array_equal(rows[: len(taken)], taken):
-        return rows[len(taken) :]
+    first = len(taken)
+    if first == len(rows) or np.array_equal(rows[:first], taken):
+        return rows[first:]
     return np.setdiff1d(rows, taken, assume_unique=True)
 
 

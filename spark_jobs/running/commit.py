@@ -79,8 +79,7 @@ class Committer:
     def commit(self, covered: Covered, done: Done, states: TaskStates | None) -> Reply | None:
         """Commit the effects of a step; return the ledger's reply, None if it was not called.
 
-        Repeat the same call if a store could not be reached. Raises StaleAttemptError,
-        LostStepsError.
+        Repeat the call if a store could not be reached. Raises StaleAttemptError, LostStepsError.
         """
         step = covered.step
         work = _work_of(done)
@@ -103,11 +102,21 @@ class Committer:
         if self.conflicted:
             self._seal_conflict(step, first, done)
             return None
+        return self._append_and_apply(step, first, done, applying)
+
+    def _append_and_apply(
+        self,
+        step: int,
+        first: Sequence[Effect[bool]],
+        done: Done,
+        applying: Sequence[Effect[Reply]],
+    ) -> Reply | None:
+        """Append the emissions and update the trees, together with the ``first`` calls."""
         parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
         appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
         if first and not _on_one_server([*first, *appends, *applying]):
             _check(perform_all(first))
-            first = []
+            first = ()
         began = time.perf_counter_ns()
         replies = perform_all([*first, *appends, *applying])
         self.took_ns = time.perf_counter_ns() - began

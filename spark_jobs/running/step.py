@@ -55,8 +55,7 @@ Again = Callable[[Record, Lineage], Sequence[int]]
 _STEP_S = 0.02
 _TIMES = 9
 _LONGEST_STEP_S = 0.5
-# While tuples are quick, a step may last this multiple of its commit: at most 0.2 s, since the cost
-# of a commit counts up to ``LONGEST_BETWEEN_S``.
+# While tuples are quick, a step may last this multiple of its commit: four ``LONGEST_BETWEEN_S``.
 _COMMITS = 4
 _QUICK_S = 0.001
 _FIRST = 64
@@ -260,13 +259,8 @@ class Step:
     @property
     def all_roots(self) -> list[int]:
         """Roots of the step's input, each once."""
-        return list(
-            dict.fromkeys(
-                root
-                for row in range(self.record.held, len(self._seeds))
-                for root in self.roots(row)
-            )
-        )
+        rows = range(self.record.held, len(self._seeds))
+        return list(dict.fromkeys([root for row in rows for root in self.roots(row)]))
 
     def log(self, text: str) -> None:
         """Log one of the steps 4 to 6 of docs/one-message.md, one line per root."""
@@ -370,12 +364,8 @@ class Step:
         )
 
     def _failures(self) -> list[Failure]:
-        record = self.record
-        return [
-            record.failure(row, root, self.task)
-            for row in record.reasons
-            for root in self.roots(row)
-        ]
+        failed = [(row, root) for row in self.record.reasons for root in self.roots(row)]
+        return [self.record.failure(row, root, self.task) for row, root in failed]
 
     def _parcels(self) -> tuple[list[Parcel], list[Lineage]]:
         """Return the emissions that leave as parcels, and their lineages."""
@@ -445,8 +435,7 @@ class Slices:
         # Expected time of one tuple: rises at once, falls gradually.
         self._tuple_s = 0.0
         self._rest = _Rest()
-        # Time after which the step begins no further tuple: while tuples are quick, and after a
-        # slow one.
+        # Time after which the step begins no further tuple, also once a tuple was slow.
         self._longest_s = self._slow_s = _STEP_S
         self._ends_at = 0.0
         self._try_after = self._until_try = _FIRST_TRY
@@ -588,20 +577,15 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 
 
 class Spacing:
-    """Decides when recurring work with a fixed cost may begin: a token bucket of time.
+    """Decides when work with a fixed cost may begin: a token bucket of time.
 
-    The work may take one part in ``_SHARE`` of the time. Time that it does not take is saved, up to
-    ``LONGEST_BETWEEN_S``. While some is saved, work begins at once: at a low rate, nothing would
-    come that could share its cost. When all is spent, so much arrives that each piece of work waits
-    until the ones before are paid for, and is done for everything that came meanwhile. So a busy
-    machine, where everything takes longer, does fewer and larger pieces.
-
-    Times are seconds on one clock.
+    The work may take one part in ``_SHARE`` of the time, and saves the time that it does not take.
+    While some is saved, it begins at once: at a low rate, nothing comes that could share its cost.
+    Else it waits until earlier work is paid for. Times are seconds on one clock.
     """
 
     def __init__(self) -> None:
-        # Mean cost of one piece.
-        self.cost_s = 0.0
+        self.cost_s = 0.0  # the mean of one piece
         # Time at which all earlier work is paid for: the next piece waits until then.
         self.paid_at = float("-inf")
 

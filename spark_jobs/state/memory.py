@@ -41,7 +41,7 @@ class _MemoryComponent:
     ran_at: float | None = None
     run_number: int = 0
     # Per task, None for all: commits in which other tasks wrote its entries.
-    epochs: Counter[int | None] = field(default_factory=Counter)
+    foreign: Counter[int | None] = field(default_factory=Counter)
     tasks: dict[int, _Task] = field(default_factory=dict)
 
     def run_on(self, now: float) -> None:
@@ -91,7 +91,7 @@ class MemoryStateStore:
             mine.undo = {}
             mine.marked = frozenset()
         known.run_number = self._run_number
-        seen = mine.turn, known.epochs[None], known.epochs[task]
+        seen = mine.turn, known.foreign[None], known.foreign[task]
         mine.turn = self._run_number, step, attempt + 1
         turn = MemoryStateTurn(known, mine, self._clock, seen)
         turn.found.update(zip(fields, turn.read(fields), strict=True))
@@ -139,7 +139,7 @@ class MemoryStateTurn:
         clock: Callable[[], float],
         seen: tuple[tuple[int, int, int], int, int],
     ) -> None:
-        """``seen`` is the turn before, and the epochs of all tasks and of this one."""
+        """``seen`` is the turn before, and the foreign writes to all tasks and to this one."""
         self._component = component
         self._clock = clock
         self._task = task
@@ -193,7 +193,7 @@ class MemoryStateTurn:
         entries |= sums | dict(writes.puts)
         for one in writes.deletes:
             entries.pop(one, None)
-        self._component.epochs.update([None] if writes.owners is None else writes.owners)
+        self._component.foreign.update([None] if writes.owners is None else writes.owners)
         self._mark(writes)
         self._task.committed_digest = digest
         return True

@@ -42,9 +42,9 @@ class StateKeys:
                                         entries were written; tasks: the highest index of a task
                                         that ever began a turn, plus one; ran: seconds that the
                                         clock of the marks has run, ran_at: the server's clock then;
-                                        marks: the number of marks; epoch:TASK: rises when another
-                                        task writes an entry of this one, epoch:*: when an entry of
-                                        any task may have changed
+                                        marks: the number of marks; foreign:TASK: commits of
+                                        other tasks that wrote entries of this one; foreign:*:
+                                        commits and undone ones that may concern entries of all
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
                                         record: 16 bytes of a digest of the body, and the tuple's
@@ -257,7 +257,7 @@ class Begun:
     # Place of the last commit, as the home shard knows it.
     committed: str
     digest: str
-    # The turn before, and the epoch of the task's entries, see ``StateTurn.follows``.
+    # The turn before with its calls, and the foreign writes, see ``StateTurn.follows``.
     seen: tuple[bytes, bytes]
     # Values before this step of the first ``SLICE`` requested fields.
     values: list[bytes | None]

@@ -204,14 +204,19 @@ class RedisStateTurn:
         self.turn = turn
         self.committed_digest = committed_digest
         self.found: dict[bytes, bytes | None] = {}
-        # Per shard, the turn before and the epoch of the task's entries.
+        # Per shard, the turn before with its calls, and the foreign writes.
         self.seen: Sequence[tuple[bytes, bytes]] = ()
+        # Per shard, the number of calls of the commit.
+        self.calls = [0] * len(where.mine)
 
     def follows(self, last: StateTurn) -> bool:
         if not isinstance(last, RedisStateTurn):
             return False
-        name = str(last.turn).encode()
-        return self.seen == [(name, epoch) for _, epoch in last.seen]
+        # A server that went back in time has the turn, and not all of its calls.
+        return self.seen == [
+            (f"{last.turn} {calls}".encode(), foreign)
+            for calls, (_, foreign) in zip(last.calls, last.seen, strict=True)
+        ]
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         parts = by_shard(fields, len(self._shards))
@@ -240,6 +245,7 @@ class RedisStateTurn:
         effects: list[Effect[bool]] = []
         for shard in sorted({*shares, self._home}, key=lambda number: number == self._home):
             slices = slices_of(shares.get(shard, Writes(owners=())))
+            self.calls[shard] = len(slices)
             for number, part in enumerate(slices, start=1):
                 is_last = shard == self._home and number == len(slices)
                 effects.append(

@@ -451,14 +451,34 @@ def _split(numbers: Ids, tasks: Sequence[int]) -> dict[int, Rows]:
 def _batch_hash(schema: Schema, fields: Sequence[str]) -> Callable[[pa.RecordBatch], Ids]:
     """Return a function that hashes the key of every row, once per distinct key."""
     columns = [schema.position(field) for field in fields]
-    hash_of = key_hash(Schema(tuple(schema.fields[column] for column in columns)), fields)
+    keyed = Schema(tuple(schema.fields[column] for column in columns))
+    hash_of = _without_cache(keyed, fields, hash_values)
+    known = _Hashes(hash_of)
 
     def hashes(batch: pa.RecordBatch) -> Ids:
         codes, keys = _distinct([batch.column(column) for column in columns])
-        found: Ids = np.fromiter(map(hash_of, keys), np.uint64, len(keys))[codes]
-        return found
+        try:
+            found = np.fromiter(map(known.__getitem__, keys), np.uint64, len(keys))
+        except TypeError:  # a list: not hashable, hence not cached
+            found = np.fromiter(map(hash_of, keys), np.uint64, len(keys))
+        in_order: Ids = found[codes]
+        return in_order
 
     return hashes
+
+
+class _Hashes(dict[Any, int]):
+    """Hashes of keys, each computed once. A look-up of a known key calls no Python function."""
+
+    def __init__(self, hash_of: KeyHash) -> None:
+        super().__init__()
+        self._hash_of = hash_of
+
+    def __missing__(self, key: Sequence[Any]) -> int:
+        if len(self) >= _CACHE:
+            self.clear()
+        found = self[key] = self._hash_of(key)
+        return found
 
 
 def _distinct(columns: Sequence[pa.Array]) -> tuple[Rows, Sequence[Sequence[Any]]]:

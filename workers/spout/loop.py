@@ -381,8 +381,9 @@ class SpoutTask:
         attendance = self._outbox.attendance
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
-        # A tuple that times out while no driver runs is not to blame.
-        worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
+        if self._pending.working or self._pending.waiting:
+            # A tuple that times out while no driver runs is not to blame.
+            worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._check(now)

@@ -21,9 +21,8 @@ end
 -- Lua unpacks only a few thousand values.
 local slice = {}
 local function forget()
-  if #slice == 0 then return end
-  redis.call('XDEL', KEYS[2], unpack(slice))
-  redis.call('HDEL', KEYS[3], unpack(slice))
+  if #slice > 0 then redis.call('XDEL', KEYS[2], unpack(slice)) end
+  redis.call('HDEL', KEYS[3], 'sealed', unpack(slice))
   slice = {}
 end
 for position in whole:gmatch('%S+') do
@@ -31,7 +30,6 @@ for position in whole:gmatch('%S+') do
   if #slice == 1000 then forget() end
 end
 forget()
-redis.call('HDEL', KEYS[3], 'sealed')
 local snapshot = redis.call('HGET', KEYS[4], 'sealed')
 if snapshot then
   redis.call('HSET', KEYS[4], 'kept', snapshot)

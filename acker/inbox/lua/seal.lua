@@ -12,12 +12,14 @@ local run, attempt, finished = unpack(redis.call('HMGET', KEYS[1], 'run', 'attem
 if run ~= ARGV[1] or attempt ~= ARGV[2] then return 0 end
 local step = tonumber(ARGV[3])
 if step <= tonumber(finished) then return 1 end
-redis.call('HSETNX', KEYS[2], 'sealed', ARGV[4])
-local sealed = redis.call('HGET', KEYS[2], 'sealed')
-if step > tonumber(sealed:match('^%d+')) then return 2 end
+local fresh = redis.call('HSETNX', KEYS[2], 'sealed', ARGV[4]) == 1
+if not fresh then
+  local sealed = redis.call('HGET', KEYS[2], 'sealed')
+  if step > tonumber(sealed:match('^%d+')) then return 2 end
+end
 if ARGV[5] then
   redis.call('HSET', KEYS[3], 'sealed', ARGV[5])
-else
+elseif not fresh then
   redis.call('HDEL', KEYS[3], 'sealed')
 end
 return 1

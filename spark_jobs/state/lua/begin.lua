@@ -7,8 +7,8 @@
 --        6 most changes to undo in one call   7 index of the task   then the fields to read
 -- Reply  1: 0 a later turn has begun, 1 there is more to undo or unpack: call again, 2 begun,
 --        3 other number of shards   2: attempt, or that number   3: "run step" of the last commit,
---        "*" if unknown   4: its digest   5: the turn before; if 1: 1, marks to undo first (field,
---        record)   6: epoch   7: the values   8: undo records, if the last commit is of this step
+--        "*" if unknown   4: its digest   5: the turn before, its calls; if 1: 1, marks to undo first
+--        (field, record)   6: foreign writes   7: the values   8: undo records, if the last commit is of this step
 --
 -- Must never undo a final commit, nor writes of this turn: a repeated call may come late.
 
@@ -33,17 +33,17 @@ if home then
   committed, digest = last[1] or (known and '' or '*'), last[2] or ''
 end
 local this = ARGV[1] .. ' ' .. ARGV[2]
+local calls, logged, packed = unpack(redis.call('HMGET', turn, 'calls', 'logged', 'packed'))
+local before = (known or '') .. ' ' .. (calls or '')
 local function begun()
-  return {2, attempt, committed, digest, known or '', epoch_of(run, ARGV[7]),
+  return {2, attempt, committed, digest, before, foreign_writes(run, ARGV[7]),
     values_of(entries, undo, committed == this, {unpack(ARGV, 8)})}
 end
 if attempt == 0 then attempt = redis.call('HINCRBY', turn, 'attempts', 1) end
 local mine = string.format('%s %d', this, attempt)
-local calls, logged, packed = unpack(redis.call('HMGET', turn, 'calls', 'logged', 'packed'))
 if known == mine and calls then return begun() end
 
-tasks = math.max(tonumber(tasks or 0), ARGV[7] + 1)
-redis.call('HSET', run, 'run_number', ARGV[1], 'shards', ARGV[4], 'tasks', tasks)
+redis.call('HSET', run, 'run_number', ARGV[1], 'shards', ARGV[4], 'tasks', math.max(tonumber(tasks or 0), ARGV[7] + 1))
 redis.call('HSET', turn, 'turn', mine)
 redis.call('HDEL', turn, 'calls')
 if committed == '*' or logged == committed then
@@ -51,7 +51,7 @@ if committed == '*' or logged == committed then
   if logged ~= this then redis.call('UNLINK', undo)
   elseif unpack_some(undo, packed, ARGV[6]) then return {1, attempt, committed, digest, {}} end
 elseif redis.call('EXISTS', undo) == 1 then
-  redis.call('HINCRBY', run, 'epoch:*', 1)
+  redis.call('HINCRBY', run, 'foreign:*', 1)
   local marks = take_back_some(entries, undo, ARGV[6])
   if redis.call('EXISTS', undo) == 1 then return {1, attempt, committed, digest, marks} end
 end

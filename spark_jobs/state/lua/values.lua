@@ -1,4 +1,4 @@
--- Prelude of begin.lua and read.lua: reads values, and their epoch. No KEYS, ARGV or reply.
+-- Prelude of begin.lua and read.lua: reads values. No KEYS, ARGV or reply.
 
 -- Returns the current values, and their undo records if ``through`` the undo log.
 local function values_of(entries, undo, through, fields)
@@ -7,8 +7,8 @@ local function values_of(entries, undo, through, fields)
   return redis.call('HMGET', entries, unpack(fields)), back
 end
 
--- Returns a text that changes when another task than this one may have changed its entries.
-local function epoch_of(run, task)
-  local all, own = unpack(redis.call('HMGET', run, 'epoch:*', 'epoch:' .. task))
+-- Returns a text that changes when others than this task may have changed its entries.
+local function foreign_writes(run, task)
+  local all, own = unpack(redis.call('HMGET', run, 'foreign:*', 'foreign:' .. task))
   return (all or '') .. ' ' .. (own or '')
 end

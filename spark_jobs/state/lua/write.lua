@@ -45,6 +45,6 @@ end
 if #records > 0 then redis.call('HSET', undo, unpack(records)) end
 if #sets > 0 then redis.call('HSET', entries, unpack(sets)) end
 if deletions > 0 then redis.call('HDEL', entries, unpack(ARGV, deleted, first - 1)) end
-for owner in ARGV[10]:gmatch('%S+') do redis.call('HINCRBY', run, 'epoch:' .. owner, 1) end
+for owner in ARGV[10]:gmatch('%S+') do redis.call('HINCRBY', run, 'foreign:' .. owner, 1) end
 if ARGV[4] ~= '' then redis.call('HSET', turn, 'committed', ARGV[4], 'digest', ARGV[5]) end
 return 1

@@ -1,4 +1,4 @@
-"""What a task knows of its own entries from step to step: never what another has changed."""
+"""A task keeps values of its own entries from step to step, and never one that another changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from tests.support.states import begin, commit_turn
 from tiercel import KeyValueState
 from tiercel.acker.ids import hash_values
 from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.errors import StaleTurnError
 from tiercel.spark_jobs.state import key_value, redis_shard
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value, encode_key
 from tiercel.spark_jobs.state.key_value import StateCache
 from tiercel.spark_jobs.state.memory import MemoryStateStore
+from tiercel.spark_jobs.state.redis_shard import StateKeys
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import StateStore, Writes
 
@@ -186,6 +188,21 @@ def test_a_run_after_this_one_knows_nothing_of_it_and_ends_it(run):
     assert later.add(1, OWN) == 2
     with pytest.raises(StaleTurnError):
         earlier.add(2, OWN)
+
+
+def test_a_server_that_lost_its_last_second_is_read_again(make_spec):
+    """It has the turn, and not the commit."""
+    spec = make_spec()
+    store = RedisStateStore(spec, 1)
+    one = Task(store, 0)
+    assert [one.add(step, OWN) for step in (1, 2)] == [1, 2]
+    entries, _, turn, undo = StateKeys(spec.topology, 0, "count").of(0)
+    with connect(spec.urls[0]) as client:
+        client.hset(entries, encode_key(OWN), 1)
+        client.hset(turn, mapping={"calls": 0, "committed": "1 1"})
+        client.delete(undo)
+    assert one.add(3, OWN) == 2
+    store.close()
 
 
 def test_what_is_known_is_bounded(pair, monkeypatch):
