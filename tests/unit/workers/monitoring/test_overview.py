@@ -352,3 +352,18 @@ def test_numbers_are_written_for_people():
         "3 h 0 min",
         "1 d 1 h",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "shown"),
+    [
+        ({"executed": 100, "in:parse": 100}, "parse"),
+        ({"executed": 100, "in:parse": 25}, "parse: 25 %"),
+        ({"executed": 100}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_bolt_that_is_executed_in_steps_of_another_is_shown_so_while_it_is(rates, shown):
+    counted = Counted(counts={"split": {3: {"in:parse": 1000, "executed": 1000}}}, seconds=60)
+    tables = tables_of(overview(counted=counted, rates={"split": {3: rates}}))
+    assert tables[BOLTS][0]["in steps of"] == shown
