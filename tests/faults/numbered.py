@@ -184,11 +184,21 @@ class Record(BasicBolt):
             time.sleep(0.01)
 
 
+class Pass(BasicBolt):
+    """Executes in the steps of the first bolt: what kills that kills a row of bolts."""
+
+    output_fields = "number long, part long, bucket string"
+
+    def execute(self, tup, collector):
+        collector.emit(tup.values)
+
+
 def topology():
     builder = TopologyBuilder(NAME, Config(message_timeout_secs=15, shutdown_grace_secs=5))
     retry = RetryPolicy(first=timedelta(milliseconds=50), longest=timedelta(seconds=1))
     spout = QueueSpout(QUEUE, fields="number long", format="json", retry=retry, prefetch=PREFETCH)
     builder.set_spout("numbers", spout, parallelism=SPOUTS)
     builder.set_bolt("fan-out", FanOut(), parallelism=2).shuffle_grouping("numbers")
-    builder.set_bolt("record", Record(), parallelism=2).fields_grouping("fan-out", "bucket")
+    builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("fan-out")
+    builder.set_bolt("record", Record(), parallelism=2).fields_grouping("pass", "bucket")
     return builder.build()
