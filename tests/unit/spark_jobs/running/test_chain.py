@@ -460,7 +460,9 @@ class Keeps(Bolt):
         collector.ack(tup)
 
 
-@pytest.mark.parametrize("bolt", [Counts(), CountsInPrepare(), CountsInSecret()], ids=repr)
+@pytest.mark.parametrize(
+    "bolt", [Counts(), CountsInPrepare(), CountsInSecret()], ids=lambda bolt: type(bolt).__name__
+)
 def test_a_bolt_with_attributes_that_change_keeps_its_own_steps(bolt):
     builder = TopologyBuilder("row")
     builder.set_spout("spout", Source("n long"))
