@@ -72,7 +72,7 @@ ASK_S = 0.0005
 # While there is other work, an empty inbox is not read again before this time.
 _LOOK_S = 0.01
 # The fixed cost of steps, or of a spout's batches, takes at most one part in this many of the time.
-_SHARE = 3
+SHARE = 5
 # Longest time from one piece of such work to the next, if more tuples come.
 LONGEST_BETWEEN_S = 0.05
 
@@ -580,7 +580,7 @@ def _fitting(seconds: float, tuple_s: float) -> int:
 class Spacing:
     """Decides when work with a fixed cost may begin: a token bucket of time.
 
-    The work may take one part in ``_SHARE`` of the time, and saves the time that it does not take.
+    The work may take one part in ``SHARE`` of the time, and saves the time that it does not take.
     While some is saved, it begins at once: at a low rate, nothing comes that could share its cost.
     Else it waits until earlier work is paid for. Times are seconds on one clock.
     """
@@ -593,7 +593,7 @@ class Spacing:
     def took(self, seconds: float, now: float) -> None:
         """Note that one piece of work ends now, and its cost. A single outlier counts little."""
         self.cost_s += (min(seconds, LONGEST_BETWEEN_S) - self.cost_s) / 8
-        between_s = min(_SHARE * self.cost_s, LONGEST_BETWEEN_S)
+        between_s = min(SHARE * self.cost_s, LONGEST_BETWEEN_S)
         paid_at = max(self.paid_at, now - LONGEST_BETWEEN_S) + between_s
         # Work that could not wait is not paid for later.
         self.paid_at = min(paid_at, now + between_s - self.cost_s)

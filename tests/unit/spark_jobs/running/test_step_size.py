@@ -104,7 +104,7 @@ def test_where_steps_follow_each_other_the_next_one_waits_for_company() -> None:
     one, clock = slices()
     assert one.rest_s() == 0.0
     committing(one, clock, 0.004)
-    assert one.rest_s() == pytest.approx(0.008, abs=0.001)
+    assert one.rest_s() == pytest.approx(0.016, abs=0.001)
     step(one, clock, 1, 1, 0.0)
     clock.now += 60
     one.committed()
@@ -114,7 +114,7 @@ def test_where_steps_follow_each_other_the_next_one_waits_for_company() -> None:
 def test_steps_that_come_now_and_then_wait_for_nobody() -> None:
     one, clock = slices()
     for _ in range(50):
-        clock.now += 0.01
+        clock.now += 0.015
         assert one.rest_s() == 0.0
         committing(one, clock, 0.003, times=1)
 

@@ -21,9 +21,10 @@ def test_batches_that_follow_each_other_take_a_part_of_the_time_and_the_task_res
         pace.sent(0.003, now)
         now += pace.rest_s(now) if not pace.may_begin(now) else 0.0
     pace.sent(0.003, now + 0.003)
-    assert not pace.may_begin(now + 0.008)
-    assert pace.rest_s(now + 0.004) == pytest.approx(0.005, abs=0.0001)
-    assert pace.may_begin(now + 0.0091)
+    # A batch begins five times its cost after the one before.
+    assert not pace.may_begin(now + 0.014)
+    assert pace.rest_s(now + 0.004) == pytest.approx(0.011, abs=0.0001)
+    assert pace.may_begin(now + 0.0151)
 
 
 def test_after_a_refused_batch_there_is_a_pause_however_little_it_cost():
@@ -47,6 +48,6 @@ def test_where_sending_takes_long_batches_are_larger_but_never_late():
     for _ in range(50):
         now += 0.008
         pace.sent(0.008, now)
-    assert pace.rest_s(now) == pytest.approx(0.016, abs=0.001)
+    assert pace.rest_s(now) == pytest.approx(0.032, abs=0.001)
     pace.sent(60.0, now + 60)
     assert pace.may_begin(now + 60.0501)
