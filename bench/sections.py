@@ -29,13 +29,14 @@ ACTIVITIES: Mapping[str, tuple[str, ...]] = {
     "state: keys, values, writes": (
         "running.states:_keys",
         "running.states:TaskStates.writing",
-        "state.key_value:KeyValueState.fields",
+        "running.states:TaskStates.written",
+        "state.key_value:KeyValueState.unread",
         "state.key_value:KeyValueState.open",
     ),
     "Redis client: pack, send, parse": (
-        "running.commit:perform_all",
-        "running.commit:perform_in_turn",
-        "tiercel.acker.inbox.redis:perform_all",
+        "tiercel.acker.redis.scripts:RedisServer.perform",
+        "tiercel.acker.redis.scripts:RedisServer.perform_waiting",
+        "tiercel.acker.redis.scripts:RedisServer.perform_in_turn",
     ),
     "decode chunks": ("running.backlog:decode",),
     "build tuples, let go of them": (
