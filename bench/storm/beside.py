@@ -45,7 +45,7 @@ class StormAmount:
             "basic": latency.RATES,
             "java": latency.RATES,
             # 5,000 per second are more than Storm's Python bolts can do.
-            "python": latency.RATES[:2],
+            "python": latency.RATES[:-1],
         }
     )
     latency_s: float = 10.0
