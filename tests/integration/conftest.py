@@ -12,6 +12,7 @@ import redis
 from tests.support.broker import CONSUMER_TIMEOUT_S
 from tests.support.servers import Servers
 from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Pool
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,17 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
     """A second client beside the code under test."""
     with closing(connect(redis_url)) as made:
         yield made
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the pipelines that were sent to Redis."""
+    sent: list[int] = []
+    send = Pool.exchange
+
+    def exchange(pool: Pool, commands: Any) -> list[Any]:
+        sent.append(len(commands))
+        return send(pool, commands)
+
+    monkeypatch.setattr(Pool, "exchange", exchange)
+    return sent

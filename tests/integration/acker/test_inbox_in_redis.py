@@ -34,7 +34,6 @@ from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
-from tiercel.acker.redis.pool import Pool
 from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
@@ -222,23 +221,17 @@ def test_a_payload_leaves_the_server_once(inboxes_on, server, client):
     assert sent() - before < 1_040_000
 
 
-def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, monkeypatch):
+def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, trips):
     inboxes = inboxes_on(redis_url)
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))
     taken = take(inbox)
-    sent = []
-    send = Pool.exchange
-    monkeypatch.setattr(
-        Pool,
-        "exchange",
-        lambda server, commands: sent.append(len(commands)) or send(server, commands),
-    )
+    trips.clear()
     appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b"), parcel(b"c", target=TWO)])
     seal = inbox.seal(covering(1, taken))
     finish = inbox.finish(1)
     assert perform_all([seal, *appends, finish]) == [True, Appended.DONE, Appended.DONE, True]
-    assert sent == [4]
+    assert trips == [4]
     assert perform_all([seal, *appends, finish]) == [
         True,
         Appended.REPEATED,
@@ -247,23 +240,15 @@ def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, mo
     ]
 
 
-def test_a_take_that_waits_finishes_the_last_step_in_one_round_trip(
-    inboxes_on, redis_url, monkeypatch
-):
+def test_a_take_that_waits_finishes_the_last_step_in_one_round_trip(inboxes_on, redis_url, trips):
     inboxes = inboxes_on(redis_url)
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))
     assert inbox.seal(covering(1, take(inbox))).perform()
     put(inboxes, 2, parcel(b"b"))
-    sent = []
-    send = Pool.exchange
-    monkeypatch.setattr(
-        Pool,
-        "exchange",
-        lambda server, commands: sent.append(len(commands)) or send(server, commands),
-    )
+    trips.clear()
     assert payloads(inbox.take(1, 2**30, SOON, 1, Claims(0))) == [b"b"]
-    assert sent == [3]
+    assert trips == [3]
     assert inboxes.figures([ONE])[ONE].tuples == 1
 
 

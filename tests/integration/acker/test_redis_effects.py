@@ -12,7 +12,6 @@ from tests.support.proxy import Proxy
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.effects import LocalEffect, perform_all, perform_in_turn
 from tiercel.acker.redis.clients import connect
-from tiercel.acker.redis.pool import Pool
 from tiercel.acker.redis.scripts import RedisServer, RedisServers
 
 PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('LLEN', KEYS[1])"
@@ -28,19 +27,6 @@ def server(redis_url):
 @pytest.fixture
 def key():
     return f"effects-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def trips(monkeypatch):
-    """Sizes of the pipelines that were sent."""
-    sent = []
-    send = Pool.exchange
-    monkeypatch.setattr(
-        Pool,
-        "exchange",
-        lambda self, commands: sent.append(len(commands)) or send(self, commands),
-    )
-    return sent
 
 
 def push(server, key, what):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from random import Random
 
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from tests.support.states import begin, commit_turn
 from tiercel import KeyValueState
 from tiercel.acker.ids import hash_values
-from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.errors import StaleTurnError
 from tiercel.spark_jobs.state import key_value, redis_shard
@@ -319,16 +316,10 @@ def test_in_memory_no_task_reads_an_old_value(seed):
 @settings(UNHURRIED, max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_in_redis_no_task_reads_an_old_value_also_where_commits_break_off(
-    redis_url, monkeypatch, shards, seed
+    make_spec, monkeypatch, shards, seed
 ):
     monkeypatch.setattr(redis_shard, "SLICE", 2)
-    spec = LedgerSpec(
-        topology=f"state-{uuid.uuid4().hex}",
-        urls=(redis_url,),
-        shards=shards,
-        owners=1,
-        message_timeout=timedelta(seconds=30),
-    )
+    spec = make_spec(shards=shards)
     opened = []
 
     def open_store():

@@ -4,10 +4,8 @@ was applied once.
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.states import begun, verdict
 from tiercel import KeyValueState, RedisUnavailableError
-from tiercel.acker.ledger import Applied, LedgerSpec
+from tiercel.acker.ledger import Applied
 from tiercel.spark_jobs.errors import StaleTurnError
 from tiercel.spark_jobs.state import redis_shard
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
@@ -201,16 +199,10 @@ def test_in_memory_each_step_counts_once(seed):
 @settings(UNHURRIED, max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_in_redis_each_step_counts_once_also_where_commits_break_off(
-    redis_url, monkeypatch, shards, seed
+    make_spec, monkeypatch, shards, seed
 ):
     monkeypatch.setattr(redis_shard, "SLICE", 2)
-    spec = LedgerSpec(
-        topology=f"state-{uuid.uuid4().hex}",
-        urls=(redis_url,),
-        shards=shards,
-        owners=1,
-        message_timeout=timedelta(seconds=30),
-    )
+    spec = make_spec(shards=shards)
     opened = []
 
     def open_store(run_number):
