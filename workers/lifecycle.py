@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.queues import outage
 from tiercel.spark_jobs.logs.formatters import TextFormatter, log_to, plain_handler
 
 if TYPE_CHECKING:
@@ -109,19 +110,29 @@ def patiently(
 ) -> T | None:
     """Repeat the call until Redis answers, and return its result; None if ``stopped`` is set first.
 
-    Logs once that Redis is unavailable. Raises other errors.
+    Logs the outage: see ``tiercel.queues.outage``. Raises other errors.
     """
+    waiter = object()
     try:
         # The first call bypasses tenacity, whose overhead exceeds a read of the outcome feed.
         return call(*args, **kwargs)
     except RedisUnavailableError as error:
         if stopped.is_set():
             return None
-        log.warning("%s; trying again", error, extra={"event": "redis_away"})
+        outage.REDIS.begins(waiter, error)
     stopped.wait(_FIRST_WAIT_S)
 
     def sleep(seconds: float) -> None:
         stopped.wait(seconds)
+
+    def answered() -> T:
+        try:
+            found = call(*args, **kwargs)
+        except RedisUnavailableError as error:
+            outage.REDIS.begins(waiter, error)
+            raise
+        outage.REDIS.ends(waiter)
+        return found
 
     retrying = Retrying(
         retry=retry_if_exception_type(RedisUnavailableError),
@@ -130,4 +141,7 @@ def patiently(
         sleep=sleep,
         retry_error_callback=lambda _: None,
     )
-    return retrying(call, *args, **kwargs)
+    try:
+        return retrying(answered)
+    finally:
+        outage.REDIS.leaves(waiter)
