@@ -50,6 +50,9 @@ class BrokerRefusedError(QueuesError):
 class AccessRefusedError(BrokerRefusedError):
     """RabbitMQ refused a login, a virtual host or a permission."""
 
+    # An outage with this error is logged even if the server was away before.
+    refused = True
+
 
 class QueueMissingError(BrokerRefusedError):
     """There is no queue of this name."""

@@ -42,25 +42,31 @@ class Outage:
         self._lock = threading.Lock()
         self._waiting: set[Hashable] = set()
         self._began = 0.0
-        # True if the outage that lasts now has been logged.
-        self._told = False
+        # True if the outage that lasts now has been logged, and that the server refuses this process.
+        self._told = self._told_refused = False
         self._told_at = float("-inf")
         self._told_reason = ""
 
     def begins(self, waiter: Hashable, error: Exception | str) -> None:
         """Note that ``waiter`` waits for the server because of this error; call it again after each
         failed try.
+
+        An outage that turns into a refusal, which needs an operator, is logged once more.
         """
+        refused = getattr(error, "refused", False)
         now = self._clock()
         said = str(error)
         with self._lock:
             if not self._waiting:
                 self._began = now
-                self._told = False
+                self._told = self._told_refused = False
             self._waiting.add(waiter)
-            is_news = not self._told and self._is_news(said, now)
+            is_news = (refused and not self._told_refused) or (
+                not self._told and self._is_news(said, now)
+            )
             if is_news:
                 self._told = True
+                self._told_refused = refused
                 self._told_at = now
                 self._told_reason = self._reason(said)
         log.log(

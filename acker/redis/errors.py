@@ -17,7 +17,12 @@ from dataclasses import dataclass
 
 from redis import exceptions
 
-from tiercel.acker.errors import RedisRefusedError, RedisUnavailableError
+from tiercel.acker.errors import (
+    AckerError,
+    RedisLoginError,
+    RedisRefusedError,
+    RedisUnavailableError,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,11 +175,10 @@ def translated(verb: str, place: str = "") -> Iterator[None]:
         also = (
             f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
         )
-        passes = meaning.passes
+        kind: type[AckerError] = RedisUnavailableError if meaning.passes else RedisRefusedError
         if meaning is _LOGIN and LOGINS.lasts():
-            passes = True
+            kind = RedisLoginError
             also = f"; it was accepted before, so this is retried for {PATIENCE_S / 60:.0f} min"
-        kind = RedisUnavailableError if passes else RedisRefusedError
         raise kind(
             f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}"
         ) from error

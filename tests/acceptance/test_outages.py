@@ -181,10 +181,15 @@ def test_a_password_that_is_changed_and_changed_back_is_waited_for(desk, given):
         lines.publish()
         lines.wait()
         away = by_process(desk, "redis_away")
-        assert set(away.values()) == {1}, away
-        assert away == by_process(desk, "redis_back")
-        [first, *_] = desk.events("redis_away")
-        assert "it was accepted before, so this is retried for 10 min" in first["message"]
+        # The connections broke before the login was refused.
+        assert set(away.values()) <= {1, 2}, away
+        assert by_process(desk, "redis_back") == Counter(set(away))
+        refused = [
+            record["message"]
+            for record in desk.events("redis_away")
+            if "it was accepted before, so this is retried for 10 min" in record["message"]
+        ]
+        assert len(refused) == len(away), refused
         assert not desk.events("bolt_task_failed", "bolt_task_refused", "child_died")
         no_traceback_and_only_json(desk)
         process.send_signal(signal.SIGINT)

@@ -94,3 +94,16 @@ def test_who_ends_while_it_waits_holds_up_no_line(redis, said):
     redis.leaves("first")
     redis.ends("second")
     assert events(said) == ["redis_away", "redis_back"]
+
+
+class RefusedError(Exception):
+    refused = True
+
+
+def test_an_outage_that_turns_into_a_refusal_is_said_once_more(redis, said):
+    redis.begins("first", "Redis does not answer")
+    redis.begins("first", RefusedError("Redis refuses (WRONGPASS)"))
+    redis.begins("second", RefusedError("Redis refuses (WRONGPASS)"))
+    redis.ends("second")
+    redis.ends("first")
+    assert events(said) == ["redis_away", "redis_away", "redis_back"]
