@@ -42,7 +42,7 @@ class Outage:
         self._lock = threading.Lock()
         self._waiting: set[Hashable] = set()
         self._began = 0.0
-        # True if the outage that lasts now has been logged, and that the server refuses this process.
+        # True if the outage that lasts now has been logged, and if that line was about a refusal.
         self._told = self._told_refused = False
         self._told_at = float("-inf")
         self._told_reason = ""
