@@ -47,7 +47,7 @@ class Outage:
         self._told_at = float("-inf")
         self._told_reason = ""
 
-    def begins(self, waiter: Hashable, error: Exception | str) -> None:
+    def begins(self, waiter: Hashable, error: BaseException | str) -> None:
         """Note that ``waiter`` waits for the server because of this error; call it again after each
         failed try.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues import outage
@@ -125,23 +125,21 @@ def patiently(
     def sleep(seconds: float) -> None:
         stopped.wait(seconds)
 
-    def answered() -> T:
-        try:
-            found = call(*args, **kwargs)
-        except RedisUnavailableError as error:
-            outage.REDIS.begins(waiter, error)
-            raise
-        outage.REDIS.ends(waiter)
-        return found
+    def failed(state: RetryCallState) -> None:
+        outage.REDIS.begins(waiter, (state.outcome and state.outcome.exception()) or "")
 
     retrying = Retrying(
         retry=retry_if_exception_type(RedisUnavailableError),
         wait=wait_random_exponential(multiplier=_FIRST_WAIT_S, max=2),
         stop=lambda _: stopped.is_set(),
         sleep=sleep,
+        before_sleep=failed,
         retry_error_callback=lambda _: None,
     )
     try:
-        return retrying(answered)
+        found = retrying(call, *args, **kwargs)
+        if not stopped.is_set():
+            outage.REDIS.ends(waiter)
+        return found
     finally:
         outage.REDIS.leaves(waiter)

@@ -68,16 +68,17 @@ def driver(  # noqa: PLR0913 - one parameter an option
             logs=worker_logs(settings, mark),
             heartbeat=Heartbeat(settings.heartbeat),
         )
-        process = Driver(
-            loaded, settings.redis_urls, settings.master, settings.amqp, options=options
-        )
-        on_signals(process.stop)
-        try:
-            process.run()
-        except SparkEndedError as error:
-            logger.error("%s", error, extra={"event": "spark_ended"})
-            sys.exit(_START_AGAIN)
-        logger.info("the driver has stopped", extra={"event": "stopped"})
+        _run(Driver(loaded, settings.redis_urls, settings.master, settings.amqp, options=options))
+
+
+def _run(process: Driver) -> None:
+    on_signals(process.stop)
+    try:
+        process.run()
+    except SparkEndedError as error:
+        logger.error("%s", error, extra={"event": "spark_ended"})
+        sys.exit(_START_AGAIN)
+    logger.info("the driver has stopped", extra={"event": "stopped"})
 
 
 @commands.command()

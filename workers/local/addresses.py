@@ -124,23 +124,29 @@ def claimed(
         private=not at,
     )
     with _folder(make=True) as folder:
-        until = time.monotonic() + _ENDS_WITHIN_S
-        told = False
-        while (other := _take(folder, prefix, file, note)) is not None:
-            if not is_ending(other) or time.monotonic() > until:
-                raise UsageError(
-                    f"{topology} runs here already, as process {other.pid}: end it first, by "
-                    f"Ctrl-C there or tiercel kill {topology}"
-                )
-            if not told:
-                log.info("%s is ending: waiting for that", other, extra={"event": "run_waits"})
-            told = True
-            time.sleep(_LOOK_S)
+        _wait_and_take(folder, prefix, file, note, is_ending)
         try:
             yield Claim(folder, file, note)
         finally:
             with suppress(OSError):
                 os.unlink(file, dir_fd=folder)
+
+
+def _wait_and_take(
+    folder: int, prefix: str, file: str, note: RunNote, is_ending: Callable[[RunNote], bool]
+) -> None:
+    until = time.monotonic() + _ENDS_WITHIN_S
+    told = False
+    while (other := _take(folder, prefix, file, note)) is not None:
+        if not is_ending(other) or time.monotonic() > until:
+            raise UsageError(
+                f"{note.topology} runs here already, as process {other.pid}: end it first, by "
+                f"Ctrl-C there or tiercel kill {note.topology}"
+            )
+        if not told:
+            log.info("%s is ending: waiting for that", other, extra={"event": "run_waits"})
+        told = True
+        time.sleep(_LOOK_S)
 
 
 def _take(folder: int, prefix: str, file: str, note: RunNote) -> RunNote | None:

@@ -52,25 +52,15 @@ def servers(
     Without addresses the servers are private and end with the block; ``keep`` is a folder that
     keeps their data. Raises ServiceStoppedError if ``stopped`` is set while they start.
     """
+    ending = partial(_is_killed, settings, stopped)
     if settings.amqp and settings.redis:
         if keep is not None:
             raise ConfigError(
                 "--keep keeps the data of private servers, but both servers are named: leave out "
                 "--keep, or --amqp and --redis (TIERCEL_AMQP and TIERCEL_REDIS)"
             )
-        with claimed(
-            topology.name,
-            at=settings.redis,
-            is_ending=partial(_is_killed, settings, stopped),
-        ):
+        with claimed(topology.name, at=settings.redis, is_ending=ending):
             _check_logins(settings, topology.name)
-            log.info(
-                "%s on RabbitMQ %s, Redis %s",
-                topology.name,
-                redact(settings.amqp),
-                redact(settings.redis),
-                extra={"event": "servers_named"},
-            )
             yield settings
     elif settings.amqp or settings.redis:
         missing = "--redis (or TIERCEL_REDIS)" if settings.amqp else "--amqp (or TIERCEL_AMQP)"
@@ -80,7 +70,6 @@ def servers(
     else:
         graph = graph_of(topology)
         queues = (*graph.queues, *graph.sinks)
-        ending = partial(_is_killed, settings, stopped)
         with claimed(topology.name, queues, is_ending=ending) as claim, ExitStack() as stack:
             kept = None if keep is None else stack.enter_context(kept_folder(keep))
             yield stack.enter_context(_private(settings, topology, claim, kept, stopped))
@@ -101,10 +90,17 @@ def _is_killed(settings: Settings, stopped: threading.Event | None, note: RunNot
 
 
 def _check_logins(settings: Settings, topology: str) -> None:
-    """Raise the error of a server that refuses its address: the processes would each log it.
+    """Log the servers; raise the error of one that refuses its address, as each process would.
 
-    They wait for a server that does not answer.
+    The processes wait for a server that does not answer.
     """
+    log.info(
+        "%s on RabbitMQ %s, Redis %s",
+        topology,
+        redact(settings.amqp or ""),
+        redact(settings.redis or ""),
+        extra={"event": "servers_named"},
+    )
     with (
         suppress(RedisUnavailableError),
         closing(RedisControl(settings.redis_urls[0], topology)) as control,
