@@ -24,6 +24,7 @@ from rich.live import Live
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import redact
@@ -438,6 +439,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
 
+    outage.name_process("the monitor")
     hosts = server.AllowedHosts.of(allowed_host or ())
     listener = server.listen(host, port)
     token, hint = _token(settings.token)
