@@ -27,6 +27,7 @@ import pyarrow as pa
 from tiercel.acker.ids import KEY_BYTES, NO_KEY, said_by
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
+from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -463,5 +464,4 @@ def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
     """Return the values converted to the stream's plain Python types, from numpy's for example."""
-    [row] = schema.batch([values]).to_pylist()
-    return list(row.values())
+    return [python_value(column, 0) for column in schema.batch([values]).columns]
