@@ -90,17 +90,13 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
-
-
 # Bounds on one parcel, so that no call is large and an inbox has room for several parcels.
 PARCEL_BYTES = 4 * 1024 * 1024
 PARCEL_TUPLES = 10_000
 # Bound on all parcels that are appended together, to several inboxes.
 TOGETHER_BYTES = 4 * PARCEL_BYTES
-
 # Lua numbers are doubles: larger integers would be rounded.
 LARGEST = 2**53 - 1
-
 # A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all task
 # ids.
 # Each server has a part of the line (``part_of_line``) and an inbox of tuples returned to it.

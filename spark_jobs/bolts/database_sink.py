@@ -87,6 +87,11 @@ class DatabaseSink(Bolt):
             writer_at(url, self._settings()).close()  # a wrong one fails here, not in a task
 
     @property
+    def needed_fields(self) -> frozenset[str]:
+        """The fields that every tuple must have."""
+        return frozenset(self._fields)
+
+    @property
     def table(self) -> str:
         """The table that the sink writes to."""
         return self._table
