@@ -133,3 +133,7 @@ def shown_bytes(size: int) -> str:
     """
     mebibytes, rest = divmod(size, 1024 * 1024)
     return f"{size} bytes" if rest else f"{mebibytes} MiB"
+
+
+# Ends a message about a tuple without a key.
+NAME_IDENTITY = "publish each message with the id or header that QueueSpout(identity=…) names"

@@ -34,7 +34,7 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
-from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
+from tiercel.spark_jobs.errors import NAME_IDENTITY, BadValuesError, OtherMessageError
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
@@ -441,6 +441,11 @@ class OnceStep:
     def _look_at(self, tup: Tuple) -> None:
         """Count a tuple that has no key or is older than the remembered keys."""
         if tup.lanes is None:
+            if not (tup.is_tick or self._counts[ONCE_UNKEYED]):
+                self._record.report(
+                    "a message without an identity was applied, and will be applied again if it is "
+                    f"delivered again: {NAME_IDENTITY}"
+                )
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:
             if not self._counts[ONCE_UNSURE]:

@@ -161,6 +161,10 @@ def test_a_message_without_an_identity_counts_each_time_and_is_counted() -> None
         send(pump, (None, "a b"), ("1", "b"))
     assert counts(pump) == {"a": 2, "b": 3}
     assert counted(pump)[ONCE_UNKEYED] == 4
+    assert {error.message for error in pump.metrics.errors(10)} == {
+        "a message without an identity was applied, and will be applied again if it is delivered "
+        "again: publish each message with the id or header that QueueSpout(identity=…) names"
+    }
 
 
 def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
