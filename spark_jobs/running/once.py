@@ -418,8 +418,8 @@ class OnceStep:
         record = self._known[lanes[:KEY_BYTES]]
         if said_by(lanes).contradicts(int.from_bytes(record[:_CONTENT_BYTES], "little")):
             raise OtherMessageError(
-                "another message with the same identity, which says something else, was processed "
-                "before: give each message an identity of its own"
+                "a message with the same identity but a different body was already processed: give "
+                "each message its own identity"
             )
         self._counts[ONCE_REPEATED] += 1
         for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):

@@ -306,9 +306,9 @@ def enter(
 ) -> int:
     """Take over the inboxes and the ledger for ``run``; return the number of released messages.
 
-    Released messages are redelivered without blame. The order matters: writes of older runs are
-    refused first; then their tuples are read, released, and only then deleted, so that a driver
-    that dies in between loses none. May be repeated. Raises StaleAttemptError if a later run has
+    Released messages are redelivered, which does not count as a failure. The order matters: writes
+    of older runs are refused first; then their tuples are read, released, and only then deleted, so
+    that a driver that dies in between loses none. May be repeated. Raises StaleAttemptError if a later run has
     begun.
     """
     inboxes.adopt(run, inboxes_of(topology))

@@ -308,8 +308,8 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         "a sink's field that is misspelt",
         lambda: sink(QueueSink(exchange="e", routing_key=field("wrod"))),
         (
-            "bolt 'sink' uses field 'wrod', which is not on stream 'default' of 'source'; its fields "
-            "are word; did you mean 'word'?"
+            "bolt 'sink' uses field 'wrod', which is not on stream 'default' of 'source'; its "
+            "fields are word; did you mean 'word'?"
         ),
     ),
     (
