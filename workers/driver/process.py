@@ -308,8 +308,8 @@ def enter(
 
     Released messages are redelivered, which does not count as a failure. The order matters: writes
     of older runs are refused first; then their tuples are read, released, and only then deleted, so
-    that a driver that dies in between loses none. May be repeated. Raises StaleAttemptError if a later run has
-    begun.
+    that a driver that dies in between loses none. May be repeated. Raises StaleAttemptError if a
+    later run has begun.
     """
     inboxes.adopt(run, inboxes_of(topology))
     if not ledger.begin(run):
