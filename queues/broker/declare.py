@@ -92,7 +92,7 @@ class Binding:
         if type_ == "headers" and not self.headers:
             return "a headers exchange ignores routing keys, and sends all its messages"
         if type_ != "headers" and self.headers:
-            return f"a {type_} exchange ignores headers, and looks at routing keys alone"
+            return f"a {type_} exchange ignores headers, and uses the routing key only"
         if type_ == "direct" and set(self.routing_key) & set("*#"):
             return "a direct exchange knows no patterns, and takes the key as it is"
         return ""

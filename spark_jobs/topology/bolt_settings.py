@@ -196,8 +196,8 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
     bolt = spec.bolt
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
         raise TopologyError(
-            f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is of "
-            f"the kind {_kind_of(bolt)}: limit a BasicBolt before it"
+            f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is "
+            f"{with_article(_kind_of(bolt))}: limit a BasicBolt before it"
         )
 
 
@@ -257,13 +257,14 @@ def check_concurrency(id_: str, spec: BoltSpec) -> None:
     kind = _kind_of(bolt)
     if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
         raise TopologyError(
-            f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is of the kind {kind}"
+            f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is "
+            f"{with_article(kind)}"
         )
     if _THREADS in spec.overrides and (
         isinstance(bolt, StatefulBolt) or not isinstance(bolt, BasicBolt)
     ):
         raise TopologyError(
-            f"bolt {id_!r} has threads, which are for a BasicBolt; this is of the kind {kind}: "
+            f"bolt {id_!r} has threads, which are for a BasicBolt; this is {with_article(kind)}: "
             "raise its parallelism"
         )
     places = concurrency_of(spec)

@@ -347,7 +347,7 @@ def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
             released += ledger.release(held)
         except ValueError as error:
             log.warning(
-                "passing over the snapshot of task %d: %s; its messages will time out", task, error,
+                "skipping the snapshot of task %d: %s; its messages will time out", task, error,
                 extra={"event": "snapshot_unreadable"},
             )  # fmt: skip
         inboxes.forget_snapshot(run, task)
@@ -361,7 +361,7 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
             roots.update(decode(payload).lineage.roots.tolist())
         except BadChunkError as error:
             log.warning(
-                "passing over %d bytes in the inbox of task %d: %s; their messages will time out",
+                "skipping %d bytes in the inbox of task %d: %s; their messages will time out",
                 len(payload), task, error,
                 extra={"event": "chunk_unreadable"},
             )  # fmt: skip
