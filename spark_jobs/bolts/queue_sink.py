@@ -369,8 +369,7 @@ def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
         )
     if not declare:
         raise TopologyError(
-            "QueueSink declares nothing with declare=False, and an exchange_type declares the "
-            "exchange: leave one out"
+            "QueueSink with declare=False declares no exchange: leave out declare or exchange_type"
         )
     if type_ not in _EXCHANGE_TYPES and not (
         isinstance(type_, str) and type_.startswith(_PLUGIN) and len(type_.encode()) <= _NAME_BYTES

@@ -249,7 +249,7 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
         ({"queue": "q", "exchange_type": "topic"}, "name it with exchange"),
         (
             {"exchange": "e", "exchange_type": "topic", "declare": False},
-            "an exchange_type declares the exchange: leave one out",
+            "declares no exchange: leave out declare or exchange_type",
         ),
         ({"exchange": "e", "rooting_key": "k"}, "; did you mean 'routing_key'"),
         ({"exchange": "e", "routing_key": "k" * 256}, "is no routing key: use 0 to 255 bytes"),
