@@ -65,7 +65,7 @@ _BY_CODE = {
     "OOM": _Meaning(
         passes=True,
         said="is full",
-        advice="raise its maxmemory or free memory; until then nothing new is taken in",
+        advice="raise its maxmemory or free memory; until then it accepts no new data",
     ),
     "READONLY": _no_writes(
         "unless a failover is under way, point the URL at the primary, not at a replica"

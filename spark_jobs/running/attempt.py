@@ -398,7 +398,7 @@ class Attempt:
     def _reseal(self, covered: Covered, snapshot: bytes) -> None:
         """Seal a step again before it is finished, since a finished step is not repeated."""
         if not self.patiently(self._inbox.seal(covered, snapshot).perform):
-            raise StaleAttemptError("a newer attempt or run has taken the inbox over")
+            raise StaleAttemptError("a newer attempt or run has taken over the inbox")
 
     def wake_for_answer(self) -> None:
         """Wake the attempt, because a thread has acked or failed a tuple. Any thread."""

@@ -346,10 +346,10 @@ def enter(
 ) -> int:
     """Take over the inboxes and the ledger for ``run``; return the number of released messages.
 
-    Released messages are redelivered without blame. The order matters: writes of older runs are
-    refused first; then their tuples are read, released, and only then deleted, so that a driver
-    that dies in between loses none. May be repeated. Raises StaleAttemptError if a later run has
-    begun.
+    Released messages are redelivered, which does not count as a failure. The order matters: writes
+    of older runs are refused first; then their tuples are read, released, and only then deleted, so
+    that a driver that dies in between loses none. May be repeated. Raises StaleAttemptError if a
+    later run has begun.
     """
     inboxes.adopt(run, inboxes_of(topology))
     if not ledger.begin(run):
@@ -387,7 +387,7 @@ def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
             released += ledger.release(held)
         except ValueError as error:
             log.warning(
-                "passing over the snapshot of task %d: %s; its messages will time out", task, error,
+                "skipping the snapshot of task %d: %s; its messages will time out", task, error,
                 extra={"event": "snapshot_unreadable"},
             )  # fmt: skip
         inboxes.forget_snapshot(run, task)
@@ -401,7 +401,7 @@ def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:
             roots.update(decode(payload).lineage.roots.tolist())
         except BadChunkError as error:
             log.warning(
-                "passing over %d bytes in the inbox of task %d: %s; their messages will time out",
+                "skipping %d bytes in the inbox of task %d: %s; their messages will time out",
                 len(payload), task, error,
                 extra={"event": "chunk_unreadable"},
             )  # fmt: skip

@@ -159,7 +159,7 @@ class RunWatch:
         # Tasks end without a fault when another run has taken their inboxes.
         if not self._keeper.held or not tasks.active:
             log.error(
-                "another driver has taken %s over, or Redis lost its memory",
+                "another driver has taken over %s, or Redis lost its data",
                 self._name,
                 extra={"event": "run_lost"},
             )
@@ -202,7 +202,7 @@ class RunWatch:
             return None
         outage.REDIS.ends(self)
         if not all(one.adopted for one in found.values()):
-            log.error("Redis lost its memory", extra={"event": "run_lost"})
+            log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST
         figures = {task: found[task] for task in _tasks_of(run)}
         timeout_s = run.topology.config.message_timeout_secs

@@ -87,7 +87,7 @@ class Runs:
                 return not self._stop.is_set()
             if not said and not self._stop.is_set():
                 log.info(
-                    "another driver runs %s: waiting in reserve",
+                    "another driver already runs %s; standing by",
                     self._name,
                     extra={"event": "in_reserve"},
                 )

@@ -193,7 +193,7 @@ def _say(found: Settings, claim: Claim, kept: Path | None) -> None:
     )
     if kept is None:
         log.info(
-            "their data is lost when this run ends (Ctrl-C): --keep FOLDER would keep it",
+            "their data is deleted when this run ends (Ctrl-C); --keep FOLDER keeps it",
             extra={"event": "data_ends"},
         )
     else:

@@ -191,8 +191,8 @@ class Outbox:
         if holder.driver != self._stranger:
             self._stranger = holder.driver
             log.warning(
-                "the driver runs another version of the topology: start it and the spout "
-                "workers with the same one; nothing is sent until then",
+                "the driver runs another version of the topology: start the driver and the spout "
+                "workers from the same version; nothing is sent until then",
                 extra={"event": "other_version"},
             )
         return False

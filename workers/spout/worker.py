@@ -107,7 +107,7 @@ class SpoutWorker:
                 return task_id
             if not said and not self._stopped.is_set():
                 log.info(
-                    "all %d tasks have a worker: waiting in reserve",
+                    "each of the %d tasks already has a worker; standing by",
                     len(task_ids),
                     extra={"event": "in_reserve"},
                 )
