@@ -71,6 +71,7 @@ DOTENV = ".env"
 _TABLE = ("tool", "tiercel")
 # Least likeness of two names, of 1: less means that a variable is meant for another program.
 _ALIKE = 0.8
+_HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _LOGINS = ("amqp", "redis", "management")
 _PARTS = ("_user", "_password")
 # Variables that are no settings: of this module, of the compose file and of the manifests.
@@ -268,6 +269,20 @@ def check_spark_python(master: str) -> None:
         raise ConfigError(
             f"PYSPARK_PYTHON: there is no program {named!r}: name a Python that has tiercel "
             "installed, or unset it to use this one"
+        )
+
+
+def spark_python(master: str) -> str:
+    """Return the program that ``PYSPARK_PYTHON`` names on this machine; empty if it names none."""
+    return os.environ.get("PYSPARK_PYTHON", "") if is_local(master) else ""
+
+
+def check_hadoop(master: str) -> None:
+    """Raise ConfigError for YARN if no variable names the folder of Hadoop's settings."""
+    if master.startswith("yarn") and not any(map(os.environ.get, _HADOOP)):
+        raise ConfigError(
+            f"--master {master} needs {' or '.join(_HADOOP)}: set it to the folder of Hadoop's "
+            "settings"
         )
 
 
