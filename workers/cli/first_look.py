@@ -55,6 +55,7 @@ _FILES = {
     "orders.jsonl": "orders.txt",
     "pyproject.toml": "pyproject.txt",
     "README.md": "readme.txt",
+    "tiercel.toml": "settings.txt",
     ".gitignore": "gitignore.txt",
 }
 _STACK = "docker-compose.yml"
