@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tiercel.acker.limits import Rate
+from tiercel.queues.nouns import refuse_typos
 from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -142,6 +143,9 @@ class Config:
             if setting.name != "extra"
         }
         return {**settings, **self.extra}
+
+
+Config.__init__ = refuse_typos(Config.__init__)  # type: ignore[method-assign]
 
 
 def _is_seconds(value: object, *, positive: bool = True) -> bool:
