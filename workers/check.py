@@ -213,7 +213,7 @@ def _check_server(url: str, prefix: str, stateful: Sequence[str]) -> Iterator[Fi
     with closing(connect(url, prefix)) as client:
         view = look_at_server(client)
         full = is_full(client)
-    yield _ok(subject, f"version {view.version} answers")
+    yield _ok(subject, f"version {view.version} answers" if view.version else "it answers")
     if view.is_replica:
         yield _error(subject, "it is a replica and takes no writes: name the primary's address")
     elif full:
