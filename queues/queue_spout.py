@@ -220,6 +220,11 @@ class QueueSpout(Spout):
             for one in found:
                 self._emit(collector, one)
 
+    def delivery_of(self, msg_id: MsgId) -> Delivery | None:
+        """Return the message if it is open: for traces. A lookup, without waiting for anything."""
+        _, epoch, tag = _message_id(msg_id)
+        return self._started.delivery_of(epoch, tag)
+
     def check(self) -> None:
         """Raise BrokerRefusedError when an operator must act: the login was refused, or the queue
         does not exist and may not be declared.

@@ -106,6 +106,13 @@ class Consumer:
         epoch = self._epoch
         return 0 if epoch is None else len(epoch.messages.waiting)
 
+    def delivery_of(self, epoch: int, tag: int) -> Delivery | None:
+        """Return an open message of the current channel."""
+        current = self._epoch
+        if current is None or current.number != epoch:
+            return None
+        return current.messages.open.get(tag)
+
     def error(self) -> QueuesError | None:
         """Return the refusal that ended this consumer and needs an operator, or None."""
         return self._error

@@ -354,7 +354,8 @@ class CapturedSink(Bolt):
         self._sink = sink
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Do nothing; the sink itself would connect here."""
+        """Do not connect, as the sink itself would."""
+        self._sink.carry_traces()
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         self._sink.execute(tup, collector)
