@@ -220,10 +220,13 @@ class QueueSpout(Spout):
             for one in found:
                 self._emit(collector, one)
 
-    def delivery_of(self, msg_id: MsgId) -> Delivery | None:
-        """Return the message if it is open: for traces. A lookup, without waiting for anything."""
-        _, epoch, tag = _message_id(msg_id)
-        return self._started.delivery_of(epoch, tag)
+    def deliveries_of(self, msg_ids: Sequence[MsgId]) -> list[Delivery | None]:
+        """Return each message, and None if it is no longer open: for traces."""
+        epoch, messages = self._started.open_messages()
+        return [
+            messages.get(tag) if its_epoch == epoch else None
+            for _, its_epoch, tag in map(_message_id, msg_ids)
+        ]
 
     def check(self) -> None:
         """Raise BrokerRefusedError when an operator must act: the login was refused, or the queue

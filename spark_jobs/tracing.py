@@ -19,12 +19,14 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.metadata import entry_points
 from itertools import islice
-from random import getrandbits
+from random import getrandbits, randbytes
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from tiercel.acker.ids import mix
 from tiercel.acker.inbox.chunk import Lineage
@@ -141,16 +143,20 @@ class Tracing:
         self._sampler = provider.sampler
         self._bound = _bound_of(provider.sampler.get_description())
 
-    def new_trace(self) -> int:
-        """Decide whether to record a new trace; return its id, or 0.
+    def new_traces(self, count: int) -> dict[int, int]:
+        """Decide which of this many new traces to record; return their ids, by number.
 
         The sampler decides again when the span starts, and agrees: its decision is a function of
-        the id. Most are not recorded, and asking it takes ten times as long.
+        the id. Most are not recorded, and asking it takes a hundred times as long.
         """
-        low = getrandbits(64)
-        if self._bound is not None and low >= self._bound:
-            return 0
-        return getrandbits(64) << 64 | low or 1
+        if self._bound is None:
+            return {number: getrandbits(128) or 1 for number in range(count)}
+        if not self._bound:
+            return {}
+        # The bound itself may be 2**64, which is no uint64.
+        lows = np.frombuffer(randbytes(8 * count), np.uint64)
+        chosen = np.flatnonzero(lows <= np.uint64(self._bound - 1))
+        return {int(number): getrandbits(64) << 64 | int(lows[number]) or 1 for number in chosen}
 
     def start(  # noqa: PLR0913 - as OpenTelemetry's own
         self,
@@ -159,22 +165,23 @@ class Tracing:
         parents: Sequence[SpanContext],
         attributes: Mapping[str, Any],
         *,
-        links: Sequence[SpanContext] = (),
         span_id: int = 0,
         trace_id: int = 0,
         start_ns: int | None = None,
     ) -> Span:
-        """Start a span: a child of the first of ``parents``, linked to the others and ``links``."""
+        """Start a span: a child of the first of ``parents``, linked to the others."""
         around = self._around(parents[0]) if parents else self._context.Context()
         self._ids.preset(trace_id=trace_id, span_id=span_id)
-        return self._tracer.start_span(
+        span = self._tracer.start_span(
             name,
             around,
             self._kind(kind),
             attributes,
-            [self._link(each) for each in (*parents[1:], *links)],
+            [self._link(each) for each in parents[1:]],
             start_ns,
         )
+        self._ids.preset()  # a child takes its parent's trace, and leaves the preset one
+        return span
 
     def _kind(self, name: str) -> SpanKind:
         return self._api.SpanKind[name]
@@ -318,6 +325,8 @@ def parent_in(headers: Mapping[str, Any] | None) -> SpanContext | None:
 
 # A bolt's ``Execution`` (running.step), of which only two functions are replaced.
 E = TypeVar("E")
+# The event for each exception that is a verdict and no error.
+Verdicts = Mapping[type[BaseException], str]
 # Most contexts of tuples to be called, above the number of tuples that wait.
 _MOST_FED = 20_000
 # Tells the ids of spans apart from other numbers that are derived from a seed.
@@ -341,6 +350,7 @@ class TaskTracing:
         # Contexts of the latest tuples to be called, and of the tuples of the current step.
         self._fed: dict[int, tuple[bytes, ...]] = {}
         self._of_step: Contexts = {}
+        self._verdicts: Verdicts = {}
 
     def traced(self, execution: E, *, calls: bool = False) -> E:
         """Return an ``Execution`` that records spans for tuples with a context.
@@ -372,16 +382,11 @@ class TaskTracing:
         salt = 0 if calls else step.record.salt
         spans = StepSpans(self, lineage, step.record.held, salt, at_once=execution.at_once)
         step.lineage = replace(lineage, contexts=spans.contexts)
-        if calls:
+        if not calls:
+            self._spans = step.spans = spans
+        with spans.together() if execution.at_once else nullcontext():
             done: bool = execution.execute(bolt, step)
-            return done
-        self._spans = step.spans = spans
-        if not execution.at_once:
-            done = execution.execute(bolt, step)
-            return done
-        with spans.together():
-            done = execution.execute(bolt, step)
-            return done
+        return done
 
     def feed(self, contexts: Contexts | None) -> None:
         """Keep the contexts of tuples that are to be called."""
@@ -392,9 +397,10 @@ class TaskTracing:
                 del self._fed[seed]
 
     def around_call(
-        self, execute: Callable[..., Any], *, awaits: bool
+        self, execute: Callable[..., Any], *, awaits: bool, verdicts: Verdicts
     ) -> Callable[[Any, Any], Awaitable[None] | None]:
         """Return ``execute`` of a bolt with concurrent calls, with a span for each traced tuple."""
+        self._verdicts = verdicts
 
         def call(tup: Any, collector: Any) -> Awaitable[None] | None:
             parents = self._fed.get(tup.seed) or self._of_step.get(tup.seed)
@@ -424,12 +430,14 @@ class TaskTracing:
             with self.tracing.current(span):
                 yield
         except BaseException as error:
+            event = self._verdicts.get(type(error))
             seconds = getattr(error, "seconds", None)
-            if seconds is None:
+            if event is None:
                 span.record_exception(error)
                 self.tracing.fail(span, f"{type(error).__name__}: {error}", "failed")
             else:
-                self.tracing.fail(span, str(error), "retry_later", **{_SECONDS: seconds})
+                more = {} if seconds is None else {_SECONDS: seconds}
+                self.tracing.fail(span, str(error), event, **more)
             raise
         finally:
             span.end()
@@ -569,9 +577,7 @@ def start(settings: Mapping[str, str], name: str) -> Tracing | None:
         )
         return None
     except Exception as error:  # noqa: BLE001 - an exporter may raise anything for a setting
-        log.warning(
-            "no traces are sent: %s", error, extra={"event": "traces_misconfigured"}
-        )
+        log.warning("no traces are sent: %s", error, extra={"event": "traces_misconfigured"})
         return None
     tracing.name_in_logs()
     _started.append(tracing)

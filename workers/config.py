@@ -187,7 +187,8 @@ class Settings(BaseSettings):
 
 def otel_settings() -> dict[str, str]:
     """Return the variables ``OTEL_*`` if they ask for traces, else an empty mapping."""
-    found = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and value}
+    names = [name for name, value in os.environ.items() if name.startswith("OTEL_") and value]
+    found = {name: os.environ[name] for name in names}
     exporter = found.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     is_off = exporter == "none" or found.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     asked = exporter or found.keys() & _OTEL_ENDPOINTS

@@ -106,12 +106,12 @@ class Consumer:
         epoch = self._epoch
         return 0 if epoch is None else len(epoch.messages.waiting)
 
-    def delivery_of(self, epoch: int, tag: int) -> Delivery | None:
-        """Return an open message of the current channel."""
-        current = self._epoch
-        if current is None or current.number != epoch:
-            return None
-        return current.messages.open.get(tag)
+    def open_messages(self) -> tuple[int, Mapping[int, Delivery]]:
+        """Return the number of the current channel, and its open messages by delivery tag, which
+        change meanwhile: for lookups only.
+        """
+        epoch = self._epoch
+        return (-1, {}) if epoch is None else (epoch.number, epoch.messages.open)
 
     def error(self) -> QueuesError | None:
         """Return the refusal that ended this consumer and needs an operator, or None."""

@@ -70,9 +70,7 @@ def with_contexts(lineage: Lineage, contexts: Mapping[int, bytes]) -> Lineage:
     roots, edges_ = lineage.roots[places], lineage.edges[places]
     # Such a tuple is in one tree.
     seeds = seed_array(roots, edges_).tolist()
-    found = {
-        seed: (contexts[root],) for seed, root in zip(seeds, roots.tolist(), strict=True)
-    }
+    found = {seed: (contexts[root],) for seed, root in zip(seeds, roots.tolist(), strict=True)}
     return replace(lineage, contexts=found)
 
 

@@ -19,6 +19,7 @@ from tiercel.acker.inbox.contract import Claims
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple, tuples_of
+from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
@@ -43,6 +44,8 @@ from tiercel.spark_jobs.tracing import TaskTracing
 
 log = logging.getLogger(__name__)
 
+# Events in the span of a call.
+_VERDICTS = {Reject: "rejected", RetryLater: "retry_later"}
 # Interval between polls of the inbox while calls are running.
 _LOOK_S = 0.01
 
@@ -364,7 +367,8 @@ class Playback(BasicBolt):
         self.bolt = bolt
         self.call: Execute = bolt.execute
         if tracing is not None:
-            self.call = tracing.around_call(bolt.execute, awaits=isinstance(bolt, AsyncBolt))
+            awaits = isinstance(bolt, AsyncBolt)
+            self.call = tracing.around_call(bolt.execute, awaits=awaits, verdicts=_VERDICTS)
         self._caller = caller
         self._places = places
         # Calls by row in the step's input.

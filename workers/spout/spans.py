@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.message.properties import near_text
@@ -50,28 +50,32 @@ class SpoutSpans(OutcomeTeller):
         """Start the spans of tuples that were emitted, as (root, message id), if they are to be
         recorded; return the context of each, by root.
         """
-        begun: dict[int, bytes] = {}
+        tracked = [one for one in tuples if one[0] is not None and one[1] is not None]
         spout = self.spout
-        delivery_of = spout.delivery_of if isinstance(spout, QueueSpout) else _no_delivery
-        new_trace = self._tracing.new_trace
-        for root, msg_id in tuples:
-            if root is None or msg_id is None:
-                continue
-            delivery = delivery_of(msg_id)
-            parent = None if delivery is None else parent_in(delivery.properties.headers)
-            trace_id = 0
-            if parent is None and not (trace_id := new_trace()):
-                continue
-            span = self._start(delivery, parent, trace_id)
+        known: Sequence[Delivery | None] = [None] * len(tracked)
+        if isinstance(spout, QueueSpout):
+            known = spout.deliveries_of([msg_id for _, msg_id in tracked])
+        # Nearly all messages of a program without traces have no headers.
+        parents = {
+            number: parent_in(delivery.properties.headers)
+            for number, delivery in enumerate(known)
+            if delivery is not None and delivery.properties.headers is not None
+        }
+        parents = {number: parent for number, parent in parents.items() if parent is not None}
+        trace_ids = self._tracing.new_traces(len(tracked))
+        begun: dict[int, bytes] = {}
+        for number in sorted(trace_ids.keys() | parents.keys()):
+            root, msg_id = tracked[number]
+            span = self._start(known[number], parents.get(number), trace_ids.get(number, 0))
             if span.is_recording():
                 self._end(msg_id)  # emitted twice with one message id
                 self._open[msg_id] = span
-                begun[root] = self._tracing.context_of(span).packed()
+                begun[cast("int", root)] = self._tracing.context_of(span).packed()
         return begun
 
     def ack(self, msg_ids: Sequence[MsgId]) -> None:
         self._teller.ack(msg_ids)
-        if self._open:
+        if self._open and not self._open.keys().isdisjoint(msg_ids):
             for msg_id in msg_ids:
                 self._end(msg_id)
 
@@ -117,10 +121,6 @@ class SpoutSpans(OutcomeTeller):
             if event:
                 self._tracing.fail(span, reason, event, **(attributes or {}))
             span.end()
-
-
-def _no_delivery(_msg_id: MsgId) -> None:
-    """Return None: only messages of a queue are deliveries."""
 
 
 def _attributes_of(delivery: Delivery) -> dict[str, Any]:
