@@ -20,7 +20,7 @@ from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import FromField, Tuple, fields_of, value_of
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.tracing import of_this_process
+from tiercel.spark_jobs.tracing.process import of_this_process
 
 # AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
 _QUEUE_BYTES = 250

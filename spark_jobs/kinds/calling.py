@@ -40,7 +40,7 @@ from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, threads_of
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.tracing import TaskTracing
+from tiercel.spark_jobs.tracing.task import TaskTracing
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.watchdog import CallLimit
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.tracing import TaskTracing, Tracing
+from tiercel.spark_jobs.tracing.spans import Tracing
+from tiercel.spark_jobs.tracing.task import TaskTracing
 
 E = TypeVar("E")
 # Lower bound for short timeouts: on a busy machine, a process may be descheduled for seconds.

@@ -44,7 +44,7 @@ from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
-from tiercel.spark_jobs.tracing import StepSpans
+from tiercel.spark_jobs.tracing.task import StepSpans
 
 log = logging.getLogger(__name__)
 

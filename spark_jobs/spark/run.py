@@ -17,7 +17,6 @@ from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs import tracing
 from tiercel.spark_jobs.logs.relay import WorkerLogs
 from tiercel.spark_jobs.process.host import Host
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
@@ -29,6 +28,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import rates_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.tracing import process as tracing
 
 
 @dataclass(frozen=True, kw_only=True)

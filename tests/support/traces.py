@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 
-from tiercel.spark_jobs import tracing
+from tiercel.spark_jobs.tracing import process
+from tiercel.spark_jobs.tracing.spans import Tracing
 
 
 @dataclass
@@ -52,8 +53,8 @@ def recorded(sampler: Sampler | None = None) -> Iterator[Recorded]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler or ParentBased(ALWAYS_ON), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing._started.append(tracing.Tracing(provider))
+    process._started.append(Tracing(provider))
     try:
         yield Recorded(provider, exporter)
     finally:
-        tracing.stop()
+        process.stop()

@@ -42,8 +42,7 @@ def waterfall(spans: Sequence[Arrived]) -> str:
         parts += [
             f'<text x="{10 + 16 * depth}" y="{y + 13}">{escape(span.name)}</text>',
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" rx="2" fill="{colour}"/>',
-            f'<text x="{at:.1f}" y="{y + 13}" text-anchor="{anchor}" class="t">'
-            f"{took_ms:.1f} ms</text>",
+            f'<text x="{at:.1f}" y="{y + 13}" text-anchor="{anchor}">{took_ms:.1f} ms</text>',
         ]
     legend = "".join(
         f'<rect x="{10 + 150 * at}" y="10" width="12" height="12" fill="{_COLOURS[at]}"/>'
@@ -55,7 +54,6 @@ def waterfall(spans: Sequence[Arrived]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="13">\n'
-        "<style>.t{font-size:11px;fill:#666}</style>\n"
         f'<rect width="{width}" height="{height}" fill="#fff"/>\n{legend}\n'
         + "\n".join(parts)
         + "\n</svg>\n"

@@ -50,7 +50,7 @@ ONLY_IN = {
     "pydantic_settings": ("workers/config.py",),
     "typer": ("workers/cli/", "workers/terminal.py"),
     "nicegui": ("workers/monitoring/page/",),
-    "opentelemetry": ("spark_jobs/tracing.py", "workers/spout/spans.py"),
+    "opentelemetry": ("spark_jobs/tracing/", "workers/spout/spans.py"),
     "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page/server.py"),
 }
 
@@ -60,7 +60,7 @@ ONLY_IN = {
 READS_ENVIRONMENT = {
     "workers/config.py",
     "spark_jobs/spark/python_daemon.py",
-    "spark_jobs/tracing.py",
+    "spark_jobs/tracing/process.py",
 }
 
 MODULE_LINES = 600

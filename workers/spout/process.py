@@ -16,7 +16,7 @@ from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
-from tiercel.spark_jobs.tracing import flush, start
+from tiercel.spark_jobs.tracing.process import flush, start
 from tiercel.workers.config import otel_settings
 from tiercel.workers.control.presence import Lease, Presence
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences

@@ -14,7 +14,7 @@ from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.message.properties import near_text
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.spout import MsgId
-from tiercel.spark_jobs.tracing import SpanContext, Tracing, parent_in
+from tiercel.spark_jobs.tracing.spans import SpanContext, Tracing, parent_in
 from tiercel.workers.spout.trees import OutcomeTeller
 
 if TYPE_CHECKING:  # an extra

@@ -33,7 +33,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.bolt_settings import batching_of, rates_of
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, has_cycle, inboxes_of
-from tiercel.spark_jobs.tracing import of_this_process
+from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.testing.engine import CopyingInboxes, LocalClusterError, SimulatedClock
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.tracing import of_this_process
+from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.control.contract import Control
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.spout.admission import LARGEST_BOUND, Admission

@@ -353,7 +353,7 @@ class CapturedSink(Bolt):
     def __init__(self, sink: QueueSink) -> None:
         self._sink = sink
 
-    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - it does not connect
         """Do not connect, as the sink itself would."""
         self._sink.carry_traces()
 

@@ -27,8 +27,10 @@ from tiercel import (
     TopologyBuilder,
 )
 from tiercel.queues.broker.frames import Headers
-from tiercel.spark_jobs import tracing
 from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter
+from tiercel.spark_jobs.tracing import process
+from tiercel.spark_jobs.tracing.spans import SpanContext, Tracing, parent_in
+from tiercel.spark_jobs.tracing.task import span_id_of
 from tiercel.testing import FeederSpout, LocalCluster
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -67,7 +69,7 @@ TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
 )
 def test_the_parent_is_read_from_the_headers_and_bad_ones_are_none(headers, found):
     for given in (headers, None if headers is None else Headers.of(headers)):
-        context = tracing.parent_in(given)
+        context = parent_in(given)
         assert (context and (context.trace_id, context.flags, context.state)) == found
 
 
@@ -76,17 +78,17 @@ def test_of_two_traceparents_the_first_counts():
     twice = Headers(
         Headers.of({"traceparent": PARENT}).wire + Headers.of({"traceparent": other}).wire
     )
-    context = tracing.parent_in(twice)
+    context = parent_in(twice)
     assert context is not None
     assert context.trace_id == TRACE_ID
 
 
 def test_a_context_travels_as_bytes():
-    context = tracing.SpanContext(TRACE_ID, 77, 1, "congo=t61")
-    assert tracing.SpanContext.of(context.packed()) == context
+    context = SpanContext(TRACE_ID, 77, 1, "congo=t61")
+    assert SpanContext.of(context.packed()) == context
     assert context.parent == f"00-{TRACE_ID:032x}-000000000000004d-01"
-    assert tracing.SpanContext.of(b"short") is None
-    assert tracing.SpanContext.of(bytes(25)) is None
+    assert SpanContext.of(b"short") is None
+    assert SpanContext.of(bytes(25)) is None
 
 
 # -- spans of bolts --------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ def test_what_a_sink_publishes_carries_the_context_on():
     made = spans.one("create next")
     assert spans.path_of(made) == ["process in", "execute sink", "create next"]
     assert made.kind is trace.SpanKind.PRODUCER
-    parent = tracing.parent_in(message.properties.headers)
+    parent = parent_in(message.properties.headers)
     assert (parent.trace_id, parent.span_id) == (made.context.trace_id, made.context.span_id)
     assert message.properties.headers["tenant"] == "a"
 
@@ -307,15 +309,15 @@ def test_without_a_recorded_trace_no_chunk_has_a_byte_more(sampler, monkeypatch)
 
 def test_the_share_of_recorded_traces_is_that_of_the_sampler():
     with recorded(ParentBased(TraceIdRatioBased(0.25))):
-        known = tracing.of_this_process()
+        known = process.of_this_process()
         found = known.new_traces(4_000)
     assert 800 < len(found) < 1_200
     assert len(set(found.values())) == len(found)
 
 
 def test_contexts_of_a_repeated_step_are_the_same_and_of_another_step_are_not():
-    assert tracing.span_id_of(5, 7) == tracing.span_id_of(5, 7) != tracing.span_id_of(5, 8)
-    assert tracing.span_id_of(6, 7) != tracing.span_id_of(5, 7)
+    assert span_id_of(5, 7) == span_id_of(5, 7) != span_id_of(5, 8)
+    assert span_id_of(6, 7) != span_id_of(5, 7)
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_log_lines_in_a_span_name_it():
     made = logging.getLogRecordFactory()
     try:
         with recorded() as spans:
-            known = tracing.of_this_process()
+            known = process.of_this_process()
             known.name_in_logs()
             span = spans.provider.get_tracer("x").start_span("here")
             with known.current(span):
@@ -366,7 +368,7 @@ class Away:
 
 def test_a_receiver_that_is_away_is_one_line_and_another_when_it_is_back(caplog):
     away = Away()
-    one = tracing.OneLine(away)
+    one = process.OneLine(away)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             one.export([])
@@ -386,9 +388,9 @@ def test_a_full_queue_drops_spans_and_waits_for_nobody(caplog):
     going = threading.Event()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
-        BatchSpanProcessor(tracing.OneLine(Slow()), max_queue_size=8, max_export_batch_size=4)
+        BatchSpanProcessor(process.OneLine(Slow()), max_queue_size=8, max_export_batch_size=4)
     )
-    known = tracing.Tracing(provider, parting_s=0.1)
+    known = Tracing(provider, parting_s=0.1)
     with caplog.at_level(logging.INFO):
         for _ in range(100):
             known.start("one", "INTERNAL", [], {}).end()
@@ -402,8 +404,8 @@ def test_a_full_queue_drops_spans_and_waits_for_nobody(caplog):
 
 def test_without_settings_nothing_begins_and_nothing_is_imported():
     code = (
-        "import sys; from tiercel.spark_jobs import tracing;"
-        "assert tracing.start({}, 'x') is None;"
+        "import sys; from tiercel.spark_jobs.tracing import process;"
+        "assert process.start({}, 'x') is None;"
         "assert not [m for m in sys.modules if m.startswith('opentelemetry.sdk')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -411,13 +413,13 @@ def test_without_settings_nothing_begins_and_nothing_is_imported():
 
 def test_without_opentelemetry_one_line_says_how_to_install_it(caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert tracing.start({"OTEL_TRACES_EXPORTER": "otlp"}, "x") is None
+    assert process.start({"OTEL_TRACES_EXPORTER": "otlp"}, "x") is None
     [record] = caplog.records
     assert record.event == "traces_not_installed"
     assert "tiercel[otel]" in record.getMessage()
 
 
 def test_an_unknown_exporter_is_one_line(caplog):
-    assert tracing.start({"OTEL_TRACES_EXPORTER": "nonsense"}, "x") is None
+    assert process.start({"OTEL_TRACES_EXPORTER": "nonsense"}, "x") is None
     [record] = caplog.records
     assert "'nonsense'" in record.getMessage()

@@ -14,7 +14,8 @@ from tiercel import QueueSpout
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.queue_spout import MessageId
-from tiercel.spark_jobs import tracing
+from tiercel.spark_jobs.tracing import process
+from tiercel.spark_jobs.tracing.spans import SpanContext
 from tiercel.workers.spout.spans import SpoutSpans
 from tiercel.workers.spout.trees import OutcomeTeller
 
@@ -62,7 +63,7 @@ class Settled(QueueSpout):
 
 
 def spans_of(spout):
-    known = tracing.of_this_process()
+    known = process.of_this_process()
     assert known is not None
     return SpoutSpans(known, OutcomeTeller(spout), "in", 1)
 
@@ -93,7 +94,7 @@ def test_the_span_begins_with_the_delivery_below_the_publisher_and_names_the_mes
         "messaging.message.body.size": 5,
         "messaging.message.id": "m1",
     }
-    context = tracing.SpanContext.of(begun[17])
+    context = SpanContext.of(begun[17])
     assert (context.span_id, context.state) == (span.context.span_id, "a=b")
     assert spout.told == [("ack", ONE)]
 
