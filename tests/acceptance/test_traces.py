@@ -93,7 +93,7 @@ def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(
                     b'{"items": "unseen"}',
                     headers={"traceparent": UNSAMPLED},
                 )
-                wait_until(lambda: booked(tmp_path) == {"unseen"}, 180, "the first invoice")
+                wait_until(lambda: booked(tmp_path) == {"unseen"}, 120, "the first invoice")
                 put(
                     stack.amqp_url,
                     traced.ORDERS,

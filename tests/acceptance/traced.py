@@ -49,7 +49,7 @@ class Book(BasicBolt):
 
 def first():
     builder = TopologyBuilder("pricing", Config(message_timeout_secs=60, shutdown_grace_secs=5))
-    builder.set_spout("orders", QueueSpout(ORDERS, fields="items string"))
+    builder.set_spout("orders", QueueSpout(ORDERS, fields="items string", format="json"))
     builder.set_bolt("split", Split()).shuffle_grouping("orders")
     builder.set_bolt("price", Price(), config={"threads": 2}).shuffle_grouping("split")
     builder.set_bolt("publish", QueueSink(INVOICES)).shuffle_grouping("price")
@@ -58,6 +58,6 @@ def first():
 
 def second():
     builder = TopologyBuilder("booking", Config(message_timeout_secs=60, shutdown_grace_secs=5))
-    builder.set_spout("invoices", QueueSpout(INVOICES, fields="item string"))
+    builder.set_spout("invoices", QueueSpout(INVOICES, fields="item string, price string"))
     builder.set_bolt("book", Book()).shuffle_grouping("invoices")
     return builder.build()
