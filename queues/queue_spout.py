@@ -222,6 +222,14 @@ class QueueSpout(Spout):
             for one in found:
                 self._emit(collector, one)
 
+    def deliveries_of(self, msg_ids: Sequence[MsgId]) -> list[Delivery | None]:
+        """Return each message, and None if it is no longer open: for traces."""
+        epoch, messages = self._started.open_messages()
+        return [
+            messages.get(tag) if its_epoch == epoch else None
+            for _, its_epoch, tag in map(_message_id, msg_ids)
+        ]
+
     def check(self) -> None:
         """Raise BrokerRefusedError when an operator must act: the login was refused, or the queue
         does not exist and may not be declared.

@@ -16,6 +16,7 @@ whereabouts  host, pid and start time of a process
 reasons      why a tuple failed, in one line, with the user's line; tracebacks
 database     writes rows into a database, each exactly once
 state        the state of a StatefulBolt, and the stores that keep it
+tracing      spans, with OpenTelemetry; called only if traces are asked for
 suspects     finds the tuple that kills the process, or hangs in it
 spark        all code that depends on Spark
 errors       the errors that all of them raise

@@ -24,6 +24,8 @@ TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for
                      are not in the environment
 TIERCEL_LOG          text or json
 TIERCEL_LOG_LEVEL    debug, info, warning or error
+OTEL_*               OpenTelemetry's own: OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT switch
+                     traces on
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PREFIX = "TIERCEL_"
+_OTEL_ENDPOINTS = {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 _SERVERS = {"amqp": "RabbitMQ", "redis": "Redis"}
 _AFTER_PLACE = re.compile(r"[/?#]")
 _SEVERAL_HOSTS = ("amqp", "amqps")
@@ -243,6 +246,16 @@ class Settings(BaseSettings):
         for name, value in super().__repr_args__():
             shown = "***" if _is_secret(name or "") and value else value
             yield name, redact(shown) if isinstance(shown, str) else shown
+
+
+def otel_settings() -> dict[str, str]:
+    """Return the variables ``OTEL_*`` if they ask for traces, else an empty mapping."""
+    names = [name for name, value in os.environ.items() if name.startswith("OTEL_") and value]
+    found = {name: os.environ[name] for name in names}
+    exporter = found.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    is_off = exporter == "none" or found.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    asked = exporter or found.keys() & _OTEL_ENDPOINTS
+    return found if asked and not is_off else {}
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,8 @@ with their ids; and the parcels in which chunks are sent.
 
 On the wire (an entry of an inbox) a chunk is an Arrow IPC stream of one batch: the stream's typed
 columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
-(list<uint64>, parallel), with the route in the schema's metadata. Nothing is ever unpickled.
+(list<uint64>, parallel), with the route in the schema's metadata; behind it, if a tuple's trace is
+recorded, the contexts (contexts.py). Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
 from tiercel.acker.ids import LANES, seed_array
+from tiercel.acker.inbox.contexts import Contexts, contexts_in, written_contexts
 
 # Row numbers.
 Rows = NDArray[np.int64]
@@ -131,6 +133,8 @@ class Lineage:
     edges: NDArray[np.uint64]
     # Shape (n, LANES), zeros for a tuple without a key; None if no tuple has a key.
     keys: NDArray[np.uint64] | None = None
+    # Trace contexts by seed, also of other tuples; None if no tuple here has one.
+    contexts: Contexts | None = None
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
@@ -160,6 +164,7 @@ class Lineage:
             roots=self.roots[start:stop],
             edges=self.edges[start:stop],
             keys=None if self.keys is None else self.keys[first:end],
+            contexts=self.contexts,
         )
 
 
@@ -183,7 +188,9 @@ def encode(chunk: Chunk) -> bytes:
         buffer = pa.py_buffer(keys.astype("<u8").tobytes())
         ids.insert(0, pa.Array.from_buffers(_KEY, len(keys), [None, buffer]))
     batch = pa.RecordBatch.from_arrays([*chunk.values.columns, *ids], schema=schema)
-    return b"".join((beginning, batch.serialize(), _END))
+    contexts = lineage.contexts
+    behind = b"" if contexts is None else written_contexts(contexts, lineage.seeds)
+    return b"".join((beginning, batch.serialize(), _END, behind))
 
 
 def _written_ids(offsets: NDArray[np.int32], ids: NDArray[np.uint64]) -> pa.Array:
@@ -252,7 +259,9 @@ def decode(payload: bytes) -> Chunk:
         return Chunk(
             route=heading.route,
             values=pa.RecordBatch.from_arrays(columns[:width], schema=heading.values),
-            lineage=_lineage(*columns[width:]),
+            lineage=_lineage(
+                *columns[width:], contexts=None if payload.endswith(_END) else contexts_in(payload)
+            ),
         )
     except _DAMAGED as error:
         why = str(error).partition("\n")[0][:200] or type(error).__name__
@@ -400,7 +409,7 @@ def _check_times(column: pa.Array) -> None:
         raise BadChunkError(f"a {type_} is not within the years 1 to 9999")
 
 
-def _lineage(*columns: pa.Array) -> Lineage:
+def _lineage(*columns: pa.Array, contexts: Contexts | None) -> Lineage:
     *keys, roots, edges = columns
     offsets, root_ids = _ids(roots)
     others, edge_ids = _ids(edges)
@@ -413,6 +422,7 @@ def _lineage(*columns: pa.Array) -> Lineage:
         roots=root_ids,
         edges=edge_ids,
         keys=_keys(keys[0]) if keys else None,
+        contexts=contexts,
     )
 
 

@@ -112,6 +112,13 @@ class Consumer:
         epoch = self._epoch
         return 0 if epoch is None else len(epoch.messages.waiting)
 
+    def open_messages(self) -> tuple[int, Mapping[int, Delivery]]:
+        """Return the number of the current channel, and its open messages by delivery tag, which
+        change meanwhile: for lookups only.
+        """
+        epoch = self._epoch
+        return (-1, {}) if epoch is None else (epoch.number, epoch.messages.open)
+
     def error(self) -> QueuesError | None:
         """Return the refusal that ended this consumer and needs an operator, or None."""
         return self._error

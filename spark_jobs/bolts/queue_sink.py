@@ -26,6 +26,7 @@ from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import FromField, Tuple, fields_of, value_of
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.tracing.process import of_this_process
 
 # AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
 _QUEUE_BYTES = 250
@@ -177,7 +178,7 @@ class QueueSink(Bolt):
     a step are published together, in order.
     """
 
-    transient = frozenset({"_amqp_url", "_known"})
+    transient = frozenset({"_amqp_url", "_around", "_known"})
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
@@ -235,6 +236,13 @@ class QueueSink(Bolt):
         if not self._amqp_url:
             raise TopologyError(no_address(context.component))
         self._publisher = Publisher(self._amqp_url, self._patience)
+        self.carry_traces()
+
+    def carry_traces(self) -> None:
+        """Have messages carry their trace in their headers, if this process records traces."""
+        tracing = of_this_process()
+        around = self._envelope.around
+        self._around = around if tracing is None else tracing.carried(around)
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         """Keep the tuple until ``flush``; a tuple that makes no valid message fails here.
@@ -244,7 +252,7 @@ class QueueSink(Bolt):
         if tup.is_tick:
             collector.ack(tup)
             return
-        self._held.append((tup, self._envelope.around(tup, self._body_of(tup))))
+        self._held.append((tup, self._around(tup, self._body_of(tup))))
 
     def flush(self, collector: OutputCollector) -> None:
         """Publish, wait for the confirms, and ack or fail each tuple."""

@@ -5,7 +5,7 @@ All functions are pure, in numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tiercel.acker.ids import LANES, Keys, child_keys, edge, edges, seed, seed_array
 from tiercel.acker.inbox.chunk import Lineage, Rows
+from tiercel.acker.inbox.contexts import MOST_CONTEXTS, Contexts, rows_with
 from tiercel.acker.ledger import Ids, Updates
 from tiercel.queues.errors import SchemaError
 from tiercel.spark_jobs.emitting.outputs import Anchors, TaskOutput, expanded
@@ -60,6 +61,19 @@ def with_keys(lineage: Lineage, keys: Keys, copies: Ids | None, bolt: str) -> Li
     return replace(lineage, keys=child_keys(keys, np.ones(count, np.int64), numbers, bolt))
 
 
+def with_contexts(lineage: Lineage, contexts: Mapping[int, bytes]) -> Lineage:
+    """Return the lineage of a spout's tuples with the trace contexts that their roots have."""
+    known = np.fromiter(contexts, np.uint64, len(contexts))
+    places = np.flatnonzero(np.isin(lineage.roots, known))
+    if not places.size:
+        return lineage
+    roots, edges_ = lineage.roots[places], lineage.edges[places]
+    # Such a tuple is in one tree.
+    seeds = seed_array(roots, edges_).tolist()
+    found = {seed: (contexts[root],) for seed, root in zip(seeds, roots.tolist(), strict=True)}
+    return replace(lineage, contexts=found)
+
+
 def join_anchors(parts: Sequence[Anchors]) -> Anchors:
     """Concatenate anchors."""
     if len(parts) == 1:
@@ -88,8 +102,15 @@ def join_lineages(lineages: Sequence[Lineage]) -> Lineage:
             roots=np.concatenate([lineage.roots for lineage in lineages]),
             edges=np.concatenate([lineage.edges for lineage in lineages]),
             keys=join_keys(lineages),
+            contexts=_join_contexts(lineages),
         )
     )
+
+
+def _join_contexts(lineages: Sequence[Lineage]) -> Contexts | None:
+    """Merge the trace contexts of lineages; None if no tuple has one."""
+    parts = [lineage.contexts for lineage in lineages if lineage.contexts is not None]
+    return {seed: found for part in parts for seed, found in part.items()} if parts else None
 
 
 def join_keys(lineages: Sequence[Lineage]) -> Keys | None:
@@ -128,6 +149,7 @@ def merge_roots(lineage: Lineage) -> Lineage:
         roots=roots[starts],
         edges=np.bitwise_xor.reduceat(lineage.edges[order], starts),
         keys=lineage.keys,
+        contexts=lineage.contexts,
     )
 
 
@@ -139,6 +161,15 @@ def child_lineage(
 
     Neither ``lineage`` nor the result has duplicate roots of a tuple, see ``join_lineages``.
     """
+    child = _child_lineage(lineage, seeds, anchors, target, bolt)
+    if lineage.contexts is None:
+        return child
+    return replace(child, contexts=_child_contexts(lineage.contexts, seeds, anchors, child))
+
+
+def _child_lineage(
+    lineage: Lineage, seeds: Ids, anchors: Anchors, target: int, bolt: str
+) -> Lineage:
     rows = anchors.rows
     counts = lineage.counts[rows]
     derived = edges(seeds[rows], anchors.positions, np.uint64(target))
@@ -163,6 +194,25 @@ def child_lineage(
         keys=keys,
     )
     return merge_roots(child)
+
+
+def _child_contexts(
+    contexts: Contexts, seeds: Ids, anchors: Anchors, child: Lineage
+) -> Contexts | None:
+    """Return the trace contexts of emissions: those of their anchors."""
+    given = seeds[anchors.rows]
+    found: dict[int, tuple[bytes, ...]] = {}
+    if not (traced := rows_with(contexts, given)).size:
+        return None
+    owner = np.repeat(np.arange(len(anchors.counts)), anchors.counts)
+    children = child.seeds
+    for at in traced.tolist():
+        own = int(children[owner[at]])
+        if own:  # 0: in no tree
+            known = found.get(own, ())
+            new = contexts[int(given[at])]
+            found[own] = (*known, *(each for each in new if each not in known))[:MOST_CONTEXTS]
+    return found or None
 
 
 def fold(lineage: Lineage, acked: Rows, children: Sequence[Lineage], held: int = 0) -> Updates:
@@ -211,6 +261,7 @@ def select(lineage: Lineage, rows: Rows) -> Lineage:
         roots=lineage.roots[pairs],
         edges=lineage.edges[pairs],
         keys=None if lineage.keys is None else lineage.keys[rows],
+        contexts=lineage.contexts,
     )
 
 
@@ -226,6 +277,7 @@ def without_trees(lineage: Lineage, rows: Sequence[int]) -> Lineage:
         roots=lineage.roots[pairs],
         edges=lineage.edges[pairs],
         keys=lineage.keys,
+        contexts=lineage.contexts,
     )
 
 

@@ -305,12 +305,12 @@ class BatchSlices(Slices):
 class InBatches:
     """``BoltKind`` whose steps are batches."""
 
-    execution = BATCH
     gives_back = True
     next_at = None
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, batching: Batching) -> None:
         self._attempt = attempt
+        self.execution = attempt.around.traced(BATCH, attempt.task)
         self.copy = copy_for(attempt, snapshot)
         self.slices = BatchSlices(attempt.around.clock, batching)
 

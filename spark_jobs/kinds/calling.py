@@ -19,10 +19,11 @@ from tiercel.acker.inbox.contract import Claims
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BasicBolt
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.tuples import OPEN, Tuple, tuples_of
+from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.calls.call import Call, Caller, calls_of, rows_of
+from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute, calls_of, rows_of
 from tiercel.spark_jobs.kinds.calls.coroutines import Coroutines
 from tiercel.spark_jobs.kinds.calls.flight import Flight
 from tiercel.spark_jobs.kinds.lines import line_of
@@ -39,9 +40,12 @@ from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, threads_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.tracing.task import TaskTracing
 
 log = logging.getLogger(__name__)
 
+# Events in the span of a call.
+_VERDICTS = {Reject: "rejected", RetryLater: "retry_later"}
 # Interval between polls of the inbox while calls are running.
 _LOOK_S = 0.01
 
@@ -70,8 +74,14 @@ class Calls:
         self._places = concurrency_of(topology.bolts[topology.component_of(attempt.task)]) or 1
         self._outputs = Outputs(topology, attempt.task)
         self._caller = _caller_of(around, attempt.task, self._outputs)
-        self.execution = replace(BASIC, execute=self._execute)
-        self.copy = CallingCopy(topology, attempt.task, around.config, self._caller, self._places)
+        self._tracing = around.tracing_of(attempt.task)
+        execution = replace(BASIC, execute=self._execute)
+        self.execution = (
+            execution if self._tracing is None else self._tracing.traced(execution, calls=True)
+        )
+        self.copy = CallingCopy(
+            topology, attempt.task, around.config, self._caller, self._places, self._tracing
+        )
         self.slices = Slices(around.clock, arrow=False)
         self.flight = Flight(self._caller, self._places, gate)
         self.line = line_of(around, attempt.task)
@@ -253,6 +263,8 @@ class Calls:
     def _feed_tuples(self) -> None:
         gate = self._gate
         for entry in self._new:
+            if self._tracing is not None:
+                self._tracing.feed(entry.chunk.lineage.contexts)
             for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=gate is not None and gate.comes_first(call))
@@ -272,7 +284,7 @@ class Calls:
             playback = self.copy.begin()
             # Always true: the bolt was prepared before any tuple was queued.
             if isinstance(playback, Playback):
-                self.flight.start(playback.bolt.execute)
+                self.flight.start(playback.call)
 
     # -- while calls are running -----------------------------------------------------------------
 
@@ -344,9 +356,19 @@ class Playback(BasicBolt):
     repeated step, and in a step that searches for the tuple that kills the process.
     """
 
-    def __init__(self, bolt: AsyncBolt | BasicBolt, caller: Caller, places: int) -> None:
+    def __init__(
+        self,
+        bolt: AsyncBolt | BasicBolt,
+        caller: Caller,
+        places: int,
+        tracing: TaskTracing | None = None,
+    ) -> None:
         """Make at most ``places`` missing calls at once."""
         self.bolt = bolt
+        self.call: Execute = bolt.execute
+        if tracing is not None:
+            awaits = isinstance(bolt, AsyncBolt)
+            self.call = tracing.around_call(bolt.execute, awaits=awaits, verdicts=_VERDICTS)
         self._caller = caller
         self._places = places
         # Calls by row in the step's input.
@@ -389,7 +411,7 @@ class Playback(BasicBolt):
         flight = Flight(self._caller, self._places)
         for tup in tuples:
             flight.add(Call(tup=tup))
-        return {call.tup.row: call for call in flight.finish(self.bolt.execute)}
+        return {call.tup.row: call for call in flight.finish(self.call)}
 
 
 class CallingCopy(WorkingCopy):
@@ -398,17 +420,19 @@ class CallingCopy(WorkingCopy):
     It has no snapshots, which would include the effects of unfinished calls. One thread only.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - those of the base, and of the calls
         self,
         topology: Topology,
         task: int,
         config: Mapping[str, Any],
         caller: Caller,
         places: int,
+        tracing: TaskTracing | None = None,
     ) -> None:
         super().__init__(topology, task, config, b"", None, _wake_no_task)
         self._caller = caller
         self._places = places
+        self._tracing = tracing
         self._playback: Playback | BaseException | None = None
 
     def begin(self) -> Playback | BaseException:
@@ -456,7 +480,7 @@ class CallingCopy(WorkingCopy):
         prototype = self._topology.bolts[self.component].bolt
         bolt = cast("AsyncBolt | BasicBolt", copy.deepcopy(prototype))
         self._caller.do(bolt.prepare, self._settings(), self._topology.context_of(self._task))
-        return Playback(bolt, self._caller, self._places)
+        return Playback(bolt, self._caller, self._places, self._tracing)
 
 
 class HangingCall:

@@ -73,6 +73,8 @@ def _call_each(
     flush: Callable[[BasicRecorder], bool],
 ) -> BasicRecorder:
     record, limit = step.record, step.record.outputs.limit
+    if step.spans is not None:
+        execute = step.spans.around(execute)
     collector = collecting(record)
     tuples, slices = step.input(partial(flush, collector))
     clock = time.monotonic if slices is None else slices.clock
@@ -123,6 +125,7 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
             output.give_answers()
         return trusted
 
+    execute = bolt.execute if step.spans is None else step.spans.around(bolt.execute)
     tuples, slices = step.input(flush)
     for begun, tup in enumerate(tuples, 1):
         if slices is not None:
@@ -133,7 +136,7 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
         record.call()
         tup.began_ns = time.time_ns()
         try:
-            bolt.execute(tup, output)
+            execute(tup, output)
         except RAISED as error:
             _fail(tup, error, record)
     if slices is not None:

@@ -124,6 +124,9 @@ class TextFormatter(logging.Formatter):
         if bolt and not record.name.startswith(_OURS):
             where = f"{bolt}[{getattr(record, 'task', '')}] {record.name}"
         text = f"{where}  {super().format(record)}"
+        trace_id = getattr(record, "trace_id", None)
+        if trace_id is not None:
+            text = f"{text} trace_id={trace_id} span_id={getattr(record, 'span_id', '')}"
         if not self._short:
             text = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {record.levelname:<7} {text}"  # noqa: DTZ006 - the reader's clock
         # Lines after the first are indented, so that no message can forge the start of a record.

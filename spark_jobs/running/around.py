@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
@@ -21,7 +21,10 @@ from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.state.store import StateStore
 from tiercel.spark_jobs.suspects.watchdog import CallLimit
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.tracing.spans import Tracing
+from tiercel.spark_jobs.tracing.task import TaskTracing
 
+E = TypeVar("E")
 # Lower bound for short timeouts: on a busy machine, a process may be descheduled for seconds.
 _SHORTEST_HANG_S = 5.0
 
@@ -53,6 +56,19 @@ class Around:
     limits: Mapping[str, RateLimits] = field(default_factory=dict)
     # Seconds between two ticks, by component.
     ticks: Mapping[str, float] = field(default_factory=dict)
+    # The spans of this process; None: no traces.
+    tracing: Tracing | None = None
+
+    def traced(self, execution: E, task: int) -> E:
+        """Return the ``Execution`` of a task's bolt: with spans if there are traces."""
+        tracing = self.tracing_of(task)
+        return execution if tracing is None else tracing.traced(execution)
+
+    def tracing_of(self, task: int) -> TaskTracing | None:
+        """Return the spans of one task; None: no traces."""
+        if self.tracing is None or is_system(component := self.topology.component_of(task)):
+            return None
+        return TaskTracing(self.tracing, component, task)
 
     def beside(self, task: int) -> frozenset[int]:
         """Return the bolt tasks in this task's process, including the task itself."""

@@ -485,7 +485,7 @@ class Plain:
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, execution: Execution) -> None:
         self._attempt = attempt
-        self.execution = execution
+        self.execution = attempt.around.traced(execution, attempt.task)
         self.copy = copy_for(attempt, snapshot)
         self.slices = Slices(attempt.around.clock, arrow=execution.at_once)
 

@@ -249,6 +249,7 @@ class _Link:
         self.copy = WorkingCopy(topology, task, around.config, around.key, None, _wake_nobody)
         # Tuples are emitted in the head's process: its tasks are the local ones.
         beside = around.beside(head)
+        execution = around.traced(execution, task)
         self.setup = StepSetup(around.run, topology, task, execution, self.copy, beside)
         self.tell_raised = around.counting.noting(task, self.component)
         self.prepared = False

@@ -44,6 +44,7 @@ from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.suspects.notes import Watch
 from tiercel.spark_jobs.topology.graph import Topology, cycle_of
+from tiercel.spark_jobs.tracing.task import StepSpans
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,7 @@ LONGEST_BETWEEN_S = 0.05
 class TimeLimit(Protocol):
     """Ends a step between two tuples: the ``Slices`` of a task, or the time left in a chain."""
 
-    # Number of the step's tuples that the bolt has begun.
-    begun: int
+    begun: int  # number of the step's tuples that the bolt has begun
     # True if ``may`` must be called before the next tuple.
     asked_back: bool
     clock: Callable[[], float]
@@ -128,8 +128,7 @@ class Done:
     parcels: Sequence[Parcel]
     updates: Updates
     failures: Sequence[Failure]
-    # None: unchanged.
-    snapshot: bytes | None
+    snapshot: bytes | None  # None: unchanged
     # Time from the start of ``execute`` to the ack, summed over the acked tuples.
     process_ns: int = 0
     # The whole input, including tuples that were not executed.
@@ -200,6 +199,8 @@ class Step:
     _again: Again | None = None
     # Executes emissions of the bolt within the step; None: all of them leave.
     onward: Onward | None = None
+    # Has spans of tuples whose trace is recorded; None: no tuple's is.
+    spans: StepSpans | None = None
     # The effects of the steps within this one; None: there are none.
     beyond: Beyond | None = None
     # True for a step within another one, which sends its effects.
@@ -417,8 +418,7 @@ class Slices:
         self.size = _FIRST
         self._began = self._executed = clock()
         self._work_began: float | None = None
-        # Time of the last call of ``may`` or ``begin``.
-        self.asked_at = self._began
+        self.asked_at = self._began  # time of the last call of ``may`` or ``begin``
         # Number of the step's tuples that the bolt has begun.
         self.begun = 0
         # True while another thread, holding ``between``, may give back the tuples that have not

@@ -5,7 +5,7 @@ Does not import pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +28,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import rates_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.tracing import process as tracing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,9 @@ class Run:
 
     # Logging of the processes of bolt tasks; None: unchanged.
     logs: WorkerLogs | None = None
+
+    # The variables OTEL_* of the driver if they ask for traces; they may have passwords.
+    otel: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def open_inboxes(self) -> Inboxes:
         """Open the inboxes, with their own connections."""
@@ -85,6 +89,7 @@ class Run:
                     for component, rate in rates_of(self.topology).items()
                 },
                 ticks=ticks_of(self.topology),
+                tracing=tracing.start(self.otel, name),
             )
 
     def _limit(self, component: str, rate: Rate) -> LimitSpec:
@@ -108,6 +113,8 @@ class Run:
                 Host(around, self.hosts[number]).run()
             except StaleAttemptError:
                 return
+            finally:
+                tracing.flush()
 
 
 def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:

@@ -50,12 +50,18 @@ ONLY_IN = {
     "pydantic_settings": ("workers/config.py",),
     "typer": ("workers/cli/", "workers/terminal.py"),
     "nicegui": ("workers/monitoring/page/",),
+    "opentelemetry": ("spark_jobs/tracing/", "workers/spout/spans.py"),
     "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page/server.py"),
 }
 
 # Files that read the environment. All others get their settings as arguments.
-# Spark and pyspark tell the process that forks workers there where its socket lies.
-READS_ENVIRONMENT = {"workers/config.py", "spark_jobs/spark/python_daemon.py"}
+# Spark and pyspark tell the process that forks workers there where its socket lies. OpenTelemetry's
+# SDK reads its settings there, so those of the driver are put there on executors.
+READS_ENVIRONMENT = {
+    "workers/config.py",
+    "spark_jobs/spark/python_daemon.py",
+    "spark_jobs/tracing/process.py",
+}
 
 MODULE_LINES = 600
 FUNCTION_LINES = 40

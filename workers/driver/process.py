@@ -49,7 +49,7 @@ from tiercel.spark_jobs.topology.graph import (
     inboxes_of,
     spread,
 )
-from tiercel.workers.config import Settings
+from tiercel.workers.config import Settings, otel_settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
@@ -224,6 +224,7 @@ class Driver:
             run_number=number,
             amqp_url=self._amqp_url,
             logs=self._options.logs,
+            otel=otel_settings(),
         )
 
     def _age(self) -> None:

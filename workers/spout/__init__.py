@@ -8,5 +8,6 @@ outbox     sends a batch to the ledger and the inboxes
 admission  the bound on tuples in flight
 outcomes   reads outcomes from the feed for the loop
 trees      the messages in flight, and how outcomes, timeouts and losses end them
+spans      from delivery to settling, if traces are recorded
 tally      counters and errors
 """

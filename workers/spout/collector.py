@@ -5,7 +5,7 @@ and roots with their first ack-vals for the ledger.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import xor
@@ -34,6 +34,7 @@ from tiercel.spark_jobs.emitting.fold import (
     first_lineage_of_few,
     first_lineage_of_many,
     join_lineages,
+    with_contexts,
     with_keys,
 )
 from tiercel.spark_jobs.emitting.outputs import (
@@ -55,6 +56,9 @@ log = logging.getLogger(__name__)
 # the two are equal.
 _FEW = 16
 _ROOTS_DRAWN = 2_000
+
+# Takes tuples as (root, message id); returns the trace contexts of those to record, by root.
+BeginSpans = Callable[[Sequence[tuple[int | None, MsgId | None]]], Mapping[int, bytes]]
 
 
 class RootSource(Protocol):
@@ -122,6 +126,8 @@ class TaskCollector:
         self._whole: dict[TaskOutput, list[tuple[pa.RecordBatch, Lineage]]] = {}
         # Number of tuples so far; untracked tuples derive their identity from it.
         self._count = 0
+        # Returns the trace contexts of tuples by root; None: no traces.
+        self.begin_spans: BeginSpans | None = None
 
     def follow(self, topology: Topology) -> Emission:
         """Emit to the tasks of this topology from now on; drop and return the tuples that were
@@ -195,6 +201,7 @@ class TaskCollector:
         """Return the tuples emitted since the last call, encoded."""
         tuples, self.tuples = self.tuples, []
         transferred, self._transferred = self._transferred, 0
+        contexts = None if self.begin_spans is None else self.begin_spans(tuples)
         roots = [root for root, _ in tuples if root is not None]
         ack_vals = dict.fromkeys(roots, 0)
         packed: dict[int, list[tuple[bytes, int]]] = {}
@@ -202,6 +209,8 @@ class TaskCollector:
             if not task_output.values and task_output not in self._whole:
                 continue
             values, lineage = self._taken(task_output)
+            if contexts:
+                lineage = with_contexts(lineage, contexts)
             # A task receives one copy of a tuple, so each root occurs once here.
             mine = lineage.roots.tolist()
             before = map(ack_vals.__getitem__, mine)

@@ -17,6 +17,8 @@ from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
+from tiercel.spark_jobs.tracing.process import flush, start
+from tiercel.workers.config import otel_settings
 from tiercel.workers.control.presence import Lease, Presence
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
@@ -26,6 +28,7 @@ from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader
+from tiercel.workers.spout.spans import SpoutSpans
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 
@@ -92,7 +95,10 @@ class SpoutProcess:
         )
         freeze_startup_objects()
         take_turns_often()
-        self.task.run(self._config, context)
+        try:
+            self.task.run(self._config, context)
+        finally:
+            flush()
 
     def _announce(self) -> None:
         self._registry.announce_new(self._topology)
@@ -103,15 +109,16 @@ class SpoutProcess:
         ledger_spec = ledger_spec_of(topology, redis_urls)
         timeout = ledger_spec.message_timeout
         ledger = open_ledger(ledger_spec)
+        collector = TaskCollector(
+            topology,
+            self._component,
+            self._task_id,
+            self._tally,
+            RootIds(timeout or timedelta(seconds=30)) if config.ackers else None,
+        )
         parts = SpoutParts(
-            teller=OutcomeTeller(copy.deepcopy(self._spec.spout)),
-            collector=TaskCollector(
-                topology,
-                self._component,
-                self._task_id,
-                self._tally,
-                RootIds(timeout or timedelta(seconds=30)) if config.ackers else None,
-            ),
+            teller=self._make_teller(collector),
+            collector=collector,
             ledger=ledger,
             outbox=Outbox(
                 ledger=ledger,
@@ -130,6 +137,16 @@ class SpoutProcess:
             grace=timedelta(seconds=config.shutdown_grace_secs),
         )
         return SpoutTask(parts, settings)
+
+    def _make_teller(self, collector: TaskCollector) -> OutcomeTeller:
+        """Return the teller; with traces it also ends the spans that the collector begins."""
+        teller = OutcomeTeller(copy.deepcopy(self._spec.spout))
+        tracing = start(otel_settings(), self._topology.name)
+        if tracing is None:
+            return teller
+        spans = SpoutSpans(tracing, teller, self._component, self._task_id)
+        collector.begin_spans = spans.begin
+        return spans
 
 
 def spout_spec(topology: Topology, component: str, task_index: int = 0) -> SpoutSpec:

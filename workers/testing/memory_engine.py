@@ -33,6 +33,7 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.bolt_settings import batching_of, rates_of
 from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, has_cycle, inboxes_of
+from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.testing.engine import CopyingInboxes, LocalClusterError, SimulatedClock
 
 T = TypeVar("T")
@@ -95,6 +96,7 @@ class MemoryEngine:
                 component: MemoryLimits(rate, self._clock)
                 for component, rate in rates_of(topology).items()
             },
+            tracing=of_this_process(),
         )
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 

@@ -15,12 +15,14 @@ from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.control.contract import Control
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.spout.admission import LARGEST_BOUND, Admission
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, Pace, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox
+from tiercel.workers.spout.spans import SpoutSpans
 from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 from tiercel.workers.testing.engine import CAPTURE, Engine, SimulatedClock, absent
@@ -160,9 +162,13 @@ def _parts(shared: Surroundings, component: str, task_id: int, teller: OutcomeTe
     engine = shared.engine
     tally = Tally(engine.metrics, component, task_id, shared.clock)
     roots = _Ascending(shared.roots) if topology.config_of(component).ackers else None
+    collector = _WatchedCollector(topology, component, task_id, tally, roots, drawn_at_once=1)
+    if (tracing := of_this_process()) is not None:
+        teller = spans = SpoutSpans(tracing, teller, component, task_id)
+        collector.begin_spans = spans.begin
     return SpoutParts(
         teller=teller,
-        collector=_WatchedCollector(topology, component, task_id, tally, roots, drawn_at_once=1),
+        collector=collector,
         ledger=engine.ledger,
         outbox=Outbox(
             ledger=engine.ledger,

@@ -353,8 +353,9 @@ class CapturedSink(Bolt):
     def __init__(self, sink: QueueSink) -> None:
         self._sink = sink
 
-    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
-        """Do nothing; the sink itself would connect here."""
+    def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - it does not connect
+        """Do not connect, as the sink itself would."""
+        self._sink.carry_traces()
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         self._sink.execute(tup, collector)

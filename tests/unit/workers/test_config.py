@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tiercel.workers.config import Settings, check_spark_python
+from tiercel.workers.config import Settings, check_spark_python, otel_settings
 from tiercel.workers.errors import ConfigError
 
 AMQP = "amqp://guest:s3cret@rabbit:5672/%2F"
@@ -151,3 +153,24 @@ def test_a_python_that_is_not_there_is_named_with_what_to_do(monkeypatch) -> Non
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
     with pytest.raises(ConfigError, match="PYSPARK_PYTHON: there is no program '/nowhere/python'"):
         check_spark_python("local[*]")
+
+
+@pytest.mark.parametrize(
+    ("variables", "on"),
+    [
+        ({}, False),
+        ({"OTEL_SERVICE_NAME": "x"}, False),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({"OTEL_TRACES_EXPORTER": ""}, False),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://h"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_traces_are_on_if_opentelemetrys_own_settings_ask_for_them(variables, on, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert otel_settings() == (variables if on else {})

@@ -1,0 +1,167 @@
+"""The beginning and the end of the spans of a process, and its lines about the receiver."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from tiercel.spark_jobs.tracing.spans import Tracing
+
+if TYPE_CHECKING:  # an extra, and it takes 0.2 s to import
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+
+log = logging.getLogger(__name__)
+
+# OpenTelemetry's loggers, whose lines about each failed batch become one line here.
+_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.exporter.otlp.common.http",
+    "opentelemetry.sdk._shared_internal",
+)
+
+
+_started: list[Tracing] = []
+
+
+def of_this_process() -> Tracing | None:
+    """Return the spans of this process; None without traces."""
+    return _started[-1] if _started else None
+
+
+def start(settings: Mapping[str, str], name: str) -> Tracing | None:
+    """Begin to record and send spans, if ``settings`` (the variables ``OTEL_*``) ask for them.
+
+    ``name`` is the service's name unless the settings have one. Idempotent. Never raises: traces
+    must not keep a topology from running.
+    """
+    if not settings or _started:
+        return of_this_process()
+    os.environ.update({key: value for key, value in settings.items() if key not in os.environ})
+    try:
+        tracing = Tracing(_provider(settings, name))
+    except ImportError:
+        log.warning(
+            "OTEL_* settings ask for traces, and OpenTelemetry is not installed here; none are "
+            "sent: pip install 'tiercel[otel]', or unset them",
+            extra={"event": "traces_not_installed"},
+        )
+        return None
+    except Exception as error:  # noqa: BLE001 - an exporter may raise anything for a setting
+        log.warning("no traces are sent: %s", error, extra={"event": "traces_misconfigured"})
+        return None
+    tracing.name_in_logs()
+    _started.append(tracing)
+    return tracing
+
+
+def stop() -> None:
+    """Send the spans that wait, within a bound; the process ends."""
+    while _started:
+        _started.pop().close()
+
+
+def flush() -> None:
+    """Send the spans that wait, within a bound: the process may end, or begin another run."""
+    for tracing in _started:
+        tracing.flush()
+
+
+def _provider(settings: Mapping[str, str], name: str) -> TracerProvider:
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
+
+    known = trace.get_tracer_provider()
+    if isinstance(known, TracerProvider):  # the user's own, as of opentelemetry-instrument
+        return known
+    own = "OTEL_SERVICE_NAME" in settings or "service.name=" in settings.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    resource = Resource.create({} if own else {"service.name": name})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    wanted = settings.get("OTEL_TRACES_EXPORTER") or "otlp"
+    for exporter in wanted.split(","):
+        sender = _exporter(exporter.strip(), settings)
+        provider.add_span_processor(BatchSpanProcessor(OneLine(sender)))  # type: ignore[arg-type]
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _exporter(name: str, settings: Mapping[str, str]) -> Any:
+    """Return a new exporter; raises ValueError if none has this name."""
+    if name == "otlp":
+        protocol = settings.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or settings.get(
+            "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"
+        )
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    for entry in entry_points(group="opentelemetry_traces_exporter", name=name):
+        return entry.load()()
+    raise ValueError(
+        f"no exporter {name!r} is installed; 'otlp' and 'console' are, others are packages of "
+        "their own: OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL"
+    )
+
+
+class OneLine:
+    """``SpanExporter`` that logs one line when spans cannot be sent, and one when they can again.
+
+    The lines of OpenTelemetry about each batch are left out.
+    """
+
+    def __init__(self, exporter: Any) -> None:
+        self._exporter = exporter
+        self._away = False
+        self._reason = ""
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(self._swallow)
+
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Implement ``SpanExporter``."""
+        self._reason = ""
+        try:
+            result: SpanExportResult = self._exporter.export(spans)
+            sent = result.value == 0
+        except Exception as error:  # noqa: BLE001 - of any exporter
+            from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415
+
+            self._reason = str(error)
+            result, sent = SpanExportResult.FAILURE, False
+        if sent and self._away:
+            self._away = False
+            log.info("traces are sent again", extra={"event": "traces_back"})
+        elif not sent:
+            self._tell(self._reason or "its receiver refused them")
+        return result
+
+    def shutdown(self) -> None:
+        """Implement ``SpanExporter``."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Implement ``SpanExporter``."""
+        done: bool = self._exporter.force_flush(timeout_millis)
+        return done
+
+    def _tell(self, why: str) -> None:
+        if not self._away:
+            self._away = True
+            log.warning(
+                "traces cannot be sent, and are dropped meanwhile; nothing else waits for them: %s",
+                why.partition("\n")[0][:300],
+                extra={"event": "traces_away"},
+            )
+
+    def _swallow(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if message.startswith("Queue full"):
+            self._tell("they come faster than the receiver takes them")
+        else:
+            self._reason = self._reason or message
+        return False

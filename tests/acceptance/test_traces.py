@@ -1,0 +1,166 @@
+"""One trace from a publisher through two topologies, with a real receiver of OTLP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import traced
+from tests.support.broker import put
+from tests.support.children import python_workers
+from tests.support.otlp import receiving
+from tests.support.running import running
+from tests.support.waiting import wait_until
+from tests.support.waterfall import waterfall
+from tiercel.workers.config import Settings
+from tiercel.workers.local.run import LocalRun
+
+PUBLISHER = "b7ad6b7169203331"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE_ID}-{PUBLISHER}-01"
+UNSAMPLED = "00-11111111111111111111111111111111-2222222222222222-00"
+
+
+class Service:
+    """Prices items; a slow one only once the test lets it."""
+
+    def __init__(self):
+        self.parents = {}
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+
+@contextmanager
+def priced(folder):
+    service = Service()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            item = self.path.strip("/")
+            service.parents.setdefault(item, []).append(self.headers["traceparent"])
+            if item == "slow" and not service.go_on.is_set():
+                service.asked.set()
+                service.go_on.wait(60)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"5")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (folder / traced.SERVICE).write_text(f"http://127.0.0.1:{server.server_port}")
+    yield service
+    server.shutdown()
+    server.server_close()
+
+
+def booked(folder):
+    file = folder / "booked"
+    return set(file.read_text().split()) if file.exists() else set()
+
+
+@pytest.mark.quick
+@pytest.mark.promised
+@pytest.mark.timeout(400)
+def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(
+    tmp_path, monkeypatch, pytestconfig
+):
+    with receiving() as receiver, priced(tmp_path) as service:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with running(
+            "tests.acceptance.traced:first",
+            tmp_path,
+            traced.FOLDER,
+            queues=(traced.ORDERS, traced.INVOICES),
+        ) as stack:
+            settings = Settings.load(master="local[2]").with_services(
+                stack.amqp_url, stack.redis_url, stack.rabbitmq.management_url
+            )
+            second = LocalRun("tests.acceptance.traced:second", traced.second(), settings)
+            with second:
+                put(
+                    stack.amqp_url,
+                    traced.ORDERS,
+                    b'{"items": "unseen"}',
+                    headers={"traceparent": UNSAMPLED},
+                )
+                wait_until(lambda: booked(tmp_path) == {"unseen"}, 120, "the first invoice")
+                put(
+                    stack.amqp_url,
+                    traced.ORDERS,
+                    b'{"items": "quick slow"}',
+                    headers={"traceparent": PARENT},
+                    message_id="order-1",
+                )
+                assert service.asked.wait(60)
+                # A process that is killed takes the spans with it that it has not sent.
+                wait_until(
+                    lambda: len(paths(receiver, "execute book")) == 1, 60, "the quick one's spans"
+                )
+                for worker in python_workers(stack.run.driver.pid):
+                    os.kill(worker, signal.SIGKILL)
+                service.go_on.set()
+                wait_until(
+                    lambda: booked(tmp_path) == {"unseen", "quick", "slow"}, 120, "all invoices"
+                )
+                wait_until(lambda: len(paths(receiver, "execute book")) == 2, 60, "the last spans")
+                if folder := pytestconfig.getoption("--screenshots"):
+                    draw(stack, receiver, Path(folder) / "trace.svg")
+    check(receiver, service)
+
+
+def paths(receiver, name, trace_id=TRACE_ID):
+    return [receiver.path_of(span) for span in receiver.named(name) if span.trace_id == trace_id]
+
+
+def draw(stack, receiver, file):
+    """Draw the trace of another order, which meets nothing bad."""
+    for number in (1, 2):  # once to warm up
+        trace_id = f"{number:032x}"
+        parent = f"00-{trace_id}-{PUBLISHER}-01"
+        put(
+            stack.amqp_url,
+            traced.ORDERS,
+            b'{"items": "pen paper"}',
+            headers={"traceparent": parent},
+        )
+        wait_until(
+            lambda trace_id=trace_id: (
+                len(paths(receiver, "execute book", trace_id)) == 2
+                and len(paths(receiver, "process orders", trace_id)) == 1
+                and len(paths(receiver, "process invoices", trace_id)) == 2
+            ),
+            60,
+            "a whole trace",
+        )
+    file.write_text(waterfall([span for span in receiver.spans if span.trace_id == trace_id]))
+
+
+def check(receiver, service):
+    # The unsampled order has no span in the first topology.
+    assert UNSAMPLED[3:35] not in {span.trace_id for span in receiver.spans}
+    upstream = ["process orders", "execute split", "execute price"]
+    downstream = [*upstream, "execute publish", "create invoices", "process invoices"]
+    found = paths(receiver, "execute book")
+    assert found
+    assert all(path == [*downstream, "execute book"] for path in found)
+    assert {tuple(path) for path in paths(receiver, "GET")} == {(*upstream, "GET")}
+    for root in receiver.named("process orders"):
+        assert root.parent_id == PUBLISHER
+        if root.trace_id != TRACE_ID:
+            continue
+        assert root.attributes["messaging.system"] == "rabbitmq"
+        assert root.attributes["messaging.message.id"] == "order-1"
+    # The service was given the context of the client's span, within the trace.
+    assert {parent.split("-")[1] for parent in service.parents["slow"]} == {TRACE_ID}
+    gets = {span.span_id for span in receiver.named("GET")}
+    assert service.parents["slow"][-1].split("-")[2] in gets
