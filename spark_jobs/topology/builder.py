@@ -13,6 +13,7 @@ from tiercel.queues.nouns import with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
+from tiercel.spark_jobs.bolts.retry import Retry
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology import grouping as groupings
@@ -185,6 +186,7 @@ class TopologyBuilder:
             check_subscriptions(topology, id_, spec)
             check_batching(topology, id_, spec)
             check_ordering(topology, id_, spec)
+            check_retry(id_, spec)
             check_limit(topology, id_, spec)
             check_concurrency(id_, spec)
         for id_, spec in bolts.items():
@@ -212,6 +214,16 @@ class TopologyBuilder:
             return _Declared(component, parallelism, dict(overrides))
         except ConfigValueError as error:
             raise TopologyError(f"config of {id_!r}: {error}") from error
+
+
+def check_retry(id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError for a ``retry`` that is no ``Retry``."""
+    found = spec.retry
+    if found is not None and not isinstance(found, Retry):
+        raise TopologyError(
+            f"bolt {id_!r}: retry must be a Retry, such as Retry(attempts=5, on=TimeoutError), not "
+            f"{found!r:.60}"
+        )
 
 
 def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
