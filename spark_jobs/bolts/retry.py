@@ -116,8 +116,8 @@ class Retry:
 def _strategy(wait: float | timedelta | Wait | None) -> Wait:
     if wait is None:
         return wait_random_exponential(multiplier=1, max=10)
-    if callable(wait):
-        return cast("Wait", wait)
+    if callable(wait) and not isinstance(wait, type):
+        return wait
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds >= 0:
         return wait_fixed(seconds)

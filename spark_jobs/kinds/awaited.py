@@ -182,7 +182,9 @@ class RetryDecisions:
     def __init__(self, retry: Retry | None, record: Record) -> None:
         self._retry = retry
         self._record = record
-        self._waits_s: dict[tuple[int, int], float | None] = {}
+        # By the id of the error, and the number of attempts. The errors are kept, so that no other
+        # one gets an id of theirs.
+        self._waits_s: dict[tuple[int, int], tuple[BaseException, float | None]] = {}
 
     def wait_s(self, row: int, attempts: int, waited_s: float) -> float | None:
         """Return the time until the next attempt at a failed row; None if the row has failed.
@@ -193,10 +195,13 @@ class RetryDecisions:
         verdict = record.verdicts.get(row)
         if self._retry is None or not isinstance(verdict, TryAgain):
             return None
-        known = (id(verdict.error), attempts)
+        # The error's traceback refers to the record: only the garbage collector could free both.
+        del record.verdicts[row]
+        error = verdict.error
+        known = (id(error), attempts)
         if known not in self._waits_s:
-            self._waits_s[known] = self._asked(self._retry, verdict.error, attempts, waited_s)
-        wait_s = self._waits_s[known]
+            self._waits_s[known] = (error, self._asked(self._retry, error, attempts, waited_s))
+        _, wait_s = self._waits_s[known]
         if wait_s is None and attempts > 1:
             record.reasons[row] = f"after {attempts} attempts: {record.reasons[row]}"
         return wait_s

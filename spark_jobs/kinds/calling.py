@@ -137,10 +137,13 @@ class Calls:
 
     def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
         """Queue failed tuples again that stayed in the backlog."""
+        rows: dict[str, tuple[OpenEntry, list[int]]] = {}
         for entry, row in places:
             # Tuples of new entries are still to be queued: their step made the call itself.
             if not any(one is entry for one in self._new):
-                [call] = calls_of(entry.chunk, [row], entry.position)
+                rows.setdefault(entry.position, (entry, []))[1].append(row)
+        for entry, again in rows.values():
+            for call in calls_of(entry.chunk, again, entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=True)
 
@@ -198,8 +201,9 @@ class Calls:
         if not self.flight.idle:
             return False
         backlog = self._attempt.backlog
-        without_flight = self._retaken_waits() or backlog.must_leave
-        works = without_flight or self._new or self._attempt.due()
+        without_flight = self.retakes() or backlog.must_leave
+        new = any(backlog.may_begin(entry).size for entry in self._new)
+        works = without_flight or new or self._attempt.due()
         # Call ``begin`` once per turn: the step uses its result.
         return bool(works) and (isinstance(self.copy.begin(), BaseException) or without_flight)
 
@@ -239,7 +243,7 @@ class Calls:
         retaken = self._attempt.retaken
         return retaken is None or retaken.goes_together()
 
-    def _retaken_waits(self) -> bool:
+    def retakes(self) -> bool:
         """Return True if the next step takes tuples that an earlier attempt had taken."""
         attempt = self._attempt
         if attempt.retaken is None:

@@ -7,6 +7,7 @@ key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 from tiercel.spark_jobs.kinds.calling import Calls
@@ -14,6 +15,7 @@ from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
 from tiercel.spark_jobs.kinds.retries import TaskRetries
 from tiercel.spark_jobs.kinds.task_order import OrderGate, ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.running.kind import BoltKind, StepInput
 
 
@@ -92,15 +94,30 @@ class CallsAgain(InOrder):
         super().__init__(attempt, calls, retries)
         self._calls = calls
         self._retries = retries
+        # Tuples whose wait has ended and whose calls are not queued.
+        self._late: list[tuple[OpenEntry, int]] = []
 
     def takes(self, wait_s: float) -> StepInput | None:
         attempt = self._attempt
         waiting = cast("ReadyBacklog", attempt.backlog)
         if self._retries.due(waiting):
             waiting.refresh()
-            self._calls.call_again(self._retries.fresh)
+            self._late += self._retries.fresh
+        # Steps make the calls themselves while they take what an earlier attempt had taken.
+        if self._late and not self._calls.retakes():
+            self._calls.call_again(list(self._still_late(waiting)))
+            self._late.clear()
         self._retries.tell(waiting)
         self._calls.is_full = waiting.held_back >= MOST_HELD_BACK
         if wait_s and (next_at := self.next_at) is not None:
             wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
         return self._calls.takes(wait_s)
+
+    def _still_late(self, waiting: ReadyBacklog) -> Iterator[tuple[OpenEntry, int]]:
+        """Yield the late tuples that no step has executed meanwhile, each once."""
+        entries = {entry.position: entry for entry, _ in self._late}
+        ready = {at: {*waiting.may_begin(entry).tolist()} for at, entry in entries.items()}
+        for entry, row in self._late:
+            if row in ready[entry.position]:
+                ready[entry.position].remove(row)
+                yield entry, row

@@ -22,7 +22,6 @@ def note(bolt: str, number: int) -> int:
 
 class Call(BasicBolt):
     output_fields = "n long"
-    # Longer than the message timeout.
     retry = Retry(attempts=3, wait=WAIT_S, on=ConnectionError)
 
     def execute(self, tup, collector):
@@ -36,9 +35,14 @@ class Sink(BasicBolt):
         note("sink", tup["n"])
 
 
-def topology():
-    builder = TopologyBuilder("retried", Config(message_timeout_secs=WAIT_S / 2))
+def topology(timeout_s=30.0):
+    builder = TopologyBuilder("retried", Config(message_timeout_secs=timeout_s))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="n long"))
     builder.set_bolt("call", Call(), parallelism=2).shuffle_grouping("numbers")
     builder.set_bolt("sink", Sink()).shuffle_grouping("call")
     return builder.build()
+
+
+def short_lived():
+    """The topology with messages that live shorter than their tuples wait."""
+    return topology(WAIT_S / 2)

@@ -50,7 +50,7 @@ def test_a_worker_that_dies_while_tuples_wait_for_a_retry_loses_and_doubles_noth
 @pytest.mark.timeout(300)
 def test_tuples_wait_longer_than_their_messages_live(tmp_path):
     with running(
-        "tests.acceptance.retried:topology", tmp_path, retried.FOLDER, queues=(retried.QUEUE,)
+        "tests.acceptance.retried:short_lived", tmp_path, retried.FOLDER, queues=(retried.QUEUE,)
     ) as stack:
         put(stack.amqp_url, retried.QUEUE, *[json.dumps({"n": n}).encode() for n in range(COUNT)])
         wait_until(

@@ -100,6 +100,7 @@ def test_errors_are_named_by_class_classes_or_a_function() -> None:
         ({"attempts": 1001}, "attempts must be"),
         ({"wait": -1}, "wait must be a number of seconds"),
         ({"wait": "2 s"}, "wait must be a number of seconds"),
+        ({"wait": wait_fixed}, "wait must be a number of seconds"),
         ({"wait": float("nan")}, "wait must be a number of seconds"),
         ({"on": ()}, "on must be an exception class"),
         ({"on": "HTTPError"}, "on must be an exception class"),
