@@ -5,8 +5,9 @@ tiercel.examples.webhooks:topology``.
 
 Each event is posted to ``http://127.0.0.1:8311/mews``, at most 20 per second and partner. A partner
 that answers 429 or 503 gets the event again after its ``Retry-After``, any number of times, and
-none counts as a failure; meanwhile the event waits at the broker. Any other answer except success
-fails the event, which becomes a dead letter at the delivery limit.
+none counts as a failure; meanwhile the event waits at the broker. If the partner cannot be reached
+or has an error of its own (5xx), the task posts the event again up to three times, within seconds.
+Any other answer except success fails the event, which becomes a dead letter at the delivery limit.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tenacity import wait_random_exponential
+
 from tiercel import (
     AsyncBolt,
     AsyncCollector,
     QueueSpout,
+    Retry,
     RetryLater,
     Topology,
     TopologyBuilder,
@@ -37,10 +41,15 @@ class DeliveryError(Exception):
     """The partner did not accept the event."""
 
 
+class PartnerError(DeliveryError):
+    """The partner's server has failed: the next call may succeed."""
+
+
 class Deliver(AsyncBolt):
     """Posts each tuple; other tuples do not wait for its answer."""
 
     concurrency = 200
+    retry = Retry(attempts=4, wait=wait_random_exponential(max=5), on=(PartnerError, OSError))
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:  # noqa: ARG002 - each task is alike
         self.host = config["host"]
@@ -57,6 +66,8 @@ class Deliver(AsyncBolt):
                 f"{tup['partner']} answers {status}",
                 blame=False,
             )
+        if status >= 500:
+            raise PartnerError(f"{tup['partner']} answers {status}")
         if not 200 <= status < 300:
             raise DeliveryError(f"{tup['partner']} answers {status}")
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.collecting import TopologyContext as TopologyContext
     from tiercel.spark_jobs.bolts.database_sink import DatabaseSink as DatabaseSink
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink as QueueSink
+    from tiercel.spark_jobs.bolts.retry import Retry as Retry
     from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt as StatefulBolt
     from tiercel.spark_jobs.bolts.tuples import Tuple as Tuple
     from tiercel.spark_jobs.bolts.tuples import field as field

@@ -179,6 +179,8 @@ class InboxFigures:
     doing_s: float | None = None
     # The place where the process runs, as it reported; empty if it did not.
     place: str = ""
+    # Number of failed tuples that wait for their next attempt, as the process reported.
+    retrying: int = 0
 
 
 def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
@@ -332,13 +334,18 @@ class Inboxes(Protocol):
         """
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float],
+        place: str,
+        retrying: Mapping[int, int] | None = None,
     ) -> list[int]:
         """Report that the process is alive and runs these tasks, {task: attempt}.
 
         ``doing_s`` has the seconds that tasks have spent in their current call of the bolt;
-        ``place`` tells monitors where the process runs. Return the tasks that now belong to another
-        attempt or run.
+        ``place`` tells monitors where the process runs, and ``retrying`` how many tuples of a task
+        wait for a retry. Return the tasks that now belong to another attempt or run.
         """
 
     # -- senders ---------------------------------------------------------------------------------

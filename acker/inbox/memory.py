@@ -148,7 +148,12 @@ class MemoryInboxes:
         return MemoryInbox(attended, self._changed, task, opened, shared)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float],
+        place: str,
+        retrying: Mapping[int, int] | None = None,
     ) -> list[int]:
         with self._changed:
             lost = []
@@ -159,6 +164,7 @@ class MemoryInboxes:
                 else:
                     box.seen = self._clock()
                     box.place = place
+                    box.retrying = (retrying or {}).get(task, 0)
                     box.since = box.seen - doing_s[task] if task in doing_s else None
             return lost
 
@@ -441,6 +447,8 @@ class Box:
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
+    # Number of tuples that wait for a retry, as its process reported.
+    retrying: int = 0
     # The time at which the current call of its process began.
     since: float | None = None
     # The place where its process runs, as it reported.
@@ -565,4 +573,5 @@ def figures_of(box: Box, now: float) -> InboxFigures:
         seen_s=None if box.seen is None else max(0.0, now - box.seen),
         doing_s=None if box.since is None else max(0.0, now - box.since),
         place=box.place,
+        retrying=box.retrying,
     )

@@ -16,9 +16,8 @@ of neighbouring inboxes and of their part of the line:
 
 Each server also has the set ``{topology}:inboxes`` of the tasks whose inboxes are on it, so
 that the inboxes of an earlier version of the topology, or of an earlier list of servers, are found
-and drained. The first server has ``{topology}:sender``, the last drawn number of a sender.
-
-Each script is in lua/ and is called from one place here.
+and drained. The first server has ``{topology}:sender``, the last drawn number of a sender. Each
+script is in lua/ and is called from one place here.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ from tiercel.acker.redis.scripts import (
     script_source,
 )
 
-# Separates the number of a server from a position, for an inbox on a server that is no longer
-# its own.
+# Between a server's number and a position, for an inbox on a server that is no longer its own.
 _ELSEWHERE = "@"
 _DRAINED_AT_ONCE = 16
 # Number of consecutive tasks whose inboxes are on one server, or in a cluster have one of _TAGS
@@ -88,12 +86,9 @@ _PACKAGE = "tiercel.acker.inbox"
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
 _APPEND_WHEN_FULL = "append when full"
 _SEALED = b"sealed"
-# Stands for an unknown digest in the text of a seal.
-_UNKNOWN = "0"
+_UNKNOWN = "0"  # an unknown digest in the text of a seal
 T = TypeVar("T")
-
-# The number of a server, and a task.
-Place = tuple[int, int]
+Place = tuple[int, int]  # the number of a server, and a task
 
 
 class RedisInboxes:
@@ -218,12 +213,17 @@ class RedisInboxes:
         return RedisInbox(self._of(task), run, attempt, found)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float],
+        place: str,
+        retrying: Mapping[int, int] | None = None,
     ) -> list[int]:
         def beating(box: _Box, home: Place) -> Effect[bool]:
             task = home[1]
             doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
-            args = (run, attempts[task], doing_ms, place)
+            args = (run, attempts[task], doing_ms, place, (retrying or {}).get(task, 0))
             return box.call("beat", (box.meta,), args, bool, "say that a process attends")
 
         kept = self._each(self._homes(attempts), beating)
@@ -581,7 +581,7 @@ def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -
 
 
 def _figures(reply: Any) -> InboxFigures:
-    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place = reply
+    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place, retrying = reply
     return InboxFigures(
         tuples=tuples,
         bytes=size,
@@ -591,6 +591,7 @@ def _figures(reply: Any) -> InboxFigures:
         seen_s=None if seen_ms is None else seen_ms / 1000,
         doing_s=None if doing_ms is None else doing_ms / 1000,
         place=(place or b"").decode(errors="replace"),
+        retrying=retrying,
     )
 
 

@@ -6,6 +6,7 @@ collecting     the contracts of the collectors, which emit, ack and fail, and of
 bolt           the contracts of bolts without a state, of all kinds
 stateful_bolt  the bolt with a state
 verdicts       failures that say when to retry: never, or not before a time
+retry          the policy of a bolt whose task retries tuples itself
 queue_sink     the built-in bolt that publishes to a RabbitMQ queue
 database_sink  the built-in bolt that writes to a database table
 """

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         OutputCollector,
         TopologyContext,
     )
+    from tiercel.spark_jobs.bolts.retry import Retry
     from tiercel.spark_jobs.bolts.tuples import Tuple
 
 
@@ -40,6 +41,8 @@ class _Declaring:
     output_streams: Mapping[str, str] = MappingProxyType({})
     # Streams on which only ``emit_direct`` emits.
     direct_streams: AbstractSet[str] = frozenset()
+    # The policy by which the bolt's task executes tuples again that fail; None: it does not.
+    retry: Retry | None = None
 
 
 class _Prepared(_Declaring):

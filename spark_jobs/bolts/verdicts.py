@@ -1,5 +1,5 @@
 """Verdicts that a bolt may give with a failure: never retry (``Reject``), or retry after a time
-(``RetryLater``).
+(``RetryLater``). A bolt's ``Retry`` gives a third one, to errors that it names (``TryAgain``).
 
 A verdict that is raised or passed to ``fail`` is kept in the step's record, goes to the ledger with
 the tuple's failure, and to the spout with the message's failure.
@@ -7,9 +7,14 @@ the tuple's failure, and to the spout with the message's failure.
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
-from tiercel.spark_jobs.reasons import reason_given
+from tiercel.spark_jobs.reasons import RAISED, reason_given, reason_of
+
+log = logging.getLogger(__name__)
 
 
 class Reject(Exception):  # noqa: N818 - reads as an order: raise Reject("the customer is unknown")
@@ -72,12 +77,19 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
         return type(self), (self.seconds, self.reason), {"blame": self.blame}
 
 
-Verdict = Reject | RetryLater
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """Given by a bolt's ``Retry``: the task retries the tuple, unless this was the last attempt."""
+
+    error: BaseException
+
+
+Verdict = Reject | RetryLater | TryAgain
 # The reason for a failure, and its verdict.
 Failing = tuple[str, Verdict | None]
 
 
-def verdict_of(error: object, where: str = "") -> Verdict | None:
+def verdict_of(error: object, where: str = "") -> Reject | RetryLater | None:
     """Return the exception or reason if it is a verdict.
 
     ``where`` is the method that raised it unless that is ``execute``: ``flush`` has no single tuple
@@ -92,3 +104,24 @@ def failing_for(reason: BaseException | str) -> Failing:
     """Return the failure of a tuple that the bolt fails for this reason, which may be empty."""
     text = reason_given(reason) if reason else ""
     return text or "failed by the bolt", verdict_of(reason)
+
+
+class RetriedErrors(Protocol):
+    """The errors after which a bolt's task retries a tuple: its ``Retry``."""
+
+    def takes(self, error: BaseException) -> bool:
+        """Return True if a tuple is retried after this error."""
+
+
+def again_after(error: BaseException | str, retry: RetriedErrors | None) -> TryAgain | None:
+    """Return the verdict of a bolt's ``Retry`` on an error that is no verdict itself."""
+    if retry is None or not isinstance(error, BaseException):
+        return None
+    try:
+        return TryAgain(error) if retry.takes(error) else None
+    except RAISED as raised:
+        log.warning(
+            "a tuple is not retried: its Retry raised %s for %s",
+            reason_of(raised), reason_of(error), extra={"event": "retry_failed"},
+        )  # fmt: skip
+        return None

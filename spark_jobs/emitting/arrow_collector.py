@@ -18,7 +18,7 @@ from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
-from tiercel.spark_jobs.bolts.verdicts import Failing, failing_for
+from tiercel.spark_jobs.bolts.verdicts import Failing
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, Anchors, OutputStream, copy_numbers_of
 from tiercel.spark_jobs.emitting.record import SPREAD, STEP, Record, Recorder
 from tiercel.spark_jobs.errors import AlreadyAckedError, BadAnchorsError, BadValuesError
@@ -173,7 +173,7 @@ class ArrowRecorder(Recorder, ArrowCollector):
             found = read_rows(rows, len(self._portion.rows))
         except BadAnchorsError as error:
             raise BadAnchorsError(f"{self._record.component!r} fails rows: {error}") from error
-        failing = failing_for(reason)
+        failing = self._record.failing(reason)
         for row in self._portion.rows[found].tolist():
             self.failed.setdefault(row, failing)
 

@@ -26,8 +26,10 @@ from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple, 
 from tiercel.spark_jobs.bolts.verdicts import (
     Failing,
     Reject,
+    RetriedErrors,
     RetryLater,
     Verdict,
+    again_after,
     failing_for,
     verdict_of,
 )
@@ -78,8 +80,12 @@ class Record:
 
     # Notes an error of the bolt and its reason; returns the name of the error's counter.
     tell_raised: Callable[[BaseException, str], str] | None = None
-    # True if the bolt is ordered: an emission whose anchors all failed is dropped.
+    # True if tuples are retried in place: an emission whose anchors all failed is dropped.
     in_order = False
+    # The bolt's ``Retry``; None: it has none.
+    retry: RetriedErrors | None = None
+    # Number of failed rows that are retried by the bolt's ``Retry``.
+    retried = 0
     # Rows of the open tuples that were given up.
     open_rows: Sequence[int] = ()
     # The ``Answers`` of the bolt's copy, if the bolt may hold tuples.
@@ -306,17 +312,23 @@ class Record:
         ``where`` names the method that raised it, unless that was ``execute``. Operators see the
         error unless no message is to blame.
         """
-        verdict = verdict_of(error, where)
+        verdict: Verdict | None = verdict_of(error, where)
         if verdict is None:
             reason = reason_at(error, where)
             if self.tell_raised is not None:
                 self.raised[self.tell_raised(error, reason)] += 1
+            verdict = again_after(error, self.retry)
         else:
             # The bolt raised a verdict on purpose: its line of code is no bug.
             reason = reason_in(error, where)
         if _is_to_blame(verdict):
             self.report(reason)
         return reason, verdict
+
+    def failing(self, reason: BaseException | str) -> Failing:
+        """Return the failure of a tuple that the bolt fails for this reason, which may be empty."""
+        text, verdict = failing_for(reason)
+        return text, verdict or again_after(reason, self.retry)
 
     def report(self, message: str) -> bool:
         """Show an error to the topology's operators; False if this step has shown enough."""
@@ -513,7 +525,7 @@ class OutputRecorder(Recorder, OutputCollector):
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check(tup, "fails")
-        self._record.fail(tup, *failing_for(reason))
+        self._record.fail(tup, *self._record.failing(reason))
 
     def reset_timeout(self, tup: Tuple) -> None:
         self._check(tup, "resets the timeout of")

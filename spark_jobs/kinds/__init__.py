@@ -7,7 +7,8 @@ batch       bolts that receive batches; a batch waits until it is full or its wa
 calling     bolts that run several calls at once
 lines       the queue in front of these calls: open, or limited by a rate
 calls       the calls themselves
-ordered     bolts of any of these kinds with an order (``ordered_by``)
+ordered     bolts of any of these kinds with an order (``ordered_by``) or a ``Retry``
 task_order  the order of one bolt task: which tuples may begin, and which have failed
-awaited     failed tuples that come before their successors, one per key
+awaited     failed tuples that come before their successors, one per key; the decisions of ``Retry``
+retries     the failed tuples of one task of a bolt with a ``Retry`` and without an order
 """

@@ -1,4 +1,4 @@
-"""The failed tuples of a bolt task with an order, one per key. Pure.
+"""The failed tuples of a bolt task with an order, one per key; the decisions of ``Retry``. Pure.
 
 Most failed tuples stay in the backlog, and the task retries them. A few are awaited: the broker has
 to redeliver their messages, and until then no other tuple of their key may begin. The task gives up
@@ -12,11 +12,12 @@ by which the task recognizes a redelivered tuple. A redelivery has another root 
 from __future__ import annotations
 
 import hashlib
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.queues.retry import RequeueAfter, RetryPolicy, next_action
@@ -24,10 +25,19 @@ from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.bolts.verdicts import TryAgain
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.reasons import RAISED, reason_of
 from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.grouping import key_digest
+
+# Only a bolt with a ``Retry`` loads tenacity.
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.bolts.retry import Retry
+
+log = logging.getLogger(__name__)
 
 IDENTITY_BYTES = 8
 KEY_BYTES = 16
@@ -129,6 +139,9 @@ class FailedTuple:
 
     identity: bytes
     failures: int = 0
+    # Attempts since the last failure, and the sum of the waits between them: see ``Retry``.
+    attempts: int = 0
+    waited_s: float = 0.0
     # Time of the last failure, on the wall clock, which is the same in the next process.
     since_wall: float = 0.0
     # True if the broker has to redeliver the message.
@@ -158,6 +171,53 @@ class FailedTuple:
         """Return True if the tuple is at this place and its back-off is over."""
         is_here = self.entry is not None and self.entry.position == position and self.row == row
         return is_here and self.until is None
+
+
+class RetryDecisions:
+    """Decides about the failed tuples of one step, by the bolt's ``Retry``.
+
+    Tuples that failed together, with one error, wait for the same time: a batch stays a batch.
+    """
+
+    def __init__(self, retry: Retry | None, record: Record) -> None:
+        self._retry = retry
+        self._record = record
+        # By the id of the error, and the number of attempts. The errors are kept, so that no other
+        # one gets an id of theirs.
+        self._waits_s: dict[tuple[int, int], tuple[BaseException, float | None]] = {}
+
+    def wait_s(self, row: int, attempts: int, waited_s: float) -> float | None:
+        """Return the time until the next attempt at a failed row; None if the row has failed.
+
+        ``attempts`` includes this one; ``waited_s`` is the sum of the waits between them.
+        """
+        record = self._record
+        verdict = record.verdicts.get(row)
+        if self._retry is None or not isinstance(verdict, TryAgain):
+            return None
+        # The error's traceback refers to the record: only the garbage collector could free both.
+        del record.verdicts[row]
+        error = verdict.error
+        known = (id(error), attempts)
+        if known not in self._waits_s:
+            self._waits_s[known] = (error, self._asked(self._retry, error, attempts, waited_s))
+        _, wait_s = self._waits_s[known]
+        if wait_s is None and attempts > 1:
+            record.reasons[row] = f"after {attempts} attempts: {record.reasons[row]}"
+        return wait_s
+
+    def _asked(
+        self, retry: Retry, error: BaseException, attempts: int, waited_s: float
+    ) -> float | None:
+        try:
+            return retry.next_wait_s(error, attempts, waited_s)
+        except RAISED as raised:
+            log.warning(
+                "%s: a tuple is not retried: the wait of its Retry raised %s for %s",
+                self._record.component, reason_of(raised), reason_of(error),
+                extra={"event": "retry_failed"},
+            )  # fmt: skip
+            return None
 
 
 class FailedTuples:
@@ -193,26 +253,54 @@ class FailedTuples:
         one = self._first.get(key)
         return one.failures if one is not None and one.identity == identity else 0
 
+    def attempts(self, key: bytes, identity: bytes) -> tuple[int, float]:
+        """Return a tuple's attempts since its last failure, and the sum of the waits after them."""
+        one = self._first.get(key)
+        if one is None or one.identity != identity:
+            return 0, 0.0
+        return one.attempts, one.waited_s
+
+    @property
+    def waiting(self) -> int:
+        """Number of tuples that wait for their next attempt."""
+        failed = self._first.values()
+        return sum(one.entry is not None and one.until is not None for one in failed)
+
     def is_last(self, failures: int) -> bool:
         """Return True if a tuple with this many failures is not retried."""
         return failures > self._limit
 
-    def tries_again(
-        self, key: bytes, identity: bytes, entry: OpenEntry, row: int, *, alone: bool
+    def tries_again(  # noqa: PLR0913 - the tuple, its place, and its wait
+        self,
+        key: bytes,
+        identity: bytes,
+        entry: OpenEntry,
+        row: int,
+        *,
+        alone: bool,
+        wait_s: float | None = None,
     ) -> None:
-        """Note a failed tuple that is retried in place after its back-off."""
+        """Note a failed tuple that is retried in place.
+
+        ``wait_s`` is the wait by the bolt's ``Retry``; None: the tuple has failed once more, and
+        waits for its back-off.
+        """
         failures = self.failures(key, identity)
+        attempts, waited_s = self.attempts(key, identity)
         action = next_action(failures, self._policy, self._limit)
+        back_off_s = action.after_s if isinstance(action, RequeueAfter) else 0.0
         before = self._first.get(key)
         self._first[key] = FailedTuple(
             identity=identity,
-            failures=failures + 1,
+            failures=failures + (wait_s is None),
+            attempts=0 if wait_s is None else attempts + 1,
+            waited_s=0.0 if wait_s is None else waited_s + wait_s,
             since_wall=self._wall(),
             # Another process may find the tuple behind its successors.
             awaited=before is not None and before.awaited and before.identity == identity,
             entry=entry,
             row=row,
-            until=self._clock() + (action.after_s if isinstance(action, RequeueAfter) else 0.0),
+            until=self._clock() + (back_off_s if wait_s is None else wait_s),
             alone=alone,
         )
 

@@ -15,7 +15,7 @@ from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.collecting import BatchCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
-from tiercel.spark_jobs.bolts.verdicts import Failing, Reject, failing_for
+from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, OutputLimitError
@@ -190,7 +190,7 @@ class BatchRecorder(Recorder, BatchCollector):
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check_open()
         self._check_mine(tup, "fails")
-        self.failed.setdefault(tup.row, failing_for(reason))
+        self.failed.setdefault(tup.row, self._record.failing(reason))
 
     def commit(self, took_ns: int) -> None:
         """Apply the failures of a call that returned, and ack its other tuples."""

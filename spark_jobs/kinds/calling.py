@@ -55,11 +55,18 @@ class Calls:
 
     # Claimed tuples are running or wait for a permit.
     gives_back = False
+    # True if so many tuples wait for a retry that the task takes no more.
+    is_full = False
 
     def __init__(
-        self, attempt: Attempt, snapshot: bytes | None, gate: OrderGate | None = None
+        self,
+        attempt: Attempt,
+        snapshot: bytes | None,
+        gate: OrderGate | None = None,
+        *,
+        retries: bool = False,
     ) -> None:
-        """``gate`` is set if the bolt has an order.
+        """``gate`` is set if the bolt has an order; ``retries`` is True if calls are made again.
 
         ``snapshot`` is ignored, as it would include the effects of unfinished calls.
         """
@@ -68,6 +75,7 @@ class Calls:
         topology = around.topology
         self._attempt = attempt
         self._gate = gate
+        self._retries = retries
         # The calls that the next step plays back; True if the step may make missing calls
         # concurrently. The first step may repeat a sealed one, for which all calls are missing.
         self._next: tuple[Sequence[Call], bool] = ((), self._go_together())
@@ -138,11 +146,14 @@ class Calls:
         self._caller.close()
 
     def call_again(self, places: Sequence[tuple[OpenEntry, int]]) -> None:
-        """Requeue failed tuples that stayed in the backlog."""
+        """Queue failed tuples again that stayed in the backlog."""
+        rows: dict[str, tuple[OpenEntry, list[int]]] = {}
         for entry, row in places:
             # Tuples of new entries are still to be queued: their step made the call itself.
             if not any(one is entry for one in self._new):
-                [call] = calls_of(entry.chunk, [row], entry.position)
+                rows.setdefault(entry.position, (entry, []))[1].append(row)
+        for entry, again in rows.values():
+            for call in calls_of(entry.chunk, again, entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=True)
 
@@ -168,7 +179,8 @@ class Calls:
 
     def _takes_more(self) -> bool:
         """Return True if few tuples wait for a place, and the line and the gate have room."""
-        return not (self.line.full or self.flight.full or 2 * self._crowd > self._places)
+        is_full = self.is_full or self.line.full or self.flight.full
+        return not (is_full or 2 * self._crowd > self._places)
 
     @property
     def _crowd(self) -> int:
@@ -179,7 +191,7 @@ class Calls:
     def _waits_for_more(self) -> bool:
         """True if there is nothing to do before a tuple or a permit arrives."""
         flight = self.flight
-        if self._new or self.line.full or flight.full:
+        if self._new or self.is_full or self.line.full or flight.full:
             return False
         idle = flight.idle and (self.line.held > 0 or not self._attempt.backlog)
         return idle or flight.stands_still
@@ -199,8 +211,9 @@ class Calls:
         if not self.flight.idle:
             return False
         backlog = self._attempt.backlog
-        without_flight = self._retaken_waits() or backlog.must_leave
-        works = without_flight or self._new or self._attempt.due()
+        without_flight = self.retakes() or backlog.must_leave
+        new = any(backlog.may_begin(entry).size for entry in self._new)
+        works = without_flight or new or self._attempt.due()
         # Call ``begin`` once per turn: the step uses its result.
         return bool(works) and (isinstance(self.copy.begin(), BaseException) or without_flight)
 
@@ -240,7 +253,7 @@ class Calls:
         retaken = self._attempt.retaken
         return retaken is None or retaken.goes_together()
 
-    def _retaken_waits(self) -> bool:
+    def retakes(self) -> bool:
         """Return True if the next step takes tuples that an earlier attempt had taken."""
         attempt = self._attempt
         if attempt.retaken is None:
@@ -265,7 +278,8 @@ class Calls:
         for entry in self._new:
             if self._tracing is not None:
                 self._tracing.feed(entry.chunk.lineage.contexts)
-            for call in calls_of(entry.chunk, entry.rows.tolist(), entry.position):
+            rows = self._attempt.backlog.may_begin(entry).tolist()
+            for call in calls_of(entry.chunk, rows, entry.position):
                 self.flight.number(call)
                 self.line.add(call, first=gate is not None and gate.comes_first(call))
         self._new.clear()
@@ -312,7 +326,7 @@ class Calls:
             return None
         ticks: list[Chunk] = []
         ordered = [call for call in calls if call.position is not None]
-        if self._gate is not None:
+        if self._retries:
             # Sort by place in the inbox: a retried call has a new number.
             ordered.sort(key=_place_of)
         rows = rows_of(ordered)

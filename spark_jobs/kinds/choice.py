@@ -11,8 +11,9 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.kinds.arrow import ARROW
 from tiercel.spark_jobs.kinds.batch import InBatches
 from tiercel.spark_jobs.kinds.calling import Calls
-from tiercel.spark_jobs.kinds.ordered import CallsInOrder, InOrder
+from tiercel.spark_jobs.kinds.ordered import CallsAgain, CallsInOrder, InOrder
 from tiercel.spark_jobs.kinds.plain import BASIC, RICH, STATEFUL
+from tiercel.spark_jobs.kinds.retries import TaskRetries
 from tiercel.spark_jobs.kinds.task_order import OrderedBacklog, OrderGate, ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
@@ -29,11 +30,16 @@ def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     """Begin an attempt at a bolt task. Raises StaleAttemptError."""
     spec = around.topology.bolts[around.topology.component_of(task)]
     has_calls = concurrency_of(spec) is not None
-    if not ordered_by_of(spec):
+    retry = spec.retry
+    if ordered_by_of(spec):
+        order = TaskOrder(around, task, OrderedBacklog if has_calls else ReadyBacklog, retry)
+        in_order = _calls_in_order(order) if has_calls else _in_order(_one_by_one(spec), order)
+        return Attempt(around, task, stop, in_order, order)
+    if retry is None:
         return Attempt(around, task, stop, Calls if has_calls else _one_by_one(spec))
-    order = TaskOrder(around, task, OrderedBacklog if has_calls else ReadyBacklog)
-    in_order = _calls_in_order(order) if has_calls else _in_order(_one_by_one(spec), order)
-    return Attempt(around, task, stop, in_order, order)
+    retries = TaskRetries(around, task, retry)
+    again = _calls_again(retries) if has_calls else _in_order(_one_by_one(spec), retries)
+    return Attempt(around, task, stop, again, retries)
 
 
 def _one_by_one(spec: BoltSpec) -> Begin:
@@ -45,10 +51,16 @@ def _one_by_one(spec: BoltSpec) -> Begin:
     return partial(Plain, execution=execution)
 
 
-def _in_order(kind: Begin, order: TaskOrder) -> Begin:
+def _in_order(kind: Begin, order: TaskOrder | TaskRetries) -> Begin:
     return lambda attempt, snapshot: InOrder(attempt, kind(attempt, snapshot), order)
 
 
 def _calls_in_order(order: TaskOrder) -> Begin:
     gate = OrderGate(order)
-    return lambda attempt, _: CallsInOrder(attempt, Calls(attempt, None, gate), gate, order)
+    return lambda attempt, _: CallsInOrder(
+        attempt, Calls(attempt, None, gate, retries=True), gate, order
+    )
+
+
+def _calls_again(retries: TaskRetries) -> Begin:
+    return lambda attempt, _: CallsAgain(attempt, Calls(attempt, None, retries=True), retries)

@@ -1,24 +1,28 @@
-"""Bolts with an order (``ordered_by``): ``InOrder`` wraps the kind of the bolt.
+"""Bolts whose tuples may have to wait in the backlog: ``InOrder`` wraps the kind of the bolt.
 
-A step never has two tuples of one key. A failed tuple stays in the backlog and is retried after its
-back-off; the other tuples of its key wait for it.
+With ``Retry`` a failed tuple stays in the backlog and is executed again after its wait. With an
+order (``ordered_by``) the other tuples of its key wait for it: a step never has two tuples of one
+key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 from tiercel.spark_jobs.kinds.calling import Calls
 from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
+from tiercel.spark_jobs.kinds.retries import TaskRetries
 from tiercel.spark_jobs.kinds.task_order import OrderGate, ReadyBacklog, TaskOrder
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.running.kind import BoltKind, StepInput
 
 
 class InOrder:
-    """``BoltKind`` that wraps another kind; its steps take the next tuple of each key."""
+    """``BoltKind`` that wraps another kind; its steps take tuples that need not wait."""
 
-    def __init__(self, attempt: Attempt, inner: BoltKind, order: TaskOrder) -> None:
+    def __init__(self, attempt: Attempt, inner: BoltKind, order: TaskOrder | TaskRetries) -> None:
         """``inner`` chooses its steps from the tuples that may begin."""
         self._attempt = attempt
         self._inner = inner
@@ -64,11 +68,12 @@ class CallsInOrder(InOrder):
         super().__init__(attempt, calls, order)
         self._calls = calls
         self._gate = gate
+        self._in_order = order
         # True if the last call of ``takes`` returned a step, which may let other tuples begin.
         self._stepped = False
 
     def takes(self, wait_s: float) -> StepInput | None:
-        order = self._order
+        order = self._in_order
         backlog = self._attempt.backlog
         if self._stepped:
             self._gate.left()
@@ -80,3 +85,39 @@ class CallsInOrder(InOrder):
         taken = self._calls.takes(wait_s)
         self._stepped = taken is not None
         return taken
+
+
+class CallsAgain(InOrder):
+    """``InOrder`` for concurrent calls with ``Retry`` and without an order."""
+
+    def __init__(self, attempt: Attempt, calls: Calls, retries: TaskRetries) -> None:
+        super().__init__(attempt, calls, retries)
+        self._calls = calls
+        self._retries = retries
+        # Tuples whose wait has ended and whose calls are not queued.
+        self._late: list[tuple[OpenEntry, int]] = []
+
+    def takes(self, wait_s: float) -> StepInput | None:
+        attempt = self._attempt
+        waiting = cast("ReadyBacklog", attempt.backlog)
+        if self._retries.due(waiting):
+            waiting.refresh()
+            self._late += self._retries.fresh
+        # Steps make the calls themselves while they take what an earlier attempt had taken.
+        if self._late and not self._calls.retakes():
+            self._calls.call_again(list(self._still_late(waiting)))
+            self._late.clear()
+        self._retries.tell(waiting)
+        self._calls.is_full = waiting.held_back >= MOST_HELD_BACK
+        if wait_s and (next_at := self.next_at) is not None:
+            wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
+        return self._calls.takes(wait_s)
+
+    def _still_late(self, waiting: ReadyBacklog) -> Iterator[tuple[OpenEntry, int]]:
+        """Yield the late tuples that no step has executed meanwhile, each once."""
+        entries = {entry.position: entry for entry, _ in self._late}
+        ready = {at: {*waiting.may_begin(entry).tolist()} for at, entry in entries.items()}
+        for entry, row in self._late:
+            if row in ready[entry.position]:
+                ready[entry.position].remove(row)
+                yield entry, row

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from tiercel.acker.ledger import Ledger
 from tiercel.queues.habits import habits_of
 from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.bolts.verdicts import Reject
+from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.awaited import FailedTuples, TupleKeys
+from tiercel.spark_jobs.kinds.awaited import FailedTuples, RetryDecisions, TupleKeys
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
@@ -32,6 +33,10 @@ from tiercel.spark_jobs.running.copy import joined, parted
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import Topology
+
+# Only a bolt with a ``Retry`` loads tenacity.
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.bolts.retry import Retry
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +57,21 @@ _TELLS_PER_TIMEOUT = 3
 class TaskOrder:
     """``Order`` of one bolt task. One thread only."""
 
-    def __init__(self, around: Around, task: int, waiting: Callable[..., OrderedBacklog]) -> None:
-        """``waiting`` creates the backlog."""
+    def __init__(
+        self,
+        around: Around,
+        task: int,
+        backlog: Callable[..., OrderedBacklog],
+        retry: Retry | None = None,
+    ) -> None:
+        """``backlog`` creates the backlog; ``retry`` is the bolt's own policy."""
         topology = around.topology
         self.component = topology.component_of(task)
+        self.retry = retry
+        # Number of tuples that wait for their next attempt. Any thread may read it.
+        self.waiting = 0
         self._task = task
-        self._waiting = waiting
+        self._new_backlog = backlog
         clock = around.loop.time
         timeout_s = topology.config.message_timeout_secs
         self._apart = SetApart(around.ledger, clock, timeout_s)
@@ -69,6 +83,8 @@ class TaskOrder:
         self._copy = b""
         # Places of the failed tuples of the last step that are retried.
         self.fresh: list[tuple[OpenEntry, int]] = []
+        # The waits by ``retry`` of tuples of the current step, by their indices.
+        self._waits_s: dict[int, float] = {}
 
     @property
     def next_at(self) -> float | None:
@@ -77,9 +93,7 @@ class TaskOrder:
 
     def tell_at(self, moment: float | None) -> float | None:
         """Return ``moment``, or the time of the next report to the spouts if that is earlier."""
-        if not self._apart.waits:
-            return moment
-        return self._apart.next_at if moment is None else min(moment, self._apart.next_at)
+        return self._apart.earlier(moment)
 
     def tell(self, backlog: Backlog, busy: Container[bytes] = ()) -> None:
         """Report failed tuples and their successors to the spouts, except for ``busy`` keys."""
@@ -99,7 +113,7 @@ class TaskOrder:
         return self._copy or None
 
     def backlog(self, done: Mapping[str, bytes]) -> Backlog:
-        return self._waiting(done, self)
+        return self._new_backlog(done, self)
 
     # -- which tuples may begin ------------------------------------------------------------------
 
@@ -168,7 +182,11 @@ class TaskOrder:
 
         A back-off has ended, or the task has given up an awaited tuple.
         """
-        return bool(self._failed) and (self._failed.due() | self._lapse(backlog))
+        if not self._failed:
+            return False
+        due = self._failed.due() | self._lapse(backlog)
+        self.waiting = self._failed.waiting
+        return due
 
     def _waiting_in(self, backlog: Backlog, busy: Container[bytes]) -> Iterator[int]:
         """Yield the roots of waiting tuples whose key has a failed first tuple.
@@ -206,8 +224,10 @@ class TaskOrder:
         self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
     ) -> list[int]:
         rows = []
-        places = list(_places_of(shares))
-        for row, reason in list(record.reasons.items()):
+        places = list(places_of(shares))
+        decisions = RetryDecisions(self.retry, record)
+        self._waits_s = {}
+        for row in list(record.reasons):
             at = row - record.held
             # Held tuples have left the inbox, and ticks were never there.
             if not 0 <= at < len(places) or not _would_come_again(record, lineage, row):
@@ -216,14 +236,27 @@ class TaskOrder:
             key = self._keys_of(entry)[number]
             if key is None or row in record.replayed:
                 continue
-            failures = 1 + self._failed.failures(key, self._keys.identity_in(entry.chunk, number))
-            if self._failed.is_last(failures):
-                self._give_up(key, failures, reason)
-                record.reasons[row] = f"failed {failures} times: {reason}"
-                record.verdicts[row] = Reject(record.reasons[row])
-            elif not repeated:
+            identity = self._keys.identity_in(entry.chunk, number)
+            attempts, waited_s = self._failed.attempts(key, identity)
+            wait_s = decisions.wait_s(row, 1 + attempts, waited_s)
+            if wait_s is None and self._is_last(key, identity, record, row):
+                continue
+            if not repeated:
                 rows.append(row)
+                if wait_s is not None:
+                    self._waits_s[at] = wait_s
+        record.retried = len(self._waits_s)
         return rows
+
+    def _is_last(self, key: bytes, identity: bytes, record: Record, row: int) -> bool:
+        """Return True if a tuple has failed too often: it is rejected."""
+        failures = 1 + self._failed.failures(key, identity)
+        if not self._failed.is_last(failures):
+            return False
+        self._give_up(key, failures, record.reasons[row])
+        record.reasons[row] = f"failed {failures} times: {record.reasons[row]}"
+        record.verdicts[row] = Reject(record.reasons[row])
+        return True
 
     def _give_up(self, key: bytes, failures: int, reason: str) -> None:
         log.warning(
@@ -241,8 +274,9 @@ class TaskOrder:
                 if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
                     self._failed.comes_again(key, self._keys.identity(tup))
             again = set(done.again)
-            for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
+            for at, (entry, number) in enumerate(islice(places_of(shares), done.executed)):
                 self._note(entry, number, done, record.held + at, tried_again=at in again)
+            self.waiting = self._failed.waiting
         kept = self._failed.dump()
         if kept == self._kept and done.snapshot is None:
             return done
@@ -251,7 +285,7 @@ class TaskOrder:
         return replace(done, snapshot=joined(self._kept, self._copy))
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
-        for at, (entry, number) in enumerate(islice(_places_of(shares), done.executed)):
+        for at, (entry, number) in enumerate(islice(places_of(shares), done.executed)):
             key = self._keys_of(entry)[number]
             if key is not None and done.lineage.counts[done.record.held + at]:
                 identity = self._keys.identity_in(entry.chunk, number)
@@ -269,7 +303,9 @@ class TaskOrder:
             return
         identity = self._keys.identity_in(entry.chunk, number)
         if tried_again:
-            self._failed.tries_again(key, identity, entry, number, alone=done.record.aborted)
+            wait_s = self._waits_s.get(row - done.record.held)
+            alone = done.record.aborted
+            self._failed.tries_again(key, identity, entry, number, alone=alone, wait_s=wait_s)
             self.fresh.append((entry, number))
         elif comes_again:
             self._failed.comes_again(key, identity)
@@ -286,10 +322,20 @@ class TaskOrder:
         return entry.keys
 
 
+class Readiness(Protocol):
+    """Decides which tuples of a backlog may begin."""
+
+    def alone(self) -> Share | None:
+        """Return the tuple that needs the next step for itself; None if there is none."""
+
+    def ready(self, backlog: Backlog) -> list[Share]:
+        """Return the tuples that the next step may take."""
+
+
 class OrderedBacklog(Backlog):
     """``Backlog`` that only offers steps the tuples that may begin."""
 
-    def __init__(self, done: Mapping[str, bytes], order: TaskOrder) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
         super().__init__(done)
         self._order = order
 
@@ -310,7 +356,7 @@ class OrderedBacklog(Backlog):
 class ReadyBacklog(OrderedBacklog):
     """``OrderedBacklog`` that counts only tuples that may begin; for bolts with single calls."""
 
-    def __init__(self, done: Mapping[str, bytes], order: TaskOrder) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
         super().__init__(done, order)
         # Number of all waiting tuples.
         self._all = 0
@@ -324,9 +370,13 @@ class ReadyBacklog(OrderedBacklog):
     def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
         self.tuples = self._all
         strange = super().add(entries, read)
+        self.counted()
+        return strange
+
+    def counted(self) -> None:
+        """Note that ``tuples`` is the number of all waiting tuples now; update the others."""
         self._all = self.tuples
         self.refresh()
-        return strange
 
     def refresh(self) -> None:
         """Update the tuples that may begin."""
@@ -336,8 +386,7 @@ class ReadyBacklog(OrderedBacklog):
     def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         self.tuples = self._all
         covered = super().take_out(shares, step, ticks)
-        self._all = self.tuples
-        self.refresh()
+        self.counted()
         return covered
 
     def _ready(self) -> Sequence[Share]:
@@ -374,10 +423,11 @@ class SetApart:
         """True if tuples may be waiting."""
         return self._unsure or bool(self._told)
 
-    @property
-    def next_at(self) -> float:
-        """Time at which to call ``look`` again while tuples wait."""
-        return self._look_at
+    def earlier(self, moment: float | None) -> float | None:
+        """Return ``moment``, or the time at which to call ``look`` again if that is earlier."""
+        if not self.waits:
+            return moment
+        return self._look_at if moment is None else min(moment, self._look_at)
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
         """Report new waiting tuples, and report all of them again before they time out.
@@ -406,7 +456,7 @@ class SetApart:
             self._tell_all_at = now + self._tells_s
 
 
-def _places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
+def places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
     return ((share.entry, row) for share in shares for row in share.rows.tolist())
 
 
@@ -425,7 +475,8 @@ def _would_come_again(record: Record, lineage: Lineage, row: int) -> bool:
 
     ``RetryLater`` lets its successors go first, and a rejected message never comes back.
     """
-    return row not in record.verdicts and bool(lineage.counts[row])
+    verdict = record.verdicts.get(row)
+    return not isinstance(verdict, (Reject, RetryLater)) and bool(lineage.counts[row])
 
 
 def _policy(topology: Topology) -> tuple[RetryPolicy, int]:

@@ -47,6 +47,11 @@ class BoltTask:
         """The number of the current attempt."""
         return self._current.sender.attempt if self._current else None
 
+    @property
+    def retrying(self) -> int:
+        """The number of failed tuples that wait for their next attempt."""
+        return self._current.waiting if self._current else 0
+
     def executing(self) -> WatchedStep | None:
         """The step whose tuples are being executed; for the watchdog's thread."""
         current = self._current
@@ -250,7 +255,9 @@ class Host:
         around = self._around
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
-            stale = around.inboxes.beat(around.run, attempts, self._doing_s(), self._place)
+            retrying = {task.task: task.retrying for task in self._tasks if task.retrying}
+            doing_s = self._doing_s()
+            stale = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return

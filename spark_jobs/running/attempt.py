@@ -4,7 +4,7 @@ All bolts share the class ``Attempt``. Two objects differ between bolts (kind.py
 
 * the ``BoltKind`` chooses the input of each step (most bolts: ``Plain``), and has the ``Execution``
   that runs the bolt over it (step.py);
-* an ``Order``, only for bolts with ``ordered_by``, decides which tuples wait for others.
+* an ``Order``, only for bolts with ``ordered_by`` or ``Retry``, decides which tuples have to wait.
 
 Read ``Attempt.run`` first, then ``turn`` and ``_commit``.
 """
@@ -114,6 +114,11 @@ class Attempt:
     def next_at(self) -> float | None:
         """Time on the loop's clock of the next action that needs no new input; None if none."""
         return self.kind.next_at
+
+    @property
+    def waiting(self) -> int:
+        """Number of failed tuples that wait for their next attempt. Any thread."""
+        return 0 if self._order is None else self._order.waiting
 
     def wake(self) -> None:
         """End a wait, so that the attempt notices a stop or an answer."""
@@ -319,6 +324,7 @@ class Attempt:
         step.record.tell_raised = self._tell_raised
         if self._order is not None:
             again = partial(self._order.again, taken.shares, repeated=sealed is not None)
+            step.record.retry = self._order.retry
             step.retry_in_place(again)
         if self._chain is not None:
             may_kill = self.retaken is not None and not self.retaken.is_over
@@ -395,9 +401,9 @@ class Attempt:
                 return False
         return True
 
-    def _reseal(self, covered: Covered, snapshot: bytes) -> None:
+    def _reseal(self, covered: Covered, snapshot: bytes | None) -> None:
         """Seal a step again before it is finished, since a finished step is not repeated."""
-        if not self.patiently(self._inbox.seal(covered, snapshot).perform):
+        if snapshot is not None and not self.patiently(self._inbox.seal(covered, snapshot).perform):
             raise StaleAttemptError("a newer attempt or run has taken over the inbox")
 
     def wake_for_answer(self) -> None:

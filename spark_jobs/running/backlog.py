@@ -134,6 +134,10 @@ class Backlog:
         """Return the shares of waiting tuples, given by rows per position, both ascending."""
         return [Share(self._open[position], np.array(those)) for position, those in rows.items()]
 
+    def may_begin(self, entry: OpenEntry) -> Rows:
+        """Return the waiting rows of an entry that a call may begin with."""
+        return entry.rows
+
     def latest(self, count: int) -> list[OpenEntry]:
         """Return the last ``count`` entries, in order."""
         return list(islice(reversed(self._open.values()), count))[::-1]

@@ -1,6 +1,8 @@
 """Counters and tracebacks of the bolt tasks of one process, reported on a timer, not per step.
 
 emitted, transferred, executed, acked, failed   as in Storm
+retried       executed tuples that failed and that the bolt's ``Retry`` executes again; they are not
+              in ``failed``
 execute_ns    total time in ``execute`` and ``flush``
 process_ns    total time from the start of ``execute`` to the ack, over all acked tuples
 steps         committed steps
@@ -100,7 +102,8 @@ def task_counts(done: Done, step_ns: int) -> dict[str, int]:
         "emitted": record.emitted,
         "transferred": record.transferred,
         "acked": len(record.acked),
-        "failed": len(record.reasons),
+        "failed": len(record.reasons) - record.retried,
+        "retried": record.retried,
         "execute_ns": record.execute_ns,
         "process_ns": done.process_ns,
         **sources_of(done.chunks),

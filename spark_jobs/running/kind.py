@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage
+from tiercel.spark_jobs.bolts.verdicts import RetriedErrors
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.copy import WorkingCopy
@@ -72,7 +73,18 @@ class BoltKind(Protocol):
 
 
 class Order(Protocol):
-    """The order of one task's tuples. The task's snapshots contain it, beside the bolt's copy."""
+    """Decides which tuples of one task have to wait: for their predecessor, or for a retry.
+
+    The task's snapshots may contain the order, beside the bolt's copy.
+    """
+
+    @property
+    def retry(self) -> RetriedErrors | None:
+        """The bolt's ``Retry``; None if it has none."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of failed tuples that wait for their next attempt. Any thread."""
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         """Load the order from an earlier attempt's snapshot; return the copy's part of it."""
@@ -94,9 +106,9 @@ class Order(Protocol):
         has changed.
         """
 
-    def conflicted(self, shares: Sequence[Share], done: Done) -> bytes:
+    def conflicted(self, shares: Sequence[Share], done: Done) -> bytes | None:
         """Note that an earlier attempt at this step did different work: all its messages are
         redelivered.
 
-        Return the snapshot to reseal the step with.
+        Return the snapshot to reseal the step with; None: the seal stays.
         """

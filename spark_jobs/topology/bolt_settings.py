@@ -396,6 +396,7 @@ def _may_chain(topology: Topology, bolt: str) -> bool:
         and not is_system(bolt)
         and concurrency_of(spec) is None
         and not ordered_by_of(spec)
+        and spec.retry is None
         and topology.config_of(bolt).tick_tuple_freq_secs is None
         and not cycle_of(topology, topology.task_ids(bolt)[0])
     )

@@ -13,6 +13,7 @@ from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
+from tiercel.spark_jobs.bolts.retry import Retry
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology import grouping as groupings
@@ -189,6 +190,7 @@ class TopologyBuilder:
             check_needed_fields(topology, id_, spec)
             check_batching(topology, id_, spec)
             check_ordering(topology, id_, spec)
+            check_retry(id_, spec)
             check_limit(topology, id_, spec)
             check_concurrency(id_, spec)
         for id_, spec in bolts.items():
@@ -229,6 +231,16 @@ def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
                 f"bolt {id_!r} uses field {missing!r}, which is not on {stream_of(subscription)}; "
                 f"its fields are {', '.join(known)}{did_you_mean(missing, known)}"
             )
+
+
+def check_retry(id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError for a ``retry`` that is no ``Retry``."""
+    found = spec.retry
+    if found is not None and not isinstance(found, Retry):
+        raise TopologyError(
+            f"bolt {id_!r}: retry must be a Retry, such as Retry(attempts=5, on=TimeoutError), not "
+            f"{found!r:.60}"
+        )
 
 
 def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:

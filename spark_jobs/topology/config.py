@@ -30,7 +30,7 @@ _OWN = {
 # A step keeps its output in memory and numbers its parts.
 _LARGEST_OUTPUT = 4 * 1024**3
 # Settings that a bolt can have but a topology cannot.
-_OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
+_OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by", "retry"}
 _OF_COMPONENTS = {*_OF_A_BOLT, "concurrency", "threads", "size", "wait_ms"}
 # Names that are less alike, or shorter, are the user's own.
 _LIKENESS = 0.87
@@ -76,6 +76,7 @@ class Config:
     * ``rate_limit_by``: a field; each of its values has its own limit.
     * ``ordered_by``: a field; tuples with the same value are executed one after the other, each
       until it succeeds or has failed too often. It needs a fields grouping by that field.
+    * ``retry``: a ``Retry``, by which the bolt's task executes tuples again that fail.
     * ``threads`` of a ``BasicBolt``, ``concurrency`` of an ``AsyncBolt``, ``size`` and ``wait_ms``
       of a ``BatchBolt``: see these classes.
     """

@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from inspect import isroutine
+from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.inbox.chunk import line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
@@ -23,6 +24,10 @@ from tiercel.spark_jobs.bolts.collecting import TopologyContext
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.grouping import Grouping, Shuffle
+
+# Only a bolt with a ``Retry`` loads tenacity.
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.bolts.retry import Retry
 
 # Version of the format in Redis: chunks, and keys of the ledger, inboxes and states. Raise it when
 # one of them changes.
@@ -62,6 +67,16 @@ class BoltSpec:
     streams: Mapping[str, Schema]
     subscriptions: tuple[Subscription, ...]
     direct: AbstractSet[str] = frozenset()
+
+    @property
+    def retry(self) -> Retry | None:
+        """The policy by which the bolt's tasks execute tuples again that fail; None: they do not.
+
+        Only for a built topology, where this is checked.
+        """
+        found = self.overrides.get("retry", getattr(self.bolt, "retry", None))
+        # A bolt may have a method of this name.
+        return None if isroutine(found) else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +146,12 @@ class Topology:
     @property
     def held(self) -> timedelta | None:
         """The longest time that a message may be unsettled, if a bolt may take longer than the
-        message timeout or has a slow rate limit; None: there is no such bolt.
+        message timeout, has a slow rate limit or retries for long; None: there is no such bolt.
         """
-        if not self._long_secs and not self._limits_secs:
+        waits_secs = self._limits_secs + self._retries_secs
+        if not self._long_secs and not waits_secs:
             return None
-        return timedelta(seconds=self.in_flight_secs + self._limits_secs + UNEMITTED_S)
+        return timedelta(seconds=self.in_flight_secs + waits_secs + UNEMITTED_S)
 
     @property
     def in_flight_secs(self) -> float:
@@ -161,6 +177,20 @@ class Topology:
         ]
         waits = [tasks * rate.interval_us / 1e6 for tasks, rate in rates]
         return sum(wait for wait in waits if wait > _LONG_WAIT_S)
+
+    @property
+    def _retries_secs(self) -> float:
+        """The time that the retries of a message may take: all waits, and an attempt that takes as
+        long as it may after each of them.
+        """
+        times = []
+        for bolt, spec in self.bolts.items():
+            if (retry := spec.retry) is None:
+                continue
+            timeout_s = self.config.message_timeout_secs
+            attempt_s = max(timeout_s, self.config_of(bolt).execute_timeout_secs or 0.0)
+            times.append(retry.longest_s + (retry.attempts - 1) * attempt_s)
+        return sum(time_s for time_s in times if time_s > _LONG_WAIT_S)
 
     @property
     def parallelism(self) -> dict[str, int]:

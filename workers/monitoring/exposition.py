@@ -82,6 +82,11 @@ _GROUPS = (
             ("tiercel_bolt_transferred", "transferred", "Tuples sent, one per receiving task"),
             ("tiercel_bolt_acked", "acked", "Tuples that bolts acked"),
             ("tiercel_bolt_failed", "failed", "Tuples that bolts failed"),
+            (
+                "tiercel_bolt_retried",
+                "retried",
+                "Attempts that failed and were followed by another",
+            ),
             ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
             ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
         ),
@@ -107,6 +112,7 @@ _GROUPS = (
             ("tiercel_task_attended", "attended", "1 while a process runs the bolt task"),
             ("tiercel_task_seen_seconds", "seen_s", "Time since the last report of its process"),
             ("tiercel_task_call_seconds", "doing_s", "Age of the current call, if it takes long"),
+            ("tiercel_task_waiting_for_retry", "retrying", "Failed tuples that wait for a retry"),
         ),
     ),
     _Group(

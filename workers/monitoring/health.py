@@ -116,7 +116,7 @@ def _busy(seen: Overview) -> Iterator[Hurt]:
                 f"{_queued(bolt)}",
                 bolt.name,
             )
-        elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting:
+        elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting > bolt.retrying:
             yield _strained(f"is behind{_queued(bolt)}", bolt.name)
 
 

@@ -94,6 +94,8 @@ class TaskRow:
     seen_s: float | None
     # Time that its current call of the bolt has taken so far; None: no call takes long.
     doing_s: float | None = None
+    # Failed tuples in its inbox that wait for their next attempt.
+    retrying: int = 0
     # Where its process runs; None: there is no process, or its place is unknown.
     place: Whereabouts | None = None
 
@@ -149,6 +151,10 @@ class BoltRow:
     last_error: ErrorReport | None
     # Tasks that have been in one call for long, and for how many seconds.
     calls: tuple[tuple[int, float], ...] = ()
+    # Attempts that failed and were followed by another (``Retry``): they are not in ``failed``.
+    retried: int = 0
+    # Waiting tuples that have failed and wait for their next attempt.
+    retrying: int = 0
     # The bolt whose steps execute its tuples, and their share; None: its own tasks do all of it.
     chained: tuple[str, float] | None = None
 
@@ -192,6 +198,7 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
         attended=attended(inbox),
         seen_s=inbox.seen_s,
         doing_s=inbox.doing_s if attended(inbox) else None,
+        retrying=inbox.retrying if attended(inbox) else 0,
         place=unpacked(inbox.place) if attended(inbox) else None,
     )
 
@@ -235,6 +242,8 @@ def bolt_row(
         unattended=tuple(row.task for row in rows if not row.attended),
         last_error=last_error,
         calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
+        retried=counts["retried"],
+        retrying=sum(row.retrying for row in rows),
         chained=_chained(total_of(readings.rates, component.name)),
     )
 

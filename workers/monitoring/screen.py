@@ -43,7 +43,16 @@ WINDOWS = {
 _SPOUTS = tables.SPOUTS.without("released", "oldest", "last error")
 # Two tables of bolts, totals and current load, because one would be too wide.
 _STEPS = (
-    *("waiting", "oldest", "busy now", "in steps of", "steps/s", "step ms", "restarts"),
+    *(
+        "waiting",
+        "waiting for a retry",
+        "oldest",
+        "busy now",
+        "in steps of",
+        "steps/s",
+        "step ms",
+        "restarts",
+    ),
     "without a process",
 )
 _BOLTS = tables.BOLTS.without("last error", *_STEPS)
@@ -57,8 +66,8 @@ _ACKER = tables.TableKind(
 _LESS = {
     tables.SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     tables.BOLTS.title: (
-        *("transferred", "process ms", "acked", "emitted", "step ms", "steps/s"),
-        "in steps of",
+        *("transferred", "process ms", "acked", "emitted", "retried", "step ms", "steps/s"),
+        *("in steps of", "waiting for a retry"),
     ),
     tables.ACKER.title: ("updates", "memory", "late"),
     tables.ONCE.title: ("maybe too old", "no identity"),

@@ -371,9 +371,14 @@ class CopyingInboxes:
         return self._inboxes.open(run, task, attempt, line)
 
     def beat(
-        self, run: str, attempts: Mapping[int, int], doing_s: Mapping[int, float], place: str
+        self,
+        run: str,
+        attempts: Mapping[int, int],
+        doing_s: Mapping[int, float],
+        place: str,
+        retrying: Mapping[int, int] | None = None,
     ) -> list[int]:
-        return self._inboxes.beat(run, attempts, doing_s, place)
+        return self._inboxes.beat(run, attempts, doing_s, place, retrying)
 
     def close(self) -> None:
         self._inboxes.close()

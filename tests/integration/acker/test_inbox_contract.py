@@ -675,6 +675,19 @@ def test_a_beat_says_where_the_process_runs_until_another_run_begins(inboxes):
     assert inboxes.figures([ONE])[ONE].place == ""
 
 
+def test_a_beat_says_how_many_tuples_wait_for_a_retry_until_it_says_of_none(inboxes):
+    opened(inboxes)
+    assert inboxes.figures([ONE])[ONE].retrying == 0
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "", {ONE: 12})
+    found = inboxes.figures([ONE, TWO])
+    assert (found[ONE].retrying, found[TWO].retrying) == (12, 0)
+    inboxes.beat(RUN, {ONE: 1}, {}, "")
+    assert inboxes.figures([ONE])[ONE].retrying == 0
+    inboxes.beat(RUN, {ONE: 1}, {}, "", {ONE: 3})
+    inboxes.adopt("a later run", [ONE, TWO])
+    assert inboxes.figures([ONE])[ONE].retrying == 0, "it was another run's"
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 

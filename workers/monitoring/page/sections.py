@@ -334,6 +334,8 @@ def _bolt_doing(row: BoltRow, seen: Overview) -> str:
         if row.waiting
         else "nothing waits in its inboxes",
     ]
+    if row.retrying:
+        lines.append(f"{count(row.retrying)} of them have failed and wait for a retry")
     if speed.failed_a_second:
         lines.append(f"fails {per_second(speed.failed_a_second)} per second")
     if row.unattended:

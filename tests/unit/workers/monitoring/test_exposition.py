@@ -78,8 +78,9 @@ def test_each_bolt_task_has_figures_of_its_own():
         "split": {2: {"executed": 8, "execute_ns": 5 * 10**9, "steps": 4, "step_ns": 6 * 10**9}}
     }
     inbox = InboxFigures(
-        tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5, doing_s=7.0
-    )
+        tuples=70, bytes=900, adopted=True, oldest_s=1.5, attempts=3, seen_s=0.5, doing_s=7.0,
+        retrying=6,
+    )  # fmt: skip
     found = exposed(counted=Counted(counts=counts, seconds=10), inboxes={2: inbox})
     assert of_task(found, 2) == {
         "tiercel_task_executed_total": 8,
@@ -93,11 +94,20 @@ def test_each_bolt_task_has_figures_of_its_own():
         "tiercel_task_attended": 1,
         "tiercel_task_seen_seconds": 0.5,
         "tiercel_task_call_seconds": 7.0,
+        "tiercel_task_waiting_for_retry": 6,
     }
     missing = of_task(found, 3)
     assert (missing["tiercel_task_attended"], missing["tiercel_inbox_tuples"]) == (0, 0)
     assert "tiercel_task_seen_seconds" not in missing, "no process was ever seen"
     assert "tiercel_task_call_seconds" not in missing
+
+
+def test_attempts_that_a_bolt_retried_are_no_failures():
+    counts = {"split": {2: {"executed": 8, "acked": 5, "retried": 2, "failed": 1}}}
+    found = exposed(counted=Counted(counts=counts, seconds=10))
+    labels = '{bolt="split",topology="t"}'
+    assert found[f"tiercel_bolt_retried_total{labels}"] == 2
+    assert found[f"tiercel_bolt_failed_total{labels}"] == 1
 
 
 def test_executors_are_fit_until_the_driver_says_that_none_can_run_bolts():
