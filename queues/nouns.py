@@ -1,4 +1,7 @@
-"""Articles and plurals for nouns in messages to people."""
+"""Articles, plurals and near names for nouns in messages to people."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 def with_article(noun: str) -> str:
@@ -17,3 +20,17 @@ def counted(number: int, noun: str) -> str:
     ('1 message', '0 messages', '26,151 messages')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return ``; did you mean 'topology'?`` to end a message; empty if no known name is close.
+
+    ``least`` is the least likeness of the two names, from 0 to 1.
+
+    >>> did_you_mean("topolgy", ["topology", "Split"])
+    "; did you mean 'topology'?"
+    >>> did_you_mean("orders", ["Split"])
+    ''
+    """
+    found = get_close_matches(name, sorted(set(known) - {name}), cutoff=least)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -41,8 +41,8 @@ _KEY = pa.binary(8 * LANES)
 _SHARED_TUPLES = 1_000
 _SHARED_BYTES = 64 * 1024
 
-# The types of ``queues.values.schema`` without decimals, times, lists and maps of strings: each
-# value has bytes of its own.
+# The types of ``queues.values.schema`` without decimals, times, lists, structs and maps of strings:
+# each value has bytes of its own.
 _FLAT = {
     pa.string(),
     pa.binary(),
@@ -133,8 +133,7 @@ class Lineage:
     edges: NDArray[np.uint64]
     # Shape (n, LANES), zeros for a tuple without a key; None if no tuple has a key.
     keys: NDArray[np.uint64] | None = None
-    # Trace contexts by seed, also of other tuples; None if no tuple here has one.
-    contexts: Contexts | None = None
+    contexts: Contexts | None = None  # of traces, by seed; None if no tuple here has one
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
@@ -253,15 +252,14 @@ def decode(payload: bytes) -> Chunk:
         columns = batch.columns
         for column in heading.maps:
             columns[column] = _as_map(columns[column])
-        for column, type_ in heading.times:
-            _check_times(columns[column], type_)
+        for column in heading.times:
+            _check_times(columns[column])
         width = len(heading.values)
+        contexts = None if payload.endswith(_END) else contexts_in(payload)
         return Chunk(
             route=heading.route,
             values=pa.RecordBatch.from_arrays(columns[:width], schema=heading.values),
-            lineage=_lineage(
-                *columns[width:], contexts=None if payload.endswith(_END) else contexts_in(payload)
-            ),
+            lineage=_lineage(*columns[width:], contexts=contexts),
         )
     except _DAMAGED as error:
         why = str(error).partition("\n")[0][:200] or type(error).__name__
@@ -278,8 +276,8 @@ class _Heading:
     values: pa.Schema
     # The columns that hold maps.
     maps: list[int]
-    # The columns of dates and times, and of lists of them, with the type of their values.
-    times: list[tuple[int, pa.DataType]]
+    # The columns that have dates or times in them.
+    times: list[int]
     route: Route
 
 
@@ -302,9 +300,9 @@ def _heading(head: bytes) -> _Heading:
     if keyed and fields[-3].type != _KEY:
         raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
     values = fields[: -3 if keyed else -2]
-    leaves = [_leaf_of(column.type) for column in values]
-    for column, leaf in zip(values, leaves, strict=True):
-        if not _is_plain(leaf) and column.type != _TEXTS:
+    leaves = [_leaves_of(column.type) for column in values]
+    for column, types in zip(values, leaves, strict=True):
+        if column.type != _TEXTS and not all(map(_is_plain, types)):
             raise BadChunkError(
                 f"column {column.name[:50]!r} is a {str(column.type)[:50]}, which no stream has"
             )
@@ -316,7 +314,7 @@ def _heading(head: bytes) -> _Heading:
     route = Route(
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
-    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    times = [at for at, types in enumerate(leaves) if any(each in _TIMES for each in types)]
     maps = [column for column, field in enumerate(fields) if field.type == _TEXTS]
     # Maps are read as lists of pairs, see ``_PAIRS``.
     paired = schema
@@ -325,11 +323,15 @@ def _heading(head: bytes) -> _Heading:
     return _Heading(paired, pa.schema(values), maps, times, route)
 
 
-def _leaf_of(type_: pa.DataType) -> pa.DataType:
-    """Return the innermost value type of a list type; else the type itself."""
+def _leaves_of(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types in lists and structs. Structs that Python cannot read, or that need no
+    bytes, are among them: two members have one name, or there is none.
+    """
     while type_.id == _IDS.id:
         type_ = type_.value_type
-    return type_
+    if not pa.types.is_struct(type_) or not 0 < len({*type_.names}) == len(type_.names):
+        return [type_]
+    return [leaf for member in type_ for leaf in _leaves_of(member.type)]
 
 
 def _is_plain(type_: pa.DataType) -> bool:
@@ -389,10 +391,16 @@ def _as_map(pairs: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(_TEXTS, len(pairs), pairs.buffers()[:2], children=[entries])
 
 
-def _check_times(column: pa.Array, type_: pa.DataType) -> None:
+def _check_times(column: pa.Array) -> None:
     """Raise BadChunkError for a year that Python does not support."""
     while column.type.id == _IDS.id:
         column = column.flatten()
+    type_ = column.type
+    if pa.types.is_struct(type_):
+        for member in column.flatten():
+            _check_times(member)
+    if type_ not in _TIMES:
+        return
     first, last = _TIMES[type_]
     ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
     if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:

@@ -3,7 +3,8 @@
 The arguments are explained at https://www.rabbitmq.com/docs/quorum-queues (dead lettering, poison
 messages, delayed retry).
 
-Missing exchanges of bindings are declared; an existing exchange is used as it is
+Missing exchanges of bindings, and of sinks with an ``exchange_type``, are declared; an existing
+exchange is used as it is
 (https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges).
 """
 
@@ -91,7 +92,7 @@ class Binding:
         if type_ == "headers" and not self.headers:
             return "a headers exchange ignores routing keys, and sends all its messages"
         if type_ != "headers" and self.headers:
-            return f"a {type_} exchange ignores headers, and looks at routing keys alone"
+            return f"a {type_} exchange ignores headers, and uses the routing key only"
         if type_ == "direct" and set(self.routing_key) & set("*#"):
             return "a direct exchange knows no patterns, and takes the key as it is"
         return ""
@@ -104,7 +105,7 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
     BrokerRefusedError.
     """
     for binding in bindings:
-        found = _declare_exchange(connection, address, binding)
+        found = _declare_exchange(connection, address, binding.exchange, binding.type)
         misfit = "" if found is None else binding.misfit(found)
         if misfit:
             log.warning(
@@ -120,10 +121,10 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
             )
 
 
-def _declare_exchange(connection: Any, address: Address, binding: Binding) -> str | None:
+def _declare_exchange(connection: Any, address: Address, exchange: str, type_: str) -> str | None:
     """Make sure that the exchange exists; return its type, or None if it is unknown."""
     try:
-        connection.channel().exchange_declare(binding.exchange, binding.type, durable=True)
+        connection.channel().exchange_declare(exchange, type_, durable=True)
     except ChannelClosedByBroker as error:
         if error.reply_code == PRECONDITION_FAILED and (
             said := _TYPE.search(str(error.reply_text))
@@ -133,14 +134,35 @@ def _declare_exchange(connection: Any, address: Address, binding: Binding) -> st
             raise translate(error, address) from error
         # It has other properties, or this user may not declare it: then it must exist.
         try:
-            _look_at_exchange(connection, address, binding.exchange)
+            _look_at_exchange(connection, address, exchange)
         except ExchangeMissingError:
             if error.reply_code == PRECONDITION_FAILED:
                 # There is no such type.
                 raise translate(error, address) from error
             raise
         return None
-    return binding.type
+    return type_
+
+
+def declare_exchange(
+    amqp_url: str, exchange: str, type_: str, patience: timedelta = timedelta(0)
+) -> None:
+    """Declare a durable exchange over a separate connection; idempotent.
+
+    An existing exchange is used as it is, with a warning if it has another type. Raises as
+    ``find_exchange`` does, ExchangeMissingError only if this user may not declare it.
+    """
+    address = Address.parse(amqp_url)
+    with connected(address, "tiercel declare", patience) as connection:
+        found = _declare_exchange(connection, address, exchange, type_)
+    if found not in (None, type_):
+        log.warning(
+            "exchange %s is used as it is: it routes as %s, not as %s",
+            exchange,
+            found,
+            type_,
+            extra={"event": "exchange_used_as_is"},
+        )
 
 
 def find_exchange(amqp_url: str, exchange: str, patience: timedelta = timedelta(0)) -> None:

@@ -139,8 +139,8 @@ class Consumer:
         self._settle(epoch, [tag], later)
 
     def release(self, epoch: int, tag: int) -> None:
-        """Give a message back without blame: ``get`` hands it out once more, soon, while this
-        consumer takes messages.
+        """Give a message back without counting a failure: ``get`` hands it out again soon, while
+        this consumer takes messages.
         """
         self._settle(epoch, [tag], Verb.RELEASE)
 

@@ -14,12 +14,14 @@ from tiercel.compose.errors import ServiceStoppedError
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.cli.options import (
     Amqp,
+    Child,
     Level,
     Log,
     Master,
     Redis,
     TopologyName,
     load_settings,
+    say_servers,
 )
 from tiercel.workers.config import Settings, check_spark_python
 from tiercel.workers.errors import UsageError
@@ -29,7 +31,7 @@ from tiercel.workers.local.private import servers
 from tiercel.workers.local.run import LocalRun, ReloadingRun
 from tiercel.workers.spout.worker import run_spouts
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 commands = typer.Typer()
 
 Keep = Annotated[
@@ -83,7 +85,8 @@ def run(  # noqa: PLR0913 - one parameter an option
             else:
                 _work(topology, loaded, found, stopped)
     except ServiceStoppedError:
-        return
+        pass
+    logger.info("%s has stopped", loaded.name, extra={"event": "stopped"})
 
 
 def _work(name: str, topology: Topology, settings: Settings, stopped: threading.Event) -> None:
@@ -100,7 +103,7 @@ def say_when(stopped: threading.Event) -> None:
 
     def wait() -> None:
         stopped.wait()
-        log.info(
+        logger.info(
             "stopping: messages in flight are requeued; Ctrl-C again stops at once",
             extra={"event": "stopping"},
         )
@@ -122,6 +125,7 @@ def spout(  # noqa: PLR0913 - one parameter an option
     redis: Redis = None,
     log: Log = None,
     log_level: Level = None,
+    child: Child = False,
 ) -> None:
     """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
     if task_index is not None and component is None:
@@ -134,7 +138,9 @@ def spout(  # noqa: PLR0913 - one parameter an option
         else f"{component}-{task_index}"
     )
     settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
-
+    if not child:
+        say_servers(f"spout worker of {topology}", settings)
     run_spouts(
         topology, load_topology(topology, settings.spout_tasks), settings, component, task_index
     )
+    logger.info("the spout worker has stopped", extra={"event": "stopped"})

@@ -24,8 +24,9 @@ from rich.live import Live
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
-from tiercel.queues.nouns import counted
+from tiercel.queues.nouns import counted, did_you_mean
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.encoding import StateEntry, entry_of, fields_meant
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
@@ -36,7 +37,6 @@ from tiercel.workers.control.registry import TopologyNote, known_topologies, top
 from tiercel.workers.control.steering import Steering, log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.loading import did_you_mean
 from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring import screen
 from tiercel.workers.monitoring.tables import STATE, count, when
@@ -438,6 +438,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
 
+    outage.name_process("the monitor")
     hosts = server.AllowedHosts.of(allowed_host or ())
     listener = server.listen(host, port)
     token, hint = _token(settings.token)
