@@ -431,7 +431,9 @@ def _misfit(field: Field, value: Any, path: str) -> str:
 
 
 def _member_misfit(field: Field, value: Any, given: Mapping[str, Any] | None, path: str) -> str:
-    for member in field.inner if given is not None else ():
+    for member in field.inner:
+        if given is None:
+            break
         if member.name not in given:
             if not member.optional:
                 return f"field {path!r} has no {member.name!r}, which must be {member.kind}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.workers.config import LogFormat, LogLevel, Settings
+from tiercel.workers.config import LogFormat, LogLevel, Settings, exposed
 from tiercel.workers.lifecycle import set_up_logging
 from tiercel.workers.local.addresses import with_run
 from tiercel.workers.terminal import say
@@ -70,9 +70,11 @@ Child = Annotated[bool, typer.Option("--child", hidden=True)]
 
 
 def load_settings(component: str, **given: Any) -> Settings:
-    """Load the settings of a command, and set up logging."""
+    """Load the settings of a command, set up logging, and warn of passwords that all can read."""
     settings = Settings.load(**given)
     set_up_logging(settings.log, settings.log_level, component)
+    for line in exposed(given):
+        log.warning("%s", line, extra={"event": "password_readable"})
     return settings
 
 
