@@ -133,8 +133,7 @@ class Lineage:
     edges: NDArray[np.uint64]
     # Shape (n, LANES), zeros for a tuple without a key; None if no tuple has a key.
     keys: NDArray[np.uint64] | None = None
-    # Trace contexts by seed, also of other tuples; None if no tuple here has one.
-    contexts: Contexts | None = None
+    contexts: Contexts | None = None  # of traces, by seed; None if no tuple here has one
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
@@ -256,12 +255,11 @@ def decode(payload: bytes) -> Chunk:
         for column in heading.times:
             _check_times(columns[column])
         width = len(heading.values)
+        contexts = None if payload.endswith(_END) else contexts_in(payload)
         return Chunk(
             route=heading.route,
             values=pa.RecordBatch.from_arrays(columns[:width], schema=heading.values),
-            lineage=_lineage(
-                *columns[width:], contexts=None if payload.endswith(_END) else contexts_in(payload)
-            ),
+            lineage=_lineage(*columns[width:], contexts=contexts),
         )
     except _DAMAGED as error:
         why = str(error).partition("\n")[0][:200] or type(error).__name__

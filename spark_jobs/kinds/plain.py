@@ -59,6 +59,8 @@ def _execute_each(
         collector.current = None
         return record.flush(partial(bolt.flush, collector))
 
+    if step.spans is not None:
+        execute = step.spans.around(execute)
     collector = _call_each(execute, collecting, step, flush)
     collector.current = record.doing = None
     trusted = not record.aborted and record.flush(partial(bolt.flush, collector))
@@ -73,8 +75,6 @@ def _call_each(
     flush: Callable[[BasicRecorder], bool],
 ) -> BasicRecorder:
     record, limit = step.record, step.record.outputs.limit
-    if step.spans is not None:
-        execute = step.spans.around(execute)
     collector = collecting(record)
     tuples, slices = step.input(partial(flush, collector))
     clock = time.monotonic if slices is None else slices.clock

@@ -57,7 +57,10 @@ case_book      the case book of suspects, in memory
 spout_worker   a spout worker on memory twins
 emitter        a spout's collector with given roots
 reasons        reasons of failures without the line that raised
+otlp           a receiver of OTLP, with the spans that arrived
 trace          the files that one message enters, from delivery to ack
+traces         spans that a test looks at
+waterfall      the picture of a trace
 runs           ``tiercel run`` as a user types it, and what is left of it
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped
