@@ -322,7 +322,7 @@ class TaskOrder:
         return entry.keys
 
 
-class Readiness(Protocol):
+class MayBegin(Protocol):
     """Decides which tuples of a backlog may begin."""
 
     def alone(self) -> Share | None:
@@ -335,7 +335,7 @@ class Readiness(Protocol):
 class OrderedBacklog(Backlog):
     """``Backlog`` that only offers steps the tuples that may begin."""
 
-    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: MayBegin) -> None:
         super().__init__(done)
         self._order = order
 
@@ -356,7 +356,7 @@ class OrderedBacklog(Backlog):
 class ReadyBacklog(OrderedBacklog):
     """``OrderedBacklog`` that counts only tuples that may begin; for bolts with single calls."""
 
-    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: MayBegin) -> None:
         super().__init__(done, order)
         # Number of all waiting tuples.
         self._all = 0
