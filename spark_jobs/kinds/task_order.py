@@ -423,11 +423,16 @@ class SetApart:
         """True if tuples may be waiting."""
         return self._unsure or bool(self._told)
 
+    @property
+    def next_at(self) -> float:
+        """Time at which to call ``look`` again while tuples wait."""
+        return self._look_at
+
     def earlier(self, moment: float | None) -> float | None:
         """Return ``moment``, or the time at which to call ``look`` again if that is earlier."""
         if not self.waits:
             return moment
-        return self._look_at if moment is None else min(moment, self._look_at)
+        return self.next_at if moment is None else min(moment, self.next_at)
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
         """Report new waiting tuples, and report all of them again before they time out.
