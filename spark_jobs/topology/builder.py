@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import with_article
+from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
@@ -22,6 +22,7 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     check_concurrency,
     check_limit,
     check_ordering,
+    stream_of,
 )
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
@@ -126,6 +127,7 @@ class TopologyBuilder:
         self._spouts: dict[str, _Declared] = {}
         self._bolts: dict[str, _Declared] = {}
 
+    @refuse_typos
     def set_spout(
         self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> None:
@@ -139,6 +141,7 @@ class TopologyBuilder:
             )
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
+    @refuse_typos
     def set_bolt(
         self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> BoltDeclarer:
@@ -184,6 +187,7 @@ class TopologyBuilder:
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
+            check_needed_fields(topology, id_, spec)
             check_batching(topology, id_, spec)
             check_ordering(topology, id_, spec)
             check_retry(id_, spec)
@@ -224,6 +228,19 @@ def check_retry(id_: str, spec: BoltSpec) -> None:
             f"bolt {id_!r}: retry must be a Retry, such as Retry(attempts=5, on=TimeoutError), not "
             f"{found!r:.60}"
         )
+
+
+def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError if the settings of a built-in sink name a field that a stream lacks."""
+    needed = sorted(getattr(spec.bolt, "needed_fields", ()))
+    for subscription in spec.subscriptions:
+        known = topology.spec(subscription.component).streams[subscription.stream].names
+        missing = next((name for name in needed if name not in known), None)
+        if missing is not None:
+            raise TopologyError(
+                f"bolt {id_!r} uses field {missing!r}, which is not on {stream_of(subscription)}; "
+                f"its fields are {', '.join(known)}{did_you_mean(missing, known)}"
+            )
 
 
 def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
