@@ -78,10 +78,9 @@ from tiercel.acker.redis.scripts import (
 # Between a server's number and a position, for an inbox on a server that is no longer its own.
 _ELSEWHERE = "@"
 _DRAINED_AT_ONCE = 16
-# Number of consecutive tasks whose inboxes are on one server, or in a cluster have one of _TAGS
-# hash tags, so that they share a part of a line.
-_NEIGHBOURS = 4
-_TAGS = 64
+# Number of consecutive tasks that share a part of a line: their inboxes are on one server, or in a
+# cluster have one of _TAGS hash tags.
+_NEIGHBOURS, _TAGS = 4, 64
 _PACKAGE = "tiercel.acker.inbox"
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
 _APPEND_WHEN_FULL = "append when full"

@@ -322,7 +322,7 @@ class TaskOrder:
         return entry.keys
 
 
-class Readiness(Protocol):
+class MayBegin(Protocol):
     """Decides which tuples of a backlog may begin."""
 
     def alone(self) -> Share | None:
@@ -335,7 +335,7 @@ class Readiness(Protocol):
 class OrderedBacklog(Backlog):
     """``Backlog`` that only offers steps the tuples that may begin."""
 
-    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: MayBegin) -> None:
         super().__init__(done)
         self._order = order
 
@@ -356,7 +356,7 @@ class OrderedBacklog(Backlog):
 class ReadyBacklog(OrderedBacklog):
     """``OrderedBacklog`` that counts only tuples that may begin; for bolts with single calls."""
 
-    def __init__(self, done: Mapping[str, bytes], order: Readiness) -> None:
+    def __init__(self, done: Mapping[str, bytes], order: MayBegin) -> None:
         super().__init__(done, order)
         # Number of all waiting tuples.
         self._all = 0
@@ -423,11 +423,16 @@ class SetApart:
         """True if tuples may be waiting."""
         return self._unsure or bool(self._told)
 
+    @property
+    def next_at(self) -> float:
+        """Time at which to call ``look`` again while tuples wait."""
+        return self._look_at
+
     def earlier(self, moment: float | None) -> float | None:
         """Return ``moment``, or the time at which to call ``look`` again if that is earlier."""
         if not self.waits:
             return moment
-        return self._look_at if moment is None else min(moment, self._look_at)
+        return self.next_at if moment is None else min(moment, self.next_at)
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
         """Report new waiting tuples, and report all of them again before they time out.

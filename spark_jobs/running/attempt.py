@@ -322,10 +322,9 @@ class Attempt:
         step = Step(self._setup, number, taken.shares, taken.ticks, states)
         step.record.tell_resets = partial(self._reset_meanwhile, step)
         step.record.tell_raised = self._tell_raised
-        if self._order is not None:
-            again = partial(self._order.again, taken.shares, repeated=sealed is not None)
-            step.record.retry = self._order.retry
-            step.retry_in_place(again)
+        if (order := self._order) is not None:
+            step.record.retry = order.retry
+            step.retry_in_place(partial(order.again, taken.shares, repeated=sealed is not None))
         if self._chain is not None:
             may_kill = self.retaken is not None and not self.retaken.is_over
             self._chain.begin(step, number, sealed, may_kill=may_kill)

@@ -122,8 +122,12 @@ class Price(BasicBolt):
         self.url = url
 
     def execute(self, tup, collector):
-        with urllib.request.urlopen(f"{self.url}/{tup['item']}", timeout=30):
-            collector.emit([tup["item"]])
+        try:
+            urllib.request.urlopen(f"{self.url}/{tup['item']}", timeout=30).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+        collector.emit([tup["item"]])
 
 
 def priced(feeder, url, retry):
