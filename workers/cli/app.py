@@ -46,8 +46,10 @@ COMMANDS = {
         "driver": "Run the bolts of a topology on Spark.",
         "prepare": "Make Spark's JVM start in half the CPU time from now on.",
     },
-    "queues": {
+    "publish": {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
+    },
+    "queues": {
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
         "peek": "Look at the first messages of a queue; they stay in it, in their order.",
     },

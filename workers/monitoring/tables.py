@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.queues.nouns import counted
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
@@ -246,6 +247,17 @@ def reason_of(letter: DeadLetter) -> str:
 
 
 SPOUTS = TableKind[SpoutRow](
+def requeue_question(queue: str, number: int | None) -> str:
+    """Return the question before this many dead letters are requeued; None: all.
+
+    >>> requeue_question("orders", 1)
+    "Requeue 1 dead letter to 'orders'? Its delivery count restarts."
+    """
+    many = "all dead letters" if number is None else counted(number, "dead letter")
+    counts = "Its delivery count restarts" if number == 1 else "Their delivery counts restart"
+    return f"Requeue {many} to {queue!r}? {counts}."
+
+
     "Spouts",
     (
         Column("spout", lambda row: row.name, Kind.NAME),
