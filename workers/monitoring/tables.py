@@ -20,6 +20,7 @@ from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
+from tiercel.workers.control.steering import Standing
 from tiercel.workers.monitoring.overview import AckerRow, Fault, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.rows import BoltRow, OnceRow, ProcessRow, SpoutTaskRow, TaskRow
 
@@ -246,7 +247,6 @@ def reason_of(letter: DeadLetter) -> str:
     return redact(letter.reason)
 
 
-SPOUTS = TableKind[SpoutRow](
 def requeue_question(queue: str, number: int | None) -> str:
     """Return the question before this many dead letters are requeued; None: all.
 
@@ -258,6 +258,7 @@ def requeue_question(queue: str, number: int | None) -> str:
     return f"Requeue {many} to {queue!r}? {counts}."
 
 
+SPOUTS = TableKind[SpoutRow](
     "Spouts",
     (
         Column("spout", lambda row: row.name, Kind.NAME),
@@ -430,6 +431,21 @@ MESSAGES = TableKind[QueuedMessage](
         Column("bytes", lambda row: count(row.size)),
         Column("about", _about, Kind.LONG),
         Column("body", lambda row: row.preview, Kind.LONG),
+    ),
+)
+TOPOLOGIES = TableKind[Standing](
+    "Topologies",
+    (
+        Column("topology", lambda row: row.name, Kind.NAME),
+        Column("state", lambda row: row.state, Kind.TEXT),
+        Column("driver", lambda row: _process(row.driver_at) if row.driver else "none", Kind.NAME),
+        Column("spout workers", lambda row: f"{row.spouts}/{row.spout_tasks}"),
+        Column("in flight", lambda row: count(row.in_flight)),
+        Column(
+            "last run",
+            lambda row: UNKNOWN if row.last_run is None else when(row.last_run),
+            Kind.MOMENT,
+        ),
     ),
 )
 STATE = TableKind[StateEntry](
