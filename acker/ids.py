@@ -184,6 +184,8 @@ def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one return per type
         return b"b" + value
     if isinstance(value, list):
         return b"l" + b",".join(map(_encode, value))
+    if isinstance(value, dict):
+        return b"d" + b",".join(map(_encode, value.values()))  # of a struct, in its order
     if isinstance(value, float):
         return b"f" + (value + 0.0).hex().encode()  # -0.0 equals 0.0
     if isinstance(value, int):

@@ -109,7 +109,7 @@ class Outcomes:
 
     acked: Sequence[int] = ()
     failed: Sequence[Failure] = ()
-    # Given back without blame (a restarted driver): requeue, but do not count a failed delivery.
+    # Given back (a restarted driver): requeue, but do not count a failed delivery.
     released: Sequence[int] = ()
     # Roots whose timeout restarts.
     reset: Sequence[int] = ()
@@ -262,7 +262,7 @@ class Ledger(Protocol):
         """Fail roots at once, outside any token. Return the number that was pending."""
 
     def release(self, roots: Sequence[int]) -> int:
-        """Give roots back without blame. Return the number that was pending."""
+        """Give roots back without counting failures. Return the number that was pending."""
 
     def reset_timeout(self, roots: Sequence[int], *, waiting: bool = False) -> None:
         """Have the owners of the pending roots restart their timeouts, and keep the entries as

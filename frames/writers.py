@@ -117,7 +117,7 @@ class RowsToMessages:
         body = columns[BODY][at]
         if exchange is None or routing_key is None or body is None:
             raise RowError(
-                f"row {row + 1} has no body, no exchange or no routing key: null is none of these"
+                f"row {row + 1} lacks its body, exchange or routing key: none of them may be null"
             )
         content = plain_body(body)
         if values.get(_MESSAGE_ID) is None:

@@ -1,4 +1,13 @@
-"""Articles and plurals for nouns in messages to people."""
+"""Articles, plurals and near names for nouns in messages to people."""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def with_article(noun: str) -> str:
@@ -17,3 +26,31 @@ def counted(number: int, noun: str) -> str:
     ('1 message', '0 messages', '26,151 messages')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return ``; did you mean 'topology'?`` to end a message; empty if no known name is close.
+
+    ``least`` is the least likeness of the two names, from 0 to 1.
+
+    >>> did_you_mean("topolgy", ["topology", "Split"])
+    "; did you mean 'topology'?"
+    >>> did_you_mean("orders", ["Split"])
+    ''
+    """
+    found = get_close_matches(name, sorted(set(known) - {name}), cutoff=least)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def refuse_typos(call: Callable[P, R]) -> Callable[P, R]:
+    """Have an unknown keyword refused with the nearest name: Python does so from 3.13 on."""
+    known = set(signature(call).parameters) - {"self"}
+
+    @wraps(call)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for name in given.keys() - known:
+            what = call.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{what} has no keyword {name!r}{did_you_mean(name, known)}")
+        return call(*args, **given)
+
+    return checked

@@ -12,13 +12,17 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from tiercel.queues.message.identity import Identified
 
 MsgId = Hashable
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,15 @@ class TaskContext:
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    _clock: Callable[[], datetime] = field(default=_utc_now, compare=False, repr=False)
+
+    def now(self) -> datetime:
+        """Return the current time, in UTC.
+
+        In a ``LocalCluster`` it is simulated time, which ``advance_time`` moves. A call that is
+        repeated sees a later time.
+        """
+        return self._clock()
 
     def component_tasks(self, component: str) -> Sequence[int]:
         """Return the ascending ids of a component's tasks, for ``emit_direct``.

@@ -5,7 +5,7 @@ SparkJobsError
 ├── ConfigValueError        a setting with an impossible value
 ├── SparkUnavailableError   Spark cannot start here; the message names the missing part
 ├── SparkEndedError         Spark's JVM has ended unexpectedly
-├── StaleTurnError          a later attempt, step or run has taken the bolt task over
+├── StaleTurnError          a later attempt, step or run has taken over the bolt task
 ├── LostStepsError          an inbox has lost steps that the ledger knows
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
@@ -47,11 +47,11 @@ class SparkUnavailableError(SparkJobsError):
 
 
 class SparkEndedError(SparkJobsError):
-    """Spark's JVM has ended unexpectedly; another process must start a new one."""
+    """Spark's JVM has ended unexpectedly; a new one may be started."""
 
 
 class StaleTurnError(SparkJobsError):
-    """A later attempt, step or run has taken the bolt task over.
+    """A later attempt, step or run has taken over the bolt task.
 
     The work of this one is discarded.
     """
@@ -138,3 +138,7 @@ def shown_bytes(size: int) -> str:
     """
     mebibytes, rest = divmod(size, 1024 * 1024)
     return f"{size} bytes" if rest else f"{mebibytes} MiB"
+
+
+# Ends a message about a tuple without a key.
+NAME_IDENTITY = "publish each message with the id or header that QueueSpout(identity=…) names"

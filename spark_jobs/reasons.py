@@ -8,6 +8,8 @@ the user's code.
 
 from __future__ import annotations
 
+import re
+import sys
 import sysconfig
 import traceback
 from asyncio import CancelledError
@@ -24,6 +26,14 @@ _HEAD = 2_000
 
 _OURS = "tiercel"
 _EXAMPLES = "tiercel.examples"
+# The modules between a call of a collector by the user and the look for its line.
+_COLLECTORS = (
+    "tiercel.spark_jobs.reasons",
+    "tiercel.spark_jobs.emitting.",
+    "tiercel.spark_jobs.bolts.verdicts",
+    "tiercel.spark_jobs.kinds.calls.",
+)
+_REMOTE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
@@ -36,7 +46,9 @@ def place_of(error: BaseException) -> str:
     Empty if there is none. A module of a package is named with the package:
     ``shop/helpers.py:12``.
     """
-    frames = [each for each in _frames(error.__traceback__) if not _is_ours(each[0])]
+    # The frames that another process had, for an error of a process pool.
+    frames = [*_frames(error.__traceback__), *_remote_frames(error)]
+    frames = [each for each in frames if not _is_ours(each[0]) and not _is_standard(each[1])]
     if not frames:
         return ""
     own = [each for each in frames if not _is_library(each[1])]
@@ -46,6 +58,22 @@ def place_of(error: BaseException) -> str:
         own = [each for each in frames if each[0].partition(".")[0] == home]
     module, file, line = own[-1]
     return f"{_shown(file, module)}:{line}"
+
+
+def _calling_place() -> str:
+    """Return the line of the user's code that called a collector, in this thread; empty if a
+    built-in sink did.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect's functions read files
+    while frame is not None and not is_users(_module(frame), frame.f_code.co_filename):
+        if _is_ours(_module(frame)) and not _module(frame).startswith(_COLLECTORS):
+            return ""
+        frame = frame.f_back
+    return (
+        ""
+        if frame is None
+        else f"{_shown(frame.f_code.co_filename, _module(frame))}:{frame.f_lineno}"
+    )
 
 
 def is_users(module: str, file: str) -> bool:
@@ -78,6 +106,13 @@ def _frames(first: TracebackType | None) -> Iterator[tuple[str, str, int]]:
         yield _module(frame), frame.f_code.co_filename, line
 
 
+def _remote_frames(error: BaseException) -> Iterator[tuple[str, str, int]]:
+    """The frames of an error that a process pool has sent, of which it sends only the text."""
+    text = getattr(error.__cause__, "tb", None)
+    for file, line in _REMOTE.findall(text) if isinstance(text, str) else ():
+        yield "", file, int(line)
+
+
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
@@ -90,10 +125,15 @@ def _is_ours(module: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_library(file: str) -> bool:
-    if file.startswith("<"):
-        return True
+    return _is_standard(file) or not _INSTALLED.isdisjoint(Path(file).parts)
+
+
+@lru_cache(maxsize=1024)
+def _is_standard(file: str) -> bool:
     # Debian installs packages inside the standard library's folder.
-    return file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(Path(file).parts)
+    return file.startswith("<") or (
+        file.startswith(_STANDARD) and _INSTALLED.isdisjoint(Path(file).parts)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -122,11 +162,11 @@ def reason_of(error: object) -> str:
     return f"{name}: {text}"[:REASON_LENGTH] if text else name
 
 
-def reason_at(error: BaseException, where: str = "") -> str:
+def reason_at(error: BaseException, where: str = "", place: str = "") -> str:
     """``flush: ValueError: the first line (helpers.py:12)``: the reason, with the method unless it
-    is ``execute``, and the line of the user's code if there is one.
+    is ``execute``, and the line of the user's code if there is one; else ``place``.
     """
-    place = place_of(error)
+    place = place_of(error) or place
     end = f" ({place})" if place else ""
     return f"{reason_in(error, where)[: max(0, REASON_LENGTH - len(end))]}{end}"
 
@@ -139,10 +179,14 @@ def reason_in(error: BaseException, where: str) -> str:
 
 
 def reason_given(reason: object) -> str:
-    """Return the reason that a bolt gives; an exception that it has caught is shown with its
-    line.
+    """Return the reason that a bolt gives; an exception that it has caught is shown with its line.
+
+    If none of the bolt's lines raised it, as for an error that a pool has kept, the line is the one
+    that gives the reason.
     """
-    return reason_at(reason) if isinstance(reason, BaseException) else reason_of(reason)
+    if not isinstance(reason, BaseException):
+        return reason_of(reason)
+    return reason_at(reason, place=_calling_place() if reason.__traceback__ else "")
 
 
 def one_line(text: str) -> str:

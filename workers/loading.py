@@ -7,12 +7,11 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from tiercel.queues.nouns import with_article
+from tiercel.queues.nouns import did_you_mean, with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.reasons import place_of
@@ -194,15 +193,3 @@ def _last_line(error: BaseException) -> str:
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     place = "" if isinstance(error, SyntaxError) else place_of(error)
     return f"{summary} ({place})" if place else summary
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'topology'?`` to end a message; empty if no known name is close.
-
-    >>> did_you_mean("topolgy", ["topology", "Split"])
-    "; did you mean 'topology'?"
-    >>> did_you_mean("orders", ["Split"])
-    ''
-    """
-    found = get_close_matches(name, sorted(set(known) - {name}))
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

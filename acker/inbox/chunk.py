@@ -39,8 +39,8 @@ _KEY = pa.binary(8 * LANES)
 _SHARED_TUPLES = 1_000
 _SHARED_BYTES = 64 * 1024
 
-# The types of ``queues.values.schema`` without decimals, times, lists and maps of strings: each
-# value has bytes of its own.
+# The types of ``queues.values.schema`` without decimals, times, lists, structs and maps of strings:
+# each value has bytes of its own.
 _FLAT = {
     pa.string(),
     pa.binary(),
@@ -90,35 +90,19 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
-
-
 # Bounds on one parcel, so that no call is large and an inbox has room for several parcels.
 PARCEL_BYTES = 4 * 1024 * 1024
-
-
 PARCEL_TUPLES = 10_000
-
-
 # Bound on all parcels that are appended together, to several inboxes.
 TOGETHER_BYTES = 4 * PARCEL_BYTES
-
-
 # Lua numbers are doubles: larger integers would be rounded.
 LARGEST = 2**53 - 1
-
-
 # A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all task
 # ids.
 # Each server has a part of the line (``part_of_line``) and an inbox of tuples returned to it.
 _BITS = 24
-
-
 _TASK = (1 << _BITS) - 1
-
-
 _LINE = 1 << 2 * _BITS
-
-
 _RETURNED = _LINE << 1
 
 
@@ -262,8 +246,8 @@ def decode(payload: bytes) -> Chunk:
         columns = batch.columns
         for column in heading.maps:
             columns[column] = _as_map(columns[column])
-        for column, type_ in heading.times:
-            _check_times(columns[column], type_)
+        for column in heading.times:
+            _check_times(columns[column])
         width = len(heading.values)
         return Chunk(
             route=heading.route,
@@ -285,8 +269,8 @@ class _Heading:
     values: pa.Schema
     # The columns that hold maps.
     maps: list[int]
-    # The columns of dates and times, and of lists of them, with the type of their values.
-    times: list[tuple[int, pa.DataType]]
+    # The columns that have dates or times in them.
+    times: list[int]
     route: Route
 
 
@@ -309,9 +293,9 @@ def _heading(head: bytes) -> _Heading:
     if keyed and fields[-3].type != _KEY:
         raise BadChunkError(f"its keys are of the type {str(fields[-3].type)[:50]}")
     values = fields[: -3 if keyed else -2]
-    leaves = [_leaf_of(column.type) for column in values]
-    for column, leaf in zip(values, leaves, strict=True):
-        if not _is_plain(leaf) and column.type != _TEXTS:
+    leaves = [_leaves_of(column.type) for column in values]
+    for column, types in zip(values, leaves, strict=True):
+        if column.type != _TEXTS and not all(map(_is_plain, types)):
             raise BadChunkError(
                 f"column {column.name[:50]!r} is a {str(column.type)[:50]}, which no stream has"
             )
@@ -323,7 +307,7 @@ def _heading(head: bytes) -> _Heading:
     route = Route(
         component=component, stream=stream, source_task=int(source), target_task=int(target)
     )
-    times = [(column, leaf) for column, leaf in enumerate(leaves) if leaf in _TIMES]
+    times = [at for at, types in enumerate(leaves) if any(each in _TIMES for each in types)]
     maps = [column for column, field in enumerate(fields) if field.type == _TEXTS]
     # Maps are read as lists of pairs, see ``_PAIRS``.
     paired = schema
@@ -332,11 +316,15 @@ def _heading(head: bytes) -> _Heading:
     return _Heading(paired, pa.schema(values), maps, times, route)
 
 
-def _leaf_of(type_: pa.DataType) -> pa.DataType:
-    """Return the innermost value type of a list type; else the type itself."""
+def _leaves_of(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types in lists and structs. Structs that Python cannot read, or that need no
+    bytes, are among them: two members have one name, or there is none.
+    """
     while type_.id == _IDS.id:
         type_ = type_.value_type
-    return type_
+    if not pa.types.is_struct(type_) or not 0 < len({*type_.names}) == len(type_.names):
+        return [type_]
+    return [leaf for member in type_ for leaf in _leaves_of(member.type)]
 
 
 def _is_plain(type_: pa.DataType) -> bool:
@@ -396,10 +384,16 @@ def _as_map(pairs: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(_TEXTS, len(pairs), pairs.buffers()[:2], children=[entries])
 
 
-def _check_times(column: pa.Array, type_: pa.DataType) -> None:
+def _check_times(column: pa.Array) -> None:
     """Raise BadChunkError for a year that Python does not support."""
     while column.type.id == _IDS.id:
         column = column.flatten()
+    type_ = column.type
+    if pa.types.is_struct(type_):
+        for member in column.flatten():
+            _check_times(member)
+    if type_ not in _TIMES:
+        return
     first, last = _TIMES[type_]
     ends = pc.min_max(column.view(pa.int32() if type_ == pa.date32() else pa.int64()))
     if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:

@@ -316,7 +316,7 @@ class _Following:
         ) as error:  # a MovedError is an AskError
             self.disconnect()  # type: ignore[attr-defined]
             raise exceptions.ConnectionError(
-                f"the primary is another server now ({error})"
+                f"another server is the primary now ({error})"
             ) from error
 
     def _connect(self) -> Any:

@@ -213,7 +213,7 @@ class Verb(Enum):
 
 
 class Later(NamedTuple):
-    """A bolt's request to have a failed message again after some seconds."""
+    """A bolt's request to have a failed message again after a few seconds."""
 
     seconds: float
     reason: str

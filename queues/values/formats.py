@@ -1,11 +1,12 @@
 """From the body of a message to the values of a tuple, and back.
 
 ``text``: the body is UTF-8, for one string column. ``bytes``: the body as it is, for one binary
-column. ``json``: an object whose members go to the columns of the same name; other members are
-ignored. A missing member makes the body invalid, unless its column is optional or has a default.
-Nothing is converted silently: a value of another type, null in a column that is not optional, a
-number out of range, a duplicate name or NaN make it invalid too. Binary columns are base64, dates
-and timestamps ISO 8601 (a timestamp without an offset is UTC), decimals numbers or strings.
+column. ``json``: an object whose members go to the columns of the same name, and those of an object
+in it to the members of a struct; other members are ignored. A missing member makes the body
+invalid, unless its column is optional or has a default. Nothing is converted silently: a value of
+another type, null in a column that is not optional, a number out of range, a duplicate name or NaN
+make it invalid too. Binary columns are base64, dates and timestamps ISO 8601 (a timestamp without
+an offset is UTC), decimals numbers or strings.
 
 Decoding any body takes time in proportion to its bytes; a JSON body of 16 MiB takes less than 384
 MiB of additional memory. A body that would take more, because it has more than a million values, is
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from itertools import islice
@@ -41,6 +44,29 @@ _NAMED = 5
 
 class _AbsentError(ValueError):
     """A body has no value for a column that needs one."""
+
+
+class MadeError(ValueError):
+    """A class refuses the members of a struct."""
+
+
+class _InnerError(ValueError):
+    """An item or a member does not fit."""
+
+    def __init__(self, path: str, before: str, after: str) -> None:
+        super().__init__(path)
+        self._path = path
+        # The text before the path, and the text after it.
+        self._said = before, after
+
+    def said(self, path: str) -> str:
+        """Return the message, for the value at this path."""
+        before, after = self._said
+        return f"{before} {path + self._path!r}{after}"
+
+    def below(self, step: str) -> _InnerError:
+        """Return the same for the value around the item or member."""
+        return _InnerError(step + self._path, *self._said)
 
 
 def default_format(schema: Schema) -> Format:
@@ -86,7 +112,7 @@ def _bytes(body: bytes) -> list[Any]:
 
 
 def _json_decoder(schema: Schema) -> Decoder:
-    columns = [(field.name, check_for(field.arrow), _without(field)) for field in schema.fields]
+    columns = [(field.name, check_of(field), _without(field)) for field in schema.fields]
     exact = schema.has_decimals
 
     def decode(body: bytes) -> list[Any]:
@@ -101,6 +127,88 @@ def _json_decoder(schema: Schema) -> Decoder:
             raise _misfit(schema, value) from None
 
     return decode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A class whose instances are made of the members of a struct.
+
+    * ``make``: makes an instance; raises MadeError.
+    * ``optional``: the members that a body may leave out, because the class has a default.
+    * ``inner``: the classes of members, or of their items.
+    """
+
+    make: Callable[[dict[str, Any]], Any]
+    optional: AbstractSet[str]
+    inner: Mapping[str, Made]
+
+
+def check_of(field: Field, made: Made | None = None) -> Check:
+    """Return a function from a JSON value to the column's value, which raises one of MISFITS.
+
+    With ``made``, its structs become instances of a class.
+    """
+    if pa.types.is_struct(field.arrow):
+        return _struct(field, made)
+    return _array(field.inner[0], made) if field.inner else check_for(field.arrow)
+
+
+def _array(item: Field, made: Made | None) -> Check:
+    check = check_of(item, made)
+
+    def check_all(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise TypeError
+        found: list[Any] = []
+        try:
+            for each in value:
+                # Appended one by one: where it fails, their number is the position of the misfit.
+                found.append(None if each is None else check(each))  # noqa: PERF401
+        except MISFITS as error:
+            at = len(found)
+            raise _inner_error(f"[{at}]", item, {"": value[at]}, error) from None
+        return found
+
+    return check_all
+
+
+def _struct(field: Field, made: Made | None) -> Check:
+    inner: Mapping[str, Made] = {} if made is None else made.inner
+    optional = frozenset() if made is None else made.optional
+    members = [
+        (member, member.name, check_of(member, inner.get(member.name)), _without(member))
+        for member in field.inner
+    ]
+
+    def check_members(value: Any) -> Any:
+        if type(value) is not dict:
+            raise TypeError
+        found = {}
+        for member, name, check, absent in members:
+            each = value.get(name)
+            if each is None and name in optional and name not in value:
+                continue
+            try:
+                found[name] = absent(value) if each is None else check(each)
+            except MISFITS as error:
+                raise _inner_error(f".{name}", member, value, error) from None
+        return found if made is None else made.make(found)
+
+    return check_members
+
+
+def _inner_error(
+    step: str, field: Field, around: Mapping[str, Any], error: Exception
+) -> _InnerError:
+    if isinstance(error, _InnerError):
+        return error.below(step)
+    if isinstance(error, MadeError):
+        return _InnerError(step, "field", f": {error}")
+    if field.name not in around:
+        return _InnerError(step, "the body has no", f", which must be {field.kind}")
+    return _InnerError(
+        step, "field", f" is {field.kind}, the body has {_shown(around[field.name])}"
+    )
 
 
 def object_in(body: bytes, wanted: str, *, exact: bool = False) -> dict[str, Any]:
@@ -124,10 +232,10 @@ def _without(field: Field) -> Callable[[dict[str, Any]], Any]:
     default: Any = None
     if field.default:
         try:
-            default = check_for(field.arrow)(json.loads(field.default))
+            default = check_of(field)(json.loads(field.default))
         except MISFITS:
             raise SchemaError(
-                f"field {name!r} is {with_article(field.type)}, its default is {field.default:.50}"
+                f"field {name!r} is {field.kind}, its default is {field.default:.50}"
             ) from None
 
     def absent(body: dict[str, Any]) -> Any:
@@ -148,9 +256,13 @@ def member_of(body: dict[str, Any], field: Field, check: Check) -> Any:
         return _without(field)(body) if member is None else check(member)
     except _AbsentError:
         raise _absence(field.name, field.type, body) from None
+    except _InnerError as error:
+        raise BadBodyError(error.said(field.name)) from None
+    except MadeError as error:
+        raise BadBodyError(f"field {field.name!r}: {error}") from None
     except MISFITS:
         raise BadBodyError(
-            f"field {field.name!r} is {with_article(field.type)}, the body has {_shown(member)}"
+            f"field {field.name!r} is {field.kind}, the body has {_shown(member)}"
         ) from None
 
 
@@ -158,7 +270,7 @@ def _misfit(schema: Schema, value: dict[str, Any]) -> BadBodyError:
     """Return the error naming the member that does not fit; only for bodies known to be invalid."""
     for field in schema.fields:
         try:
-            member_of(value, field, check_for(field.arrow))
+            member_of(value, field, check_of(field))
         except BadBodyError as error:
             return error
     return BadBodyError(f"the body does not fit the fields ({schema})")

@@ -125,9 +125,10 @@ _DECIMAL_CHARACTERS = 500
 
 
 def check_for(type_: pa.DataType) -> Check:
-    """Return a function from a JSON value to the column's value, which raises one of MISFITS."""
-    if pa.types.is_list(type_):
-        return _array(check_for(type_.value_type))
+    """Return a function from a JSON value to the value of a column without items and members.
+
+    The function raises one of MISFITS.
+    """
     if pa.types.is_integer(type_):
         return _integer(type_.bit_width)
     if pa.types.is_floating(type_):
@@ -220,12 +221,3 @@ def _texts(value: Any) -> dict[str, str | None]:
     if type(value) is not dict:
         raise TypeError
     return {_string(name): None if text is None else _string(text) for name, text in value.items()}
-
-
-def _array(check: Check) -> Check:
-    def check_all(value: Any) -> list[Any]:
-        if type(value) is not list:
-            raise TypeError
-        return [None if item is None else check(item) for item in value]
-
-    return check_all

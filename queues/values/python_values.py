@@ -6,7 +6,9 @@ number with millions. So it only gets numbers with as many decimals as their col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from numbers import Integral
@@ -57,6 +59,15 @@ TEXTS = pa.map_(pa.string(), pa.string())
 MOMENT = pa.timestamp("us", tz="UTC")
 
 
+def holds(type_: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    """Return True if a type, or a type in it, passes the test."""
+    if test(type_):
+        return True
+    if pa.types.is_list(type_):
+        return holds(type_.value_type, test)
+    return pa.types.is_struct(type_) and any(holds(each.type, test) for each in type_)
+
+
 def python_values(column: pa.Array) -> list[Any]:
     """Return the values of a column as they are in tuples."""
     values: list[Any] = column.to_pylist()
@@ -71,20 +82,71 @@ def python_value(column: pa.Array, row: int) -> Any:
     return dict(value) if type(value) is list and column.type == TEXTS else value
 
 
-def exactly(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts a value to one that Arrow accepts unchanged, or raises an
-    error in UNFIT; None if no conversion is needed.
-    """
+# Converts a value to one that Arrow accepts unchanged, or raises an error in UNFIT; None if Arrow
+# needs no conversion.
+Convert = Callable[[Any], Any] | None
+
+
+def exactly(type_: pa.DataType) -> Convert:
+    """Return the conversion for a type without items and members."""
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
-    if type_ == TEXTS:
-        return _unless_none(_pairs)
-    if not pa.types.is_list(type_):
+    return _unless_none(_pairs) if type_ == TEXTS else None
+
+
+def exactly_items(item: pa.DataType, convert: Convert) -> Convert:
+    """Return the conversion for an array of items of this type."""
+    inner = _whole if pa.types.is_integer(item) else convert
+    if inner is None:
         return None
-    inner = _whole if pa.types.is_integer(type_.value_type) else exactly(type_.value_type)
-    return (
-        None if inner is None else _unless_none(lambda values: [inner(value) for value in values])
-    )
+
+    def convert_all(values: Any) -> list[Any]:
+        if isinstance(values, Mapping):
+            raise TypeError("not an array")  # its names would be the items
+        return [inner(value) for value in values]
+
+    return _unless_none(convert_all)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """One member of a struct."""
+
+    type: pa.DataType
+    convert: Convert
+    optional: bool
+
+
+def exactly_members(members: Mapping[str, Member]) -> Convert:
+    """Return the conversion for a struct: Arrow would ignore other members, and take a missing one
+    for a null.
+    """
+    steps = [
+        (name, _integer if pa.types.is_integer(member.type) else member.convert)
+        for name, member in members.items()
+    ]
+    required = {name for name, member in members.items() if not member.optional}
+
+    def convert(value: Any) -> dict[str, Any]:
+        given = members_in(value, members)
+        if given is None or not required <= given.keys() <= members.keys():
+            raise TypeError("not the members of the struct")
+        return {
+            name: given.get(name) if step is None else step(given.get(name)) for name, step in steps
+        }
+
+    return _unless_none(convert)
+
+
+def members_in(value: Any, names: Iterable[str]) -> Mapping[str, Any] | None:
+    """Return the members of a mapping, of a dataclass or of a pydantic model; None for any other
+    value.
+    """
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(type(value)) or hasattr(type(value), "model_fields"):
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return None
 
 
 def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -116,6 +178,12 @@ def _pairs(texts: Any) -> list[tuple[Any, Any]]:
     if not isinstance(texts, Mapping):
         raise TypeError("not a mapping")  # Arrow accepts pairs too, even with duplicate names
     return list(texts.items())
+
+
+def _integer(value: Any) -> Any:
+    if value is not None and not isinstance(value, Integral):
+        raise TypeError("not an integer")  # Arrow would cut a fraction off
+    return value
 
 
 def _whole(value: Any) -> Any:

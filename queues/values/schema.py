@@ -1,12 +1,14 @@
 """The typed columns of a stream, written in Spark's DDL: ``"word string, n long"``.
 
 One parser serves the spouts (JSON bodies to typed values), the collectors (checking emitted values)
-and Arrow (the chunks). Columns are flat, arrays of flat values, or maps of texts, which are
-dictionaries in Python; put any other nested structure into a JSON string. Types are Spark's:
-https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+and Arrow (the chunks). Types are Spark's:
+https://spark.apache.org/docs/latest/sql-ref-datatypes.html. Columns are flat, maps of texts, or
+nested: ``items array<struct<sku string, price double?>>``. Structs and maps are dictionaries in
+Python.
 
 ``customer string?`` may be missing from a body, or null there; ``currency string DEFAULT 'EUR'``
-may be missing. All other members are required. This applies to bodies only: bolts may emit None.
+may be missing. All other members are required, those of a struct too. This applies to bodies only:
+bolts may emit None.
 
 The parser of this DDL comes first, then the columns.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -26,7 +28,19 @@ import pyarrow as pa
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.python_values import MISFITS, MOMENT, SURELY, TEXTS, exactly
+from tiercel.queues.values.python_values import (
+    MISFITS,
+    MOMENT,
+    SURELY,
+    TEXTS,
+    Convert,
+    Member,
+    exactly,
+    exactly_items,
+    exactly_members,
+    holds,
+    members_in,
+)
 
 _FLAT: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -49,13 +63,17 @@ _FLAT: dict[str, pa.DataType] = {
 }
 # None of these patterns backtracks: the time is in proportion to the length.
 _NAME = re.compile(r"`[^`]+`|\w+")
+_WORD = re.compile(r"\w+")
+_BRACKETS = re.compile(r"(?:array|struct|map)\s*<", re.IGNORECASE)
 _DEFAULT = re.compile(r"\bdefault\b\s*(?=\S)", re.IGNORECASE)
 _QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
 _MAP = re.compile(r"map<\s*string\s*,\s*string\s*>")
-_ARRAY = re.compile(r"array<(.+)>", re.DOTALL)
+_ARRAY = re.compile(r"array<(.+)>", re.DOTALL | re.IGNORECASE)
+_STRUCT = re.compile(r"struct\s*<(.*)>", re.DOTALL | re.IGNORECASE)
 _MOST_CHARACTERS = 100_000
-_MOST_ARRAYS = 16
+_DEEPEST = 16
+_KIND_CHARACTERS = 60
 
 
 def columns_of(ddl: str) -> Sequence[Field]:
@@ -74,9 +92,18 @@ def _split(ddl: str) -> list[str]:
         raise SchemaError('no fields; write Spark DDL such as "word string, n long"')
     columns = []
     begin = 0
+    for position, character, depth in _outside_quotes(ddl):
+        if character == "," and depth == 0:
+            columns.append(ddl[begin:position])
+            begin = position + 1
+    return [*columns, ddl[begin:]]
+
+
+def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
+    """Yield each character outside of quotes, with its position and the number of open brackets."""
     depth = 0
     quote = ""
-    for position, character in enumerate(ddl):
+    for position, character in enumerate(text):
         if quote:
             quote = "" if character == quote else quote
         elif character in "'\"":
@@ -84,26 +111,32 @@ def _split(ddl: str) -> list[str]:
         else:
             depth += character in "(<["
             depth -= character in ")>]"
-        if character == "," and depth == 0 and not quote:
-            columns.append(ddl[begin:position])
-            begin = position + 1
-    return [*columns, ddl[begin:]]
+            yield position, character, depth
 
 
-def _field(column: str, ddl: str) -> Field:
+def _end_of_type(text: str) -> int:
+    """Return the end of a type with brackets: what is behind it may be a DEFAULT."""
+    if _BRACKETS.match(text):
+        for position, character, depth in _outside_quotes(text):
+            if character == ">" and depth == 0:
+                return position + 1
+    return 0
+
+
+def _field(column: str, ddl: str, depth: int = 0) -> Field:
     name, text = _name_and_type(column, ddl)
-    if name.startswith("__"):
+    if name.startswith("__") and depth == 0:
         raise SchemaError(
             f"the field name {name!r:.50} is reserved; do not begin it with two underscores"
         )
-    found = _DEFAULT.search(text)
+    found = _DEFAULT.search(text, _end_of_type(text))
     type_ = (text[: found.start()] if found else text).rstrip()
     optional = type_.endswith("?")
     if optional:
         type_ = type_[:-1].rstrip()
-    type_ = type_.lower()
     default = _default(text[found.end() :], name, ddl) if found else ""
-    return Field(name, type_, _arrow(type_, ddl), optional, default)
+    type_, arrow, inner = _typed(type_, ddl, depth)
+    return Field(name, type_, arrow, optional, default, inner)
 
 
 def _name_and_type(column: str, ddl: str) -> tuple[str, str]:
@@ -143,23 +176,59 @@ def _default(text: str, name: str, ddl: str) -> str:
     )
 
 
-def _arrow(type_: str, ddl: str) -> pa.DataType:
-    inner = type_
+def _typed(type_: str, ddl: str, depth: int) -> tuple[str, pa.DataType, tuple[Field, ...]]:
+    """Return a type as messages write it, in Arrow, and its items or members.
+
+    ``depth`` is the number of arrays and structs around it.
+    """
+    leaf = type_
     arrays = 0
-    while (match := _ARRAY.fullmatch(inner)) and arrays < _MOST_ARRAYS:
-        inner = match[1].strip()
+    while (match := _ARRAY.fullmatch(leaf)) and depth + arrays < _DEEPEST:
+        leaf = match[1].strip()
         arrays += 1
-    arrow = _plain(inner)
-    # Lists of maps are not supported.
-    if arrow is None or (arrays and arrow is TEXTS):
+    inner: tuple[Field, ...] = ()
+    if (match := _STRUCT.fullmatch(leaf)) and depth + arrays < _DEEPEST:
+        inner = _members(match[1], type_, ddl, depth + arrays + 1)
+        leaf = f"struct<{', '.join(map(_member_text, inner))}>"
+        arrow = pa.struct([(member.name, member.arrow) for member in inner])
+    else:
+        leaf = leaf.lower()
+        arrow = _plain(leaf)
+    # Maps are supported as columns only.
+    if arrow is None or (arrow is TEXTS and depth + arrays):
         raise SchemaError(
-            f"unknown type {type_!r:.50} in {ddl!r:.200}; use one of {', '.join(_FLAT)}, "
-            "decimal(p,s), map<string,string> or array<type>, with at most "
-            f"{_MOST_ARRAYS} arrays in one another"
+            f"unknown type {type_.lower()!r:.50} in {ddl!r:.200}; use one of {', '.join(_FLAT)}, "
+            "decimal(p,s), struct<name type, …>, map<string,string> or array<type>, with at most "
+            f"{_DEEPEST} arrays in one another, structs included, and no map in them"
         )
     for _ in range(arrays):
+        inner = (Field("", leaf, arrow, inner=inner),)
+        leaf = f"array<{leaf}>"
         arrow = pa.list_(arrow)
-    return arrow
+    return leaf, arrow, inner
+
+
+def _members(text: str, type_: str, ddl: str, depth: int) -> tuple[Field, ...]:
+    if not text.strip():
+        raise SchemaError(
+            f"the struct {type_!r:.50} in {ddl!r:.200} has no members; write struct<name type, …>"
+        )
+    members = tuple(_field(column, ddl, depth) for column in _split(text))
+    _refuse_twice([member.name for member in members], type_)
+    return members
+
+
+def _member_text(member: Field) -> str:
+    text = str(member)
+    return text if _WORD.fullmatch(member.name) else f"`{member.name}`{text[len(member.name) :]}"
+
+
+def _refuse_twice(names: Sequence[str], ddl: str) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise SchemaError(
+            f"{ddl!r:.200} names the field {min(twice)!r:.50} twice; give each field its own name"
+        )
 
 
 def _plain(type_: str) -> pa.DataType | None:
@@ -190,10 +259,11 @@ class Field:
     """One column.
 
     * ``name``: its name.
-    * ``type``: its type as in the DDL, in lower case.
+    * ``type``: its type as in the DDL, in lower case, apart from the names in a struct.
     * ``arrow``: its type in Arrow.
     * ``optional``: True: a body may leave it out, or have null.
     * ``default``: the value for a body that leaves it out, as JSON; empty: there is none.
+    * ``inner``: the members of a struct; or the items of an array, one field without a name.
     """
 
     name: str
@@ -201,11 +271,23 @@ class Field:
     arrow: pa.DataType
     optional: bool = False
     default: str = ""
+    inner: tuple[Field, ...] = ()
 
     def __str__(self) -> str:
         optional = "?" if self.optional else ""
         default = f" DEFAULT {self.default}" if self.default else ""
         return f"{self.name} {self.type}{optional}{default}"
+
+    @property
+    def kind(self) -> str:
+        """Its type for a message, with an article; a long one is cut."""
+        text = with_article(self.type)
+        return text if len(text) <= _KIND_CHARACTERS else f"{text[:_KIND_CHARACTERS]}…"
+
+    @property
+    def is_key(self) -> bool:
+        """True if equal values can be recognised, which is not possible for maps and structs."""
+        return not holds(self.arrow, lambda each: pa.types.is_struct(each) or each == TEXTS)
 
     def takes_all(self, column: Sequence[Any]) -> bool:
         """Return True if the types of these values prove that all fit; else check each."""
@@ -214,13 +296,23 @@ class Field:
 
     def array(self, column: Sequence[Any]) -> pa.Array:
         """Convert the values for Arrow, which would change some silently; raises one of UNFIT."""
-        exactly = self._exactly
+        convert = self.conversion
         return pa.array(
-            column if exactly is None else [exactly(value) for value in column], self.arrow
+            column if convert is None else [convert(value) for value in column], self.arrow
         )
 
     @cached_property
-    def _exactly(self) -> Callable[[Any], Any] | None:
+    def conversion(self) -> Convert:
+        """The conversion of its values for Arrow."""
+        if pa.types.is_struct(self.arrow):
+            return exactly_members(
+                {
+                    one.name: Member(type=one.arrow, convert=one.conversion, optional=one.optional)
+                    for one in self.inner
+                }
+            )
+        if self.inner:
+            return exactly_items(self.inner[0].arrow, self.inner[0].conversion)
         return exactly(self.arrow)
 
     @cached_property
@@ -260,13 +352,7 @@ class Schema:
     def parse(cls, ddl: str) -> Schema:
         """Parse Spark DDL; raises SchemaError with the fault and the valid forms."""
         fields = tuple(columns_of(ddl))
-        names = [field.name for field in fields]
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            raise SchemaError(
-                f"{ddl!r:.200} names the field {min(twice)!r:.50} twice; give each field its own "
-                "name"
-            )
+        _refuse_twice([field.name for field in fields], ddl)
         return cls(fields)
 
     @cached_property
@@ -306,10 +392,7 @@ class Schema:
             )
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
-                raise SchemaError(
-                    f"field {field.name!r} is {with_article(field.type)}, the value is the "
-                    f"{type(value).__name__} {_shown(value)}"
-                )
+                raise SchemaError(_misfit(field, value, field.name))
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Return the rows as one record batch; raises SchemaError for the first misfit."""
@@ -331,6 +414,38 @@ class Schema:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.fields))
+
+
+def _misfit(field: Field, value: Any, path: str) -> str:
+    """Describe the innermost part of a value that does not fit its field, with its path."""
+    if pa.types.is_struct(field.arrow):
+        given = members_in(value, [member.name for member in field.inner])
+        return _member_misfit(field, value, given, path)
+    if field.inner and isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            if not field.fits([item]):
+                return _misfit(field.inner[0], item, f"{path}[{at}]")
+    return (
+        f"field {path!r} is {field.kind}, the value is the {type(value).__name__} {_shown(value)}"
+    )
+
+
+def _member_misfit(field: Field, value: Any, given: Mapping[str, Any] | None, path: str) -> str:
+    for member in field.inner:
+        if given is None:
+            break
+        if member.name not in given:
+            if not member.optional:
+                return f"field {path!r} has no {member.name!r}, which must be {member.kind}"
+        elif not member.fits(given[member.name]):
+            return _misfit(member, given[member.name], f"{path}.{member.name}")
+    known = [member.name for member in field.inner]
+    others = [name for name in given or () if name not in known]
+    if others:
+        return f"field {path!r} has no member {others[0]!r:.50}; its members are {', '.join(known)}"
+    return (
+        f"field {path!r} is {field.kind}, the value is the {type(value).__name__} {_shown(value)}"
+    )
 
 
 def _shown(value: Any) -> str:

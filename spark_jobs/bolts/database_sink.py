@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.ids import KEY_BYTES, Said, said_by
+from tiercel.queues.nouns import refuse_typos
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.database.rows import DatabaseAwayError, Fate, Outcome, Row, WriterSettings
-from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.errors import NAME_IDENTITY, TopologyError
 from tiercel.spark_jobs.reasons import reason_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class DatabaseSink(Bolt):
 
     transient = frozenset({"_address", "_columns", "_held", "_url", "_writer"})
 
+    @refuse_typos
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
         url: str | None,
@@ -85,6 +87,11 @@ class DatabaseSink(Bolt):
         self._held: list[tuple[Tuple, Row]] = []
         if url is not None:
             writer_at(url, self._settings()).close()  # a wrong one fails here, not in a task
+
+    @property
+    def needed_fields(self) -> frozenset[str]:
+        """The fields that every tuple must have."""
+        return frozenset(self._fields)
 
     @property
     def table(self) -> str:
@@ -167,14 +174,20 @@ class DatabaseSink(Bolt):
     def _doubt(
         self, held: Sequence[Tuple], outcomes: Sequence[Outcome], collector: OutputCollector
     ) -> None:
-        """Warn about messages that are older than the remembered keys."""
+        """Warn about messages without a key, or older than the remembered keys."""
+        if not self.once:
+            return
+        written = [
+            tup for tup, outcome in zip(held, outcomes, strict=True) if outcome.fate is Fate.WRITTEN
+        ]
+        if any(tup.lanes is None for tup in written):
+            collector.report_error(
+                "a message without an identity was written, and will be written again if it is "
+                f"delivered again: {NAME_IDENTITY}"
+            )
         oldest = time.time() - self.once_retention.total_seconds()
-        old = sum(
-            0 < said_by(tup.lanes).since < oldest
-            for tup, outcome in zip(held, outcomes, strict=True)
-            if outcome.fate is Fate.WRITTEN and tup.lanes is not None
-        )
-        if old and self.once:
+        old = sum(0 < said_by(tup.lanes).since < oldest for tup in written if tup.lanes is not None)
+        if old:
             collector.report_error(
                 f"{old} messages older than the remembered keys (once_retention = "
                 f"{self.once_retention}) were written: they may have been written before"

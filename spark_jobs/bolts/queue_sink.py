@@ -10,9 +10,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from tiercel.queues.broker.declare import WorkQueue, declare_queue, find_exchange
+from tiercel.queues.broker.declare import (
+    WorkQueue,
+    declare_exchange,
+    declare_queue,
+    find_exchange,
+)
 from tiercel.queues.errors import BadPropertyError, BrokerUnavailableError, QueuesError
 from tiercel.queues.message.writing import WRITTEN, OutgoingMessage, write_properties
+from tiercel.queues.nouns import did_you_mean
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.queues.values.formats import json_body, plain_body
 from tiercel.spark_jobs.bolts.bolt import Bolt
@@ -26,6 +32,13 @@ _QUEUE_BYTES = 250
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
 _EXCHANGE = "name of an exchange"
+_EXCHANGE_TYPES = ("topic", "direct", "fanout", "headers")
+_SETTINGS = (
+    *("queue", "exchange", "routing_key", "exchange_type", "body", "fields", "persistent"),
+    *("declare", "patience_secs"),
+)
+# Begins the types of RabbitMQ's plugins, such as x-consistent-hash.
+_PLUGIN = "x-"
 _KEY = "routing key"
 
 
@@ -172,6 +185,7 @@ class QueueSink(Bolt):
         *,
         exchange: Any = None,
         routing_key: Any = "",
+        exchange_type: str | None = None,
         body: Any = None,
         fields: Sequence[str] = (),
         persistent: bool = True,
@@ -180,9 +194,12 @@ class QueueSink(Bolt):
         **properties: Unpack[SinkProperties],
     ) -> None:
         """With ``declare`` a missing queue is declared as a ``QueueSpout`` would declare it, with
-        its dead-letter queue; an exchange must exist. Raises TopologyError.
+        its dead-letter queue. With an ``exchange_type`` (topic, direct, fanout, headers, or one of
+        a plugin) a missing exchange is declared, durable; without it the exchange must exist.
+        Raises TopologyError.
         """
         _check_properties(properties)
+        _check_exchange_type(exchange_type, exchange, declare=declare)
         self._envelope = Envelope(
             queue=queue,
             exchange=exchange,
@@ -197,8 +214,10 @@ class QueueSink(Bolt):
             )
         self._body = None if body is None else value_of(body)
         self._fields = tuple(fields)
+        self._needed_fields = frozenset((*self._envelope.fields, *fields_of(body), *fields))
         self._not_in_body = self._envelope.fields
         self._declare = declare
+        self._exchange_type = exchange_type
         self._patience = timedelta(seconds=patience_secs)
         self._amqp_url = ""
         self._publisher: Publisher | None = None
@@ -248,6 +267,11 @@ class QueueSink(Bolt):
             collector.fail(tup, reason)
 
     @property
+    def needed_fields(self) -> frozenset[str]:
+        """The fields that every tuple must have."""
+        return self._needed_fields
+
+    @property
     def queue(self) -> Any:
         """The queue's name or a ``field``; None: the sink publishes to an exchange."""
         return self._envelope.queue
@@ -256,6 +280,11 @@ class QueueSink(Bolt):
     def exchange(self) -> Any:
         """The exchange's name or a ``field``; None: the sink publishes to a queue."""
         return self._envelope.exchange
+
+    @property
+    def declares(self) -> bool:
+        """True if the sink declares missing queues."""
+        return self._declare
 
     def take_held(self) -> list[tuple[Tuple, OutgoingMessage]]:
         """Take the tuples, with their messages, that ``execute`` has kept since the last call."""
@@ -292,8 +321,8 @@ class QueueSink(Bolt):
         return [refused[place] if place in refused else next(fates) for place in places]
 
     def _look_after(self, places: set[Place]) -> dict[Place, QueuesError]:
-        """Declare queues that are not known to exist, and check exchanges: publishing to a missing
-        one closes the channel, and with it all publications on their way.
+        """Declare queues and exchanges that are not known to exist, or check them: publishing to a
+        missing exchange closes the channel, and with it all publications on their way.
 
         Returns an error for each place that does not exist.
         """
@@ -305,7 +334,9 @@ class QueueSink(Bolt):
                 if away is not None:
                     # The full wait for the broker is over: do not wait again.
                     raise away
-                if exchange:
+                if exchange and self._exchange_type is not None:
+                    declare_exchange(self._amqp_url, exchange, self._exchange_type, self._patience)
+                elif exchange:
                     find_exchange(self._amqp_url, exchange, self._patience)
                 elif self._declare:
                     declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
@@ -330,8 +361,28 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
             known = ", ".join(WRITTEN)
             raise TopologyError(
                 f"{name!r} is neither a setting of QueueSink nor a property of a message; the "
-                f"properties are {known}"
+                f"properties are {known}{did_you_mean(name, (*WRITTEN, *_SETTINGS))}"
             )
+
+
+def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
+    if type_ is None:
+        return
+    if not exchange:
+        raise TopologyError(
+            "QueueSink declares an exchange of its exchange_type: name it with exchange"
+        )
+    if not declare:
+        raise TopologyError(
+            "QueueSink with declare=False declares no exchange: leave out declare or exchange_type"
+        )
+    if type_ not in _EXCHANGE_TYPES and not (
+        isinstance(type_, str) and type_.startswith(_PLUGIN) and len(type_.encode()) <= _NAME_BYTES
+    ):
+        raise TopologyError(
+            f"QueueSink: there is no exchange_type {type_!r:.50}; use "
+            f"{', '.join(_EXCHANGE_TYPES)}, or the type of a plugin, which begins with {_PLUGIN}"
+        )
 
 
 def _check_body(body: Any, fields: Sequence[str]) -> None:

@@ -24,11 +24,12 @@ class StatefulBolt(BasicBolt):
 
     With ``once = True`` a tuple that has a key (``tup.key``, see ``QueueSpout(identity=…)``) is
     applied to the state once, however often its message is delivered: ``execute`` is not called for
-    it again, and downstream bolts receive its first emissions. Applied tuples are remembered, in
+    it again, and downstream bolts receive its first emissions, which may be older than others that
+    they have received since (docs/exactly-once.md). Applied tuples are remembered, in
     the state's commits, for at least ``once_retention`` (a day) of the topology's running time.
     Each takes 52 bytes, plus the tuple's emissions beyond their first twelve bytes. This covers the
     state and emissions, not attributes or calls to other services. A tuple without a key changes
-    the state each time, and is counted.
+    the state each time, and is reported as an error.
 
     The state belongs to the component, not to its tasks, and so survives a change of parallelism.
     It is kept from run to run, until an operator deletes it. Subscribe with a fields grouping on

@@ -72,6 +72,6 @@ WRITTEN = Outcome(Fate.WRITTEN)
 REPEATED = Outcome(Fate.REPEATED)
 OTHER_MESSAGE = Outcome(
     Fate.OTHER_MESSAGE,
-    "another message with the same identity and other content was written before: give each "
-    "message an identity of its own",
+    "a message with the same identity but a different body was already written: give each message "
+    "its own identity",
 )

@@ -340,6 +340,13 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if pa.types.is_dictionary(given):
         return _same_kind(given.value_type, wanted)
+    if pa.types.is_struct(wanted):
+        # The cast would fill a missing member with nulls, and drop others.
+        return (
+            pa.types.is_struct(given)
+            and sorted(given.names) == sorted(wanted.names)
+            and all(_same_kind(given.field(each.name).type, each.type) for each in wanted)
+        )
     if pa.types.is_list(wanted):
         listed = (
             pa.types.is_list(given)
@@ -355,15 +362,17 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
             and texts(given.key_type)
             and _same_kind(given.item_type, wanted.item_type)
         )
-    if pa.types.is_integer(given) and pa.types.is_floating(wanted):
-        return True
-    return any(kind(given) and kind(wanted) for kind in _KINDS)
+    whole_to_floating = pa.types.is_integer(given) and pa.types.is_floating(wanted)
+    return whole_to_floating or any(kind(given) and kind(wanted) for kind in _KINDS)
 
 
 def _check_dates(array: pa.Array, field: Field) -> None:
     """Raise BadValuesError for a date or time outside Python's years, which Arrow allows."""
     while pa.types.is_list(array.type):
         array = array.flatten()
+    if pa.types.is_struct(array.type):
+        for member in array.flatten():
+            _check_dates(member, field)
     if not pa.types.is_temporal(array.type):
         return
     ends = pc.min_max(array)

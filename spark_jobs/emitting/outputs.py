@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiercel.acker.ids import NO_KEY, Keys, as_keys, child_keys
 from tiercel.acker.inbox.chunk import Rows, is_line
 from tiercel.acker.ledger import Ids
-from tiercel.queues.values.python_values import TEXTS
+from tiercel.queues.values.python_values import TEXTS, members_in
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.graph import Topology
@@ -367,15 +367,27 @@ def _size(value: Any, column: pa.DataType) -> int:
         if _is_fixed(inner):
             return _FIXED_BYTES * len(value)
         return sum([_FIXED_BYTES + _size(one, inner) for one in value])
-    if isinstance(value, dict):
-        texts = pa.string()
-        return sum([_size(one, texts) for pair in value.items() for one in pair])
+    if isinstance(value, dict) or pa.types.is_struct(column):
+        return _size_of_members(value, column)
     size: int = getattr(value, "nbytes", _FIXED_BYTES)
     return size
 
 
+def _size_of_members(value: Any, column: pa.DataType) -> int:
+    if not pa.types.is_struct(column):
+        texts = pa.string()
+        return sum([_size(one, texts) for pair in value.items() for one in pair])
+    members = members_in(value, column.names) or {}
+    return sum([_FIXED_BYTES + _size(members.get(each.name), each.type) for each in column])
+
+
 def _may_change(column: pa.DataType) -> bool:
-    return bool(pa.types.is_list(column) or pa.types.is_binary(column) or column == TEXTS)
+    return bool(
+        pa.types.is_list(column)
+        or pa.types.is_binary(column)
+        or pa.types.is_struct(column)
+        or column == TEXTS
+    )
 
 
 def _kept(value: Any, column: pa.DataType) -> Any:
@@ -387,6 +399,11 @@ def _kept(value: Any, column: pa.DataType) -> Any:
     if isinstance(value, (list, tuple)) and pa.types.is_list(column):
         inner = column.value_type
         return [_kept(one, inner) for one in value] if _may_change(inner) else list(value)
+    if pa.types.is_struct(column) and (members := members_in(value, column.names)) is not None:
+        types = {each.name: each.type for each in column}
+        return {
+            name: _kept(one, types[name]) if name in types else one for name, one in members.items()
+        }
     return copy.copy(value)
 
 

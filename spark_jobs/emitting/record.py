@@ -362,7 +362,7 @@ class Recorder:
         self._record.report(reason_given(error))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a collector cannot travel: name its attribute in transient")
+        raise TypeError("a collector cannot be pickled: name its attribute in transient")
 
 
 class BasicRecorder(Recorder, BasicCollector):

@@ -237,7 +237,7 @@ def _work_of(done: Done) -> str:
 
 def _check(replies: Sequence[bool]) -> None:
     if not all(replies):
-        raise StaleAttemptError("a newer attempt or run has taken the inbox over")
+        raise StaleAttemptError("a newer attempt or run has taken over the inbox")
 
 
 def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:

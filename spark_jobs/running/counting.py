@@ -198,7 +198,7 @@ class Tracebacks:
             ]
         for (component, raised, place), (again, seconds), kind in due:
             log.warning(
-                "%s: %s%s came %d times more in %.0f s, %d times since %s", component, raised,
+                "%s: %s%s occurred %d more times in %.0f s, %d times since %s", component, raised,
                 f" ({place})" if place else "", again, seconds, kind.count,
                 kind.since.astimezone().strftime("%H:%M:%S"),
                 extra={"event": "bolt_raised_again"},

@@ -27,13 +27,14 @@ import pyarrow as pa
 from tiercel.acker.ids import KEY_BYTES, NO_KEY, said_by
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
+from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import BasicCollector
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
-from tiercel.spark_jobs.errors import BadValuesError, OtherMessageError
+from tiercel.spark_jobs.errors import NAME_IDENTITY, BadValuesError, OtherMessageError
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
@@ -417,8 +418,8 @@ class OnceStep:
         record = self._known[lanes[:KEY_BYTES]]
         if said_by(lanes).contradicts(int.from_bytes(record[:_CONTENT_BYTES], "little")):
             raise OtherMessageError(
-                "another message with the same identity, which says something else, was processed "
-                "before: give each message an identity of its own"
+                "a message with the same identity but a different body was already processed: give "
+                "each message its own identity"
             )
         self._counts[ONCE_REPEATED] += 1
         for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):
@@ -440,6 +441,11 @@ class OnceStep:
     def _look_at(self, tup: Tuple) -> None:
         """Count a tuple that has no key or is older than the remembered keys."""
         if tup.lanes is None:
+            if not (tup.is_tick or self._counts[ONCE_UNKEYED]):
+                self._record.report(
+                    "a message without an identity was applied, and will be applied again if it is "
+                    f"delivered again: {NAME_IDENTITY}"
+                )
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:
             if not self._counts[ONCE_UNSURE]:
@@ -463,5 +469,4 @@ def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:
 
 def _plain(schema: Schema, values: Sequence[Any]) -> list[Any]:
     """Return the values converted to the stream's plain Python types, from numpy's for example."""
-    [row] = schema.batch([values]).to_pylist()
-    return list(row.values())
+    return [python_value(column, 0) for column in schema.batch([values]).columns]

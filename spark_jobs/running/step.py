@@ -399,7 +399,7 @@ class Step:
 class Slices:
     """Size of the steps of one bolt task, and the time between them, in seconds on its clock.
 
-    A step should last some milliseconds: long enough to be worth a commit, short enough that acks
+    A step should last a few milliseconds: long enough to be worth a commit, short enough that acks
     of finished tuples leave soon. So the clock cuts a step between two tuples, and the next step
     has as many tuples as fitted. Steps with a high fixed cost may last longer in proportion.
 

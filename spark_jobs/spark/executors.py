@@ -27,7 +27,7 @@ _LIBRARIES = ("numpy", "pyarrow", "redis", "pika", "pyspark")
 _PYTHON = f"""
 import importlib.util, sys
 if sys.version_info[:2] != {sys.version_info[:2]}:
-    sys.exit("it is Python %d.%d, and the driver's is {sys.version_info[0]}.{sys.version_info[1]}"
+    sys.exit("its Python is %d.%d, the driver's is {sys.version_info[0]}.{sys.version_info[1]}"
              % sys.version_info[:2])
 lacking = [each for each in {_LIBRARIES} if importlib.util.find_spec(each) is None]
 if lacking:

@@ -177,7 +177,7 @@ class MemoryStateTurn:
     def _write(self, writes: Writes, digest: str) -> bool:
         if self._task.turn != self.turn or self._component.run_number != self.turn[0]:
             raise StaleTurnError(
-                "a later attempt or run has taken the bolt task over: nothing was written"
+                "a later attempt or run has taken over the bolt task: nothing was written"
             )
         if self._task.committed_digest is not None:
             return True  # a repeat of this call

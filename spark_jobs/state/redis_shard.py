@@ -225,7 +225,7 @@ class MarkShard:
 def _remembered(verdict: int) -> bool:
     if verdict == 0:
         raise StaleTurnError(
-            "a later attempt or run has taken the bolt task over: what this one wrote is taken back"
+            "a later attempt or run has taken over the bolt task: the writes of this one are undone"
         )
     if verdict == 3:
         raise TurnAgainError("another task has applied one of the tuples meanwhile")
@@ -428,7 +428,7 @@ def scan(
 def _written(verdict: int) -> bool:
     if verdict == 0:
         raise StaleTurnError(
-            "a later attempt or run has taken the bolt task over: what this one wrote is taken back"
+            "a later attempt or run has taken over the bolt task: the writes of this one are undone"
         )
     if verdict == 2:
         raise BadStateError("an increment met an entry that is no number of 64 bits any more")

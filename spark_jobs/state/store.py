@@ -106,7 +106,7 @@ class StateTurn(Protocol):
         component has this many tasks.
 
         One call per shard. All records are final: raises TurnAgainError if one of the marks belongs
-        to another task's commit that is not complete after some seconds.
+        to another task's commit that is not complete after a few seconds.
         """
 
     def writing(self, writes: Writes, digest: str) -> Sequence[Effect[bool]]:

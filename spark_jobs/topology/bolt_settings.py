@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.python_values import TEXTS
 from tiercel.queues.values.schema import Field
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
@@ -29,7 +28,7 @@ from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, cycle_of, line_at
-from tiercel.spark_jobs.topology.grouping import Fields, Shuffle
+from tiercel.spark_jobs.topology.grouping import Fields, Shuffle, not_a_key
 
 # Half the capacity of an inbox, so that the next batch is collected while one is executed.
 _LARGEST = 10_000
@@ -70,10 +69,10 @@ def check_common_fields(topology: Topology, id_: str, spec: BoltSpec, setting: s
                     f"{stream_of(subscription)}; its fields are {', '.join(schema.names)}"
                 )
             field = schema.fields[schema.position(name)]
-            if field.arrow == TEXTS:
+            if not field.is_key:
                 raise TopologyError(
-                    f"bolt {id_!r}: {setting} names {name!r}, which is a map; emit the key as "
-                    "a field of its own"
+                    f"bolt {id_!r}: {setting} names {name!r}, which is {not_a_key(field)}; emit "
+                    "the key as a field of its own"
                 )
             first, source = kinds.setdefault(name, (field, subscription))
             if _kind(first) != _kind(field):
@@ -197,8 +196,8 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
     bolt = spec.bolt
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
         raise TopologyError(
-            f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is of "
-            f"the kind {_kind_of(bolt)}: limit a BasicBolt before it"
+            f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is "
+            f"{with_article(_kind_of(bolt))}: limit a BasicBolt before it"
         )
 
 
@@ -258,13 +257,14 @@ def check_concurrency(id_: str, spec: BoltSpec) -> None:
     kind = _kind_of(bolt)
     if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
         raise TopologyError(
-            f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is of the kind {kind}"
+            f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is "
+            f"{with_article(kind)}"
         )
     if _THREADS in spec.overrides and (
         isinstance(bolt, StatefulBolt) or not isinstance(bolt, BasicBolt)
     ):
         raise TopologyError(
-            f"bolt {id_!r} has threads, which are for a BasicBolt; this is of the kind {kind}: "
+            f"bolt {id_!r} has threads, which are for a BasicBolt; this is {with_article(kind)}: "
             "raise its parallelism"
         )
     places = concurrency_of(spec)

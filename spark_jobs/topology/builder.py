@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import with_article
+from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
@@ -21,6 +21,7 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     check_concurrency,
     check_limit,
     check_ordering,
+    stream_of,
 )
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
@@ -125,6 +126,7 @@ class TopologyBuilder:
         self._spouts: dict[str, _Declared] = {}
         self._bolts: dict[str, _Declared] = {}
 
+    @refuse_typos
     def set_spout(
         self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> None:
@@ -138,6 +140,7 @@ class TopologyBuilder:
             )
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
+    @refuse_typos
     def set_bolt(
         self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> BoltDeclarer:
@@ -183,6 +186,7 @@ class TopologyBuilder:
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
             check_subscriptions(topology, id_, spec)
+            check_needed_fields(topology, id_, spec)
             check_batching(topology, id_, spec)
             check_ordering(topology, id_, spec)
             check_limit(topology, id_, spec)
@@ -212,6 +216,19 @@ class TopologyBuilder:
             return _Declared(component, parallelism, dict(overrides))
         except ConfigValueError as error:
             raise TopologyError(f"config of {id_!r}: {error}") from error
+
+
+def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError if the settings of a built-in sink name a field that a stream lacks."""
+    needed = sorted(getattr(spec.bolt, "needed_fields", ()))
+    for subscription in spec.subscriptions:
+        known = topology.spec(subscription.component).streams[subscription.stream].names
+        missing = next((name for name in needed if name not in known), None)
+        if missing is not None:
+            raise TopologyError(
+                f"bolt {id_!r} uses field {missing!r}, which is not on {stream_of(subscription)}; "
+                f"its fields are {', '.join(known)}{did_you_mean(missing, known)}"
+            )
 
 
 def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:

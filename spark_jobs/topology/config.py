@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tiercel.acker.limits import Rate
+from tiercel.queues.nouns import did_you_mean, refuse_typos
 from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -29,6 +31,10 @@ _OWN = {
 _LARGEST_OUTPUT = 4 * 1024**3
 # Settings that a bolt can have but a topology cannot.
 _OF_A_BOLT = {"ordered_by", "rate_limit", "rate_limit_by"}
+_OF_COMPONENTS = {*_OF_A_BOLT, "concurrency", "threads", "size", "wait_ms"}
+# Names that are less alike, or shorter, are the user's own.
+_LIKENESS = 0.87
+_SHORTEST_MISSPELT = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +113,7 @@ class Config:
             raise ConfigValueError(f"give a mapping with string keys, not {changes!r:.60}")
         if kind == "spout" and (wrong := changes.keys() & _OF_A_BOLT):
             raise ConfigValueError(f"{min(wrong)} is a setting of bolts, and this is a spout")
+        _refuse_misspelt(changes, {setting.name for setting in fields(cls)} | _OF_COMPONENTS)
         for name in sorted(changes.keys() & {setting.name for setting in fields(cls)}):
             owner = _OWN.get(name)
             if name == "extra":
@@ -142,6 +149,22 @@ class Config:
             if setting.name != "extra"
         }
         return {**settings, **self.extra}
+
+
+Config.__init__ = refuse_typos(Config.__init__)  # type: ignore[method-assign]
+
+
+def _refuse_misspelt(given: Mapping[str, Any], known: AbstractSet[str]) -> None:
+    """Raise ConfigValueError for a name that is nearly one of tiercel's: as a setting of the user's
+    own it would have no effect.
+    """
+    long = [name for name in known if len(name) >= _SHORTEST_MISSPELT]
+    for name in sorted(given.keys() - known):
+        if near := did_you_mean(name, long, _LIKENESS):
+            raise ConfigValueError(
+                f"there is no setting {name!r:.50}{near} If it is a setting of your own, give it "
+                "another name"
+            )
 
 
 def _is_seconds(value: object, *, positive: bool = True) -> bool:

@@ -126,6 +126,11 @@ def _canonical(value: Any, column: Field) -> Any:
     return sorted(found) if column.arrow == TEXTS else found
 
 
+def not_a_key(field: Field) -> str:
+    """Name the type of a field by which nothing can be grouped."""
+    return "a map" if field.arrow == TEXTS else field.kind
+
+
 # Up to this many tasks, one search per task is faster than sorting.
 _FEW = 4
 # (rows of the stream's types, the identity of each) to the receiving tasks, each with its row
@@ -237,10 +242,11 @@ class Fields(Grouping):
                     f"there is no field {field!r} to group by; the fields are "
                     f"{', '.join(schema.names)}"
                 )
-            if schema.fields[schema.position(field)].arrow == TEXTS:
+            found = schema.fields[schema.position(field)]
+            if not found.is_key:
                 raise TopologyError(
-                    f"field {field!r} is a map, by which nothing can be grouped; emit the key "
-                    "as a field of its own"
+                    f"field {field!r} is {not_a_key(found)}, by which nothing can be grouped; "
+                    "emit the key as a field of its own"
                 )
 
     def chooser(self, stream: Stream) -> Choose:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 RATE = 50
 # Several of Spark's heartbeats, which come every ten seconds.
 AWAY_S = 60.0
-# Ten to miss its process, four looks to be sure, and a new run: 17 seconds on a quiet machine.
+# Ten to miss its process, four checks to be sure, and a new run: 17 seconds on a quiet machine.
 FLOWS_AGAIN_S = 25.0
 EXECUTORS = 2
 WITHIN_S = 200

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 import sys
 import threading
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +57,7 @@ _FILES = {
     "orders.jsonl": "orders.txt",
     "pyproject.toml": "pyproject.txt",
     "README.md": "readme.txt",
+    "tiercel.toml": "settings.txt",
     ".gitignore": "gitignore.txt",
 }
 _STACK = "docker-compose.yml"
@@ -112,11 +115,13 @@ def write_project(folder: Path) -> ProjectNames:
     """
     names = names_for(folder.absolute().name)
     texts = {_filled(path, names): _template(template) for path, template in _FILES.items()}
+    requirement = installed_from()
     try:
         _refuse_what_is_there(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            (folder / path).write_text(_filled(text, names), "utf-8")
+            filled = _filled(text, names).replace("@tiercel@", requirement)
+            (folder / path).write_text(filled, "utf-8")
         (folder / _STACK).write_text(stack_for(names.project, names.module), "utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -147,6 +152,23 @@ class ProjectNames:
     project: str
     # Name of its module: ``my_project``.
     module: str
+
+
+def installed_from() -> str:
+    """Return the requirement that installs this tiercel again: a version, or the URL of a commit,
+    a wheel or a folder.
+    """
+    try:
+        package = distribution("tiercel")
+        told = package.read_text("direct_url.json")  # of pip, uv and others, by PEP 610
+        if told is None:
+            return f"tiercel>={package.version}"
+        found = json.loads(told)
+        vcs = found.get("vcs_info")
+        url = f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}" if vcs else found["url"]
+    except (PackageNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        return "tiercel"
+    return f"tiercel @ {url}"
 
 
 def names_for(folder: str) -> ProjectNames:

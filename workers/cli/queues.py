@@ -160,13 +160,13 @@ def _body_as_json(body: bytes, size: int) -> dict[str, Any]:
 
 def _cost(queue: str, found: Peeked) -> str:
     """Describe the cost of a peek, and the messages that it could not show."""
-    shared = f"; what its {count(found.consumers)} consumers hold is not shown"
+    shared = f"; messages held by its {counted(found.consumers, 'consumer')} are not shown"
     if not found.messages:
         return f"no message waits in {queue}{shared if found.consumers else ''}"
-    counted = "; RabbitMQ counts it as a delivery of each" if found.counted else ""
+    effect = "; RabbitMQ counts it as a delivery of each" if found.counted else ""
     return (
         f"{count(len(found.messages))} of {count(found.waiting)} messages that waited in {queue}; "
-        f"no consumer had them for {found.away_s:.2f} s{counted}{shared if found.consumers else ''}"
+        f"no consumer had them for {found.away_s:.2f} s{effect}{shared if found.consumers else ''}"
     )
 
 

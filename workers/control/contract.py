@@ -173,7 +173,7 @@ class Unreadable:
         self._said[what] = hash(content)
         said = str(why).partition("\n")[0][:200] or type(why).__name__
         log.warning(
-            "passing over %s in Redis: %s; %s",
+            "skipping %s in Redis: %s; %s",
             what,
             said,
             self._advice,

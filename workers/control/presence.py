@@ -268,7 +268,9 @@ class SpoutSeats:
         """``whereabouts`` is the location of the worker that takes seats."""
         self._presences = presences
         self._place = [whereabouts.packed()] if whereabouts else []
-        self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
+        self._unreadable = Unreadable(
+            "run all parts of the topology on the same version of tiercel"
+        )
 
     def take(self, worker: str, task_ids: Iterable[int]) -> int | None:
         """Take the first free task and return it; None if all have workers.

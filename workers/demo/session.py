@@ -401,9 +401,21 @@ class Result:
         )
 
 
+_COUNTED_AGAIN = (
+    "A word is counted again when its sentence is delivered again, because another word of it "
+    "failed: at least once."
+)
+
+
 def show_words(console: Console, words: Sequence[tuple[str, int, int]]) -> None:
     """Print the most frequent words, given as (word, counted, true count)."""
-    table = Table(title="The most frequent words", title_justify="left")
+    more = any(counted > true for _, counted, true in words)
+    table = Table(
+        title="The most frequent words",
+        title_justify="left",
+        caption=_COUNTED_AGAIN if more else None,
+        caption_justify="left",
+    )
     table.add_column("word")
     table.add_column("counted", justify="right")
     table.add_column("in the text", justify="right")
@@ -424,7 +436,7 @@ def show_result(console: Console, result: Result) -> None:
     table.add_row("dead-lettered", f"{result.dead_lettered:,}")
     table.add_row("lost", _alarm(result.lost))
     table.add_row("words undercounted", _alarm(result.undercounted))
-    table.add_row("words counted twice somewhere", f"{result.overcounted:,}")
+    table.add_row("words counted too often", f"{result.overcounted:,}")
     table.add_row("sentences per second", f"{result.sentences_per_s:,.0f}")
     table.add_row("complete latency p50", f"{result.p50_ms:,.0f} ms")
     table.add_row("complete latency p99", f"{result.p99_ms:,.0f} ms")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.contract import Inboxes, InboxFigures
+from tiercel.queues import outage
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -158,7 +159,7 @@ class RunWatch:
         # Tasks end without a fault when another run has taken their inboxes.
         if not self._keeper.held or not tasks.active:
             log.error(
-                "another driver has taken %s over, or Redis lost its memory",
+                "another driver has taken over %s, or Redis lost its data",
                 self._name,
                 extra={"event": "run_lost"},
             )
@@ -195,11 +196,13 @@ class RunWatch:
         """Judge by the inboxes whether the run is over; return why, or None."""
         try:
             found = self._context.inboxes.figures(inboxes_of(run.topology))
-        except RedisUnavailableError:
+        except RedisUnavailableError as error:
+            outage.REDIS.begins(self, error)
             absences.looked(())
             return None
+        outage.REDIS.ends(self)
         if not all(one.adopted for one in found.values()):
-            log.error("Redis lost its memory", extra={"event": "run_lost"})
+            log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST
         figures = {task: found[task] for task in _tasks_of(run)}
         timeout_s = run.topology.config.message_timeout_secs

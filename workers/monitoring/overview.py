@@ -136,7 +136,7 @@ class SpoutRow:
     # Timeouts included.
     failed: int
     timeouts: int
-    # Messages given back without blame.
+    # Messages returned to the queue without counting as failures.
     released: int
     # Mean time from emit to complete tree; None if nothing was acked.
     complete_ms: float | None

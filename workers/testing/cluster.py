@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
@@ -27,6 +28,7 @@ from tiercel.workers.testing.engine import (
     LocalClusterError,
     Seen,
     SimulatedClock,
+    SimulatedDate,
     Ticks,
     absent,
     watched,
@@ -50,6 +52,8 @@ from tiercel.workers.testing.stand_ins import (
 EngineName = Literal["memory", "spark"]
 
 _ROUNDS = 1_000
+# A fixed time, so that each run of a test is the same.
+_START = datetime(2026, 1, 1, tzinfo=UTC)
 # Distance between two roots, which ascend in the order of emission. Their high bits differ too, as
 # in real roots, so that they spread over the shards of a ledger.
 _ROOT_STEP = 1 << 36
@@ -70,7 +74,7 @@ class LocalCluster:
     not guarantee this order.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a test may choose
         self,
         topology: Topology,
         config: Config | None = None,
@@ -78,12 +82,16 @@ class LocalCluster:
         engine: EngineName = "memory",
         slots: int = 2,
         redis_url: str | None = None,
+        starts_at: datetime | None = None,
     ) -> None:
         """``config`` replaces the topology's; ``slots`` Spark tasks share the bolt tasks.
 
+        ``starts_at`` is the time, with an offset, at which ``context.now()`` begins: by default
+        2026-01-01 in UTC. On Spark, components see real time.
+
         ``redis_url`` is for Spark: a server to use instead of a private one; the cluster's keys are
-        removed from it afterwards. Raises LocalClusterError for an unknown engine, TopologyError
-        for a topology without a bolt.
+        removed from it afterwards. Raises LocalClusterError for an unknown engine and a wrong
+        ``starts_at``, TopologyError for a topology without a bolt.
         """
         _check_engine(engine, redis_url)
         check_has_bolts(topology)
@@ -91,11 +99,12 @@ class LocalCluster:
         named = config.extra if config is not None else {}
         self._seen = Seen()
         # The topology that runs, with stand-ins and the capturing bolt.
-        self._watched = watched(_for_tests(self._topology, named), self._seen)
+        self._clock = SimulatedClock()
+        self._date = _date_of(self._clock, engine, starts_at)
+        self._watched = watched(_for_tests(self._topology, named), self._seen, self._date)
         self._engine_name = engine
         self._redis_url = redis_url
         self._slots = slots
-        self._clock = SimulatedClock()
         self._ticks = Ticks(self._watched)
         self._control = _Orders()
         self._spouts = SpoutTasks(self._watched)
@@ -198,6 +207,10 @@ class LocalCluster:
             self.run_until_idle()
         self._clock.move_to(end)
         self.run_until_idle()
+
+    def now(self) -> datetime:
+        """Return the time that components see, in UTC."""
+        return datetime.now(UTC) if self._date is None else self._date()
 
     def deactivate(self) -> None:
         """Stop asking spouts for tuples; they still get the outcomes of tuples in flight.
@@ -434,6 +447,23 @@ def _check_engine(engine: str, redis_url: str | None) -> None:
         )
     if redis_url and engine == "memory":
         raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
+
+
+def _date_of(
+    clock: SimulatedClock, engine: str, starts_at: datetime | None
+) -> SimulatedDate | None:
+    """Return the time that components see; None: real time."""
+    if engine != "memory":
+        if starts_at is not None:
+            raise LocalClusterError('starts_at is for engine="memory"; on Spark time is real')
+        return None
+    start = _START if starts_at is None else starts_at
+    if not isinstance(start, datetime) or start.tzinfo is None:
+        raise LocalClusterError(
+            f"starts_at must be a datetime with an offset, such as "
+            f"datetime(2026, 1, 1, tzinfo=UTC), not {start!r:.60}"
+        )
+    return SimulatedDate(clock, start.astimezone(UTC))
 
 
 def _state_of(engine: Engine, component: str) -> dict[Key, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +100,17 @@ class SimulatedClock:
     def move_to(self, moment: float) -> None:
         """Move the time forward to ``moment``; never back."""
         self._now = max(self._now, moment)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedDate:
+    """Simulated time as a date and time."""
+
+    clock: SimulatedClock
+    start: datetime
+
+    def __call__(self) -> datetime:
+        return self.start + timedelta(seconds=self.clock())
 
 
 class Ticks:
@@ -216,6 +228,8 @@ class _Watched(Topology):
 
     # The name that components see, even if an engine renames the topology.
     shown_name: str
+    # The time that components see; None: real time.
+    clock: Callable[[], datetime] | None = field(default=None, compare=False)
 
     def context_of(self, task_id: int) -> TopologyContext:
         context = super().context_of(task_id)
@@ -224,11 +238,17 @@ class _Watched(Topology):
             for stream, bolts in context.targets.items()
         }
         tasks = {bolt: ids for bolt, ids in context.tasks.items() if bolt != CAPTURE}
-        return replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
+        hidden = replace(context, topology=self.shown_name, targets=targets, tasks=tasks)
+        return hidden if self.clock is None else replace(hidden, _clock=self.clock)
 
 
-def watched(topology: Topology, seen: Seen) -> Topology:
-    """Return the topology with the capturing bolt; task ids do not change."""
+def watched(
+    topology: Topology, seen: Seen, clock: Callable[[], datetime] | None = None
+) -> Topology:
+    """Return the topology with the capturing bolt; task ids do not change.
+
+    ``clock`` is the time that components see; None: real time.
+    """
     subscriptions = tuple(
         Subscription(component=component, stream=stream, grouping=Global())
         for component in (*topology.spouts, *topology.bolts)
@@ -241,6 +261,7 @@ def watched(topology: Topology, seen: Seen) -> Topology:
     return _Watched(
         name=topology.name,
         shown_name=topology.name,
+        clock=clock,
         config=topology.config,
         spouts=topology.spouts,
         bolts={**topology.bolts, CAPTURE: capture},

@@ -156,7 +156,7 @@ def test_an_empty_queue_is_said_and_who_holds_the_messages(amqp_url, queue, tier
         desk.next()
         said, cost = tiercel(queue)
         assert said == ""
-        assert "consumers hold is not shown" in cost
+        assert "; messages held by its 1 consumer are not shown" in cost
 
 
 def test_a_look_is_no_failure_of_the_message(amqp_url, queue):

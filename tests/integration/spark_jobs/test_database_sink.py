@@ -152,7 +152,7 @@ def test_another_message_with_the_same_identity_fails_with_the_reason(database):
         running.send([2, "b"], [3, "c"], identities=[other, "y"])
         running.send([4, "a"], [5, "a"], identities=[one, Identity(b"x")])
         assert running.acked == [1, 3, 4, 5]
-        assert "another message with the same identity" in running.failed[2]
+        assert "a message with the same identity but a different body" in running.failed[2]
     with Running(database.sink()) as running:
         both = [Identity(b"z", content=5), Identity(b"z", content=6)]
         running.send([6, "a"], [7, "b"], identities=both)

@@ -14,6 +14,7 @@ from tests.support.sink_stage import SinkStage
 from tests.support.waiting import wait_until
 from tiercel import Config, QueueSink, QueueSpout, TopologyBuilder, WorkQueue, declare_queue, field
 from tiercel.examples import quotes
+from tiercel.queues.broker.declare import Binding
 from tiercel.queues.message.properties import header_texts
 from tiercel.testing import LocalCluster
 
@@ -94,6 +95,50 @@ def test_all_headers_from_one_field_and_messages_that_need_not_last(amqp_url, qu
     ]
     assert {properties.delivery_mode for _, properties, _ in found} == {1}
     assert len({properties.message_id for _, properties, _ in found}) == 3
+
+
+@pytest.mark.parametrize("type_", ["topic", "direct", "fanout", "headers"])
+def test_a_sink_declares_its_exchange_if_it_is_told_the_type(amqp_url, queue, type_):
+    exchange = f"{queue}.new"
+    sink = QueueSink(exchange=exchange, routing_key="k", exchange_type=type_, body=field("body"))
+    try:
+        with SinkStage(sink, amqp_url) as running:
+            running.publish(["nobody is bound"])
+            assert "leads to no queue" in running.failed[0]
+            binding = (exchange, {"x-match": "any"} if type_ == "headers" else "k", type_)
+            declare_queue(amqp_url, WorkQueue(name=queue, bindings=[Binding.of(binding)]))
+        with SinkStage(sink, amqp_url) as again:
+            again.publish(["a"], ["b"])
+            if type_ != "headers":  # no header matches
+                assert again.acked == [0, 1]
+    finally:
+        with plain_channel(amqp_url) as channel:
+            channel.exchange_declare(exchange, type_, durable=True)  # as it was declared
+            channel.exchange_delete(exchange)
+
+
+def test_an_exchange_of_another_type_is_used_as_it_is_with_a_warning(
+    amqp_url, queue, events, caplog
+):
+    sink = QueueSink(
+        exchange=events["direct"], routing_key="order", exchange_type="topic", body=field("body")
+    )
+    with SinkStage(sink, amqp_url) as running:
+        running.publish(["a"], ["b"])
+        assert running.acked == [0, 1]
+    [said] = [
+        each for each in caplog.records if each.__dict__.get("event") == "exchange_used_as_is"
+    ]
+    assert said.getMessage() == (
+        f"exchange {events['direct']} is used as it is: it routes as direct, not as topic"
+    )
+
+
+def test_an_exchange_that_may_not_be_declared_fails_the_tuple(amqp_url, queue):
+    sink = QueueSink(exchange="amq.none", exchange_type="topic", body=field("body"))
+    with SinkStage(sink, amqp_url) as running:
+        running.publish(["a"])
+        assert "no exchange 'amq.none'" in running.failed[0]
 
 
 def test_an_exchange_takes_each_message_to_its_queues(amqp_url, queue, events):

@@ -120,7 +120,7 @@ def test_a_malformed_snapshot_stops_the_driver_at_no_start(name, inboxes, ledger
     ledger.register(1, [7], [1])
     assert entered("2", name, inboxes, ledger) == 1
     assert len(lines()) == 1
-    assert "passing over the snapshot of task 2" in lines()[0]
+    assert "skipping the snapshot of task 2" in lines()[0]
     assert entered("3", name, inboxes, ledger) == 0
     assert len(lines()) == 1
     assert inboxes.snapshots("3") == []
@@ -133,7 +133,7 @@ def test_a_chunk_in_an_inbox_that_cannot_be_read_is_passed_over(name, inboxes, l
     ledger.register(1, [7, 8], [1, 1])
     assert entered("2", name, inboxes, ledger) == 2
     assert len(lines()) == 1
-    assert "passing over 50 bytes in the inbox of task 2" in lines()[0]
+    assert "skipping 50 bytes in the inbox of task 2" in lines()[0]
     assert inboxes.figures([2])[2].tuples == 0
 
 
@@ -147,7 +147,7 @@ def test_an_entry_of_an_inbox_that_is_none_of_ours_is_passed_over(
     ledger.register(1, [7], [1])
     assert entered("2", name, inboxes, ledger) == 1
     assert len(lines()) == 1
-    assert "passing over 5 bytes in the inbox of task 2" in lines()[0]
+    assert "skipping 5 bytes in the inbox of task 2" in lines()[0]
     assert client.xlen(stream) == 0
 
 

@@ -157,7 +157,7 @@ def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines)
         assert control.state() is None
         assert control.ask(State.ACTIVE) is None
     assert len(lines()) == 1
-    assert "passing over the order tiercel:{" in lines()[0]
+    assert "skipping the order tiercel:{" in lines()[0]
 
 
 @pytest.mark.parametrize(

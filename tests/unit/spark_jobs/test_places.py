@@ -5,13 +5,22 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import _RemoteTraceback
 from pathlib import Path
 
 import pytest
 
 from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.spark_jobs import reasons
-from tiercel.spark_jobs.reasons import LONGEST, place_of, reason_at, user_traceback
+from tiercel.spark_jobs.reasons import (
+    LONGEST,
+    place_of,
+    reason_at,
+    reason_given,
+    user_traceback,
+)
 
 HELPERS = """
 import json
@@ -81,6 +90,31 @@ def test_a_bolt_that_is_installed_is_its_user_s_own(helpers, monkeypatch):
 def test_what_went_through_no_line_of_the_user_s_has_no_place():
     assert place_of(KeyError("made, not raised")) == ""
     assert reason_at(KeyError("x")) == "KeyError: 'x'"
+
+
+def test_an_installed_bolt_that_waits_for_a_pool_is_named_and_not_the_pool(helpers, monkeypatch):
+    monkeypatch.setattr(reasons, "_is_library", lambda _file: True)
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(helpers("shop_of_mine.helpers").look, {}).exception()
+    assert place_of(error) == "shop_of_mine/helpers.py:6"
+
+
+def test_a_library_that_a_pool_calls_has_the_line_that_gives_the_reason():
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(json.loads, "{").exception()
+    assert place_of(error) == ""
+    line = sys._getframe().f_lineno + 1
+    assert reason_given(error).endswith(f"test_places.py:{line})")
+    assert reason_given(ValueError("made, not raised")) == "ValueError: made, not raised"
+
+
+def test_an_error_of_a_process_pool_has_the_line_in_that_process(helpers):
+    error = raised(helpers("helpers_of_mine").look, {})
+    text = "".join(traceback.format_exception(error))
+    sent = KeyError("deep")
+    sent.__cause__ = _RemoteTraceback(text)
+    sent.__traceback__ = raised(json.loads, "{").__traceback__.tb_next
+    assert place_of(sent) == "helpers_of_mine.py:6"
 
 
 def test_a_long_reason_keeps_its_place(helpers):

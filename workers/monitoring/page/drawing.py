@@ -37,8 +37,8 @@ class ChartKind:
 CHARTS = (
     ChartKind("throughput", "Throughput: messages per second", "", lambda each: each.throughput),
     ChartKind("latency", "Latency: spout to complete tree", "ms", lambda each: each.latency),
-    ChartKind("depths", "Depths: on the way in the topology", "", lambda each: each.inside),
-    ChartKind("queues", "Depths: queues of the broker", "", lambda each: each.queues),
+    ChartKind("depths", "Depths: in flight in the topology", "", lambda each: each.inside),
+    ChartKind("queues", "Depths: RabbitMQ's queues", "", lambda each: each.queues),
 )
 
 

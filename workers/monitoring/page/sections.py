@@ -282,7 +282,7 @@ class ComponentSide:
             ui.html("<h2>Tasks</h2>", sanitize=False)
             self._bolt_tasks = table_of(_BOLT_TASKS)
             self._spout_tasks = table_of(_SPOUT_TASKS)
-            ui.html("<h2>Errors: press one for its traceback</h2>", sanitize=False)
+            ui.html("<h2>Errors: click one for its traceback</h2>", sanitize=False)
             self._faults = table_of(_FAULTS)
             tracebacks.open_from(self._faults)
         self._dialog.on("hide", self._forget)

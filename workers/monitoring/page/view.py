@@ -97,7 +97,7 @@ class Page:
 
     def _troubles(self, cache: DeadLetterCache) -> None:
         with _section("Errors"):
-            ui.label("one line per reason; press one for its traceback").classes("tiercel-faint")
+            ui.label("one line per reason; click one for its traceback").classes("tiercel-faint")
             self._tables[tables.FAULTS] = sections.table_of(tables.FAULTS)
             self._tracebacks.open_from(self._tables[tables.FAULTS])
         with _section(sections.DEAD.title):

@@ -22,13 +22,14 @@ ROUTE = Route(component="s", stream="default", source_task=1, target_task=2)
 EVERY_TYPE = Schema.parse(
     "a string, b binary, c boolean, d byte, e short, f int, g long, h float, i double, j date, k "
     "timestamp, l timestamp_ntz, m decimal(10,2), n array<string>, o array<array<long>>, p "
-    "array<boolean>, q map<string,string>"
+    "array<boolean>, q map<string,string>, "
+    "r array<struct<a: string, b: array<date>, c: struct<d: long>>>"
 )
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - a timestamp_ntz
 ROW = [
     "ä", b"\xff", True, -1, 2, 3, 2**62, 0.5, 0.25, WHEN.date(), WHEN.replace(tzinfo=dt.UTC),
     WHEN, Decimal("1.23"), ["x", None], [[1], [], None], [True, False],
-    {"ä": "b", "none": None, "": ""},
+    {"ä": "b", "none": None, "": ""}, [{"a": "x", "b": [WHEN.date()], "c": None}, None],
 ]  # fmt: skip
 IDS = pa.array([[1]], pa.list_(pa.uint64()))
 HEAD = {b"tiercel": b"1\n2\ns\ndefault"}
@@ -127,6 +128,20 @@ TORN = {
     "a pair that is null": with_pairs(("a", "b"), None),
     "a list of maps": ipc(
         pa.array([[{"a": "b"}]], pa.list_(pa.map_(pa.string(), pa.string()))), IDS, IDS
+    ),
+    "a struct without members": ipc(pa.array([{}], pa.struct([])), IDS, IDS),
+    "a list of structs without members": ipc(pa.array([[{}]], pa.list_(pa.struct([]))), IDS, IDS),
+    "a struct of values without bytes": ipc(pa.array([{"a": None}]), IDS, IDS),
+    "a struct with two members of one name": ipc(
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), IDS, IDS
+    ),
+    "a map in a struct": ipc(
+        pa.array([{"m": {"a": "b"}}], pa.struct([("m", pa.map_(pa.string(), pa.string()))])),
+        *(IDS, IDS),
+    ),
+    "the year 300,000 in a struct": ipc(
+        pa.StructArray.from_arrays([pa.array([2**63 - 1]).cast(pa.timestamp("us"))], names=["a"]),
+        *(IDS, IDS),
     ),
     "values without bytes": ipc(pa.nulls(1), IDS, IDS),
     "one text for many": ipc(pa.array(["x" * 100], pa.string_view()), IDS, IDS),

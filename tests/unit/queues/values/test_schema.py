@@ -148,9 +148,9 @@ def test_a_value_of_the_type_fits(type_, value):
 )
 def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, value):
     schema = Schema.parse(f"a {type_}, b string")
-    with pytest.raises(SchemaError, match="field 'a' is a"):
+    with pytest.raises(SchemaError, match=r"field 'a(\[1\])?' is a"):
         schema.check([value, "x"])
-    with pytest.raises(SchemaError, match="field 'a' is a"):
+    with pytest.raises(SchemaError, match=r"field 'a(\[1\])?' is a"):
         schema.batch([[None, "x"], [value, "x"]])
 
 
@@ -193,9 +193,9 @@ def test_a_decimal_is_exact_however_many_zeros_it_has(number, zeros):
 def test_a_decimal_that_would_be_rounded_or_is_too_large_is_refused(value):
     schema = Schema.parse("d decimal(4,2), l array<decimal(4,2)>")
     for row in ([value, None], [None, [value]]):
-        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+        with pytest.raises(SchemaError, match=r"field '[dl](\[0\])?' is a"):
             schema.check(row)
-        with pytest.raises(SchemaError, match=r"field '[dl]' is a"):
+        with pytest.raises(SchemaError, match=r"field '[dl](\[0\])?' is a"):
             schema.batch([[None, None], row])
 
 
@@ -212,7 +212,7 @@ def test_integers_and_the_largest_numbers_fit_a_decimal():
 def test_no_fraction_is_cut_off_in_an_array_either():
     schema = Schema.parse("a array<array<long>>")
     assert schema.batch([[[[1.0, None], None]]]).to_pylist() == [{"a": [[1, None], None]}]
-    with pytest.raises(SchemaError, match="field 'a'"):
+    with pytest.raises(SchemaError, match=r"field 'a\[0\]\[0\]' is a long, .* 1.5"):
         schema.batch([[[[1.5]]]])
 
 

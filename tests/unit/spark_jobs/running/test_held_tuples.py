@@ -276,9 +276,9 @@ def test_a_collector_that_is_stored_stays_behind() -> None:
     pump = pumped(Storing())
     pump.feed(["a"])
     pump.run()
-    assert ["a collector cannot travel" in error.message for error in pump.metrics.errors(10)] == [
-        True
-    ]
+    assert [
+        "a collector cannot be pickled" in error.message for error in pump.metrics.errors(10)
+    ] == [True]
     assert pump.ledger.pending() == 0
 
 

@@ -1,4 +1,4 @@
-"""A bolt that is to be once: each tuple of a message is applied to its state once."""
+"""A bolt with ``once``: each tuple of a message is applied to its state once."""
 
 from __future__ import annotations
 
@@ -161,6 +161,11 @@ def test_a_message_without_an_identity_counts_each_time_and_is_counted() -> None
         send(pump, (None, "a b"), ("1", "b"))
     assert counts(pump) == {"a": 2, "b": 3}
     assert counted(pump)[ONCE_UNKEYED] == 4
+    [said] = {error.message for error in pump.metrics.errors(10)}
+    assert said == (
+        "a message without an identity was applied, and will be applied again if it is delivered "
+        "again: publish each message with the id or header that QueueSpout(identity=…) names"
+    )
 
 
 def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
@@ -170,7 +175,7 @@ def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
     # Its word is another one, and its key the same: what says that is the message.
     assert counts(pump) == {"a": 1, "c": 1}
     [reason] = pump.failed.values()
-    assert "another message with the same identity" in reason
+    assert "a message with the same identity but a different body" in reason
     send(pump, (Identity(b"1", content=5), "a"), (Identity(b"1"), "a"))
     assert counts(pump) == {"a": 1, "c": 1}
 
@@ -194,7 +199,7 @@ def test_a_second_body_with_the_same_32_bits_does_not_swallow_a_message(first) -
         send(pump, (identities[name], name))
     assert counts(pump) == {first: 1}
     [reason] = pump.failed.values()
-    assert "another message with the same identity" in reason
+    assert "a message with the same identity but a different body" in reason
 
 
 def test_a_message_older_than_what_is_remembered_is_counted_and_told() -> None:

@@ -121,7 +121,7 @@ def test_once_per_minute_it_is_said_how_often_an_error_came_again(caplog):
     assert first.event == "bolt_raised"
     assert again.event == "bolt_raised_again"
     assert "bolt: KeyError (running/test_tracebacks.py" in again.getMessage()
-    assert "came 60 times more in 60 s, 61 times since " in again.getMessage()
+    assert "occurred 60 more times in 60 s, 61 times since " in again.getMessage()
     now[0] = 10_000.0
     tracebacks.look()
     assert len(caplog.records) == 3

@@ -59,16 +59,16 @@ MUST = "it must be a whole number, at least 1"
         (Quiet(), {"concurrency": "many"}, f"has concurrency 'many': {MUST}"),
         (Quiet(), {"concurrency": None}, f"has concurrency None: {MUST}"),
         (Quiet(), {"concurrency": True}, f"has concurrency True: {MUST}"),
-        (Quiet(), {"threads": 4}, "are for a BasicBolt; this is of the kind AsyncBolt"),
+        (Quiet(), {"threads": 4}, "are for a BasicBolt; this is an AsyncBolt"),
         (Plain(), {"threads": 0}, f"has threads 0: {MUST}"),
         (Plain(), {"threads": 1.5}, f"has threads 1.5: {MUST}"),
         (
             Plain(),
             {"concurrency": 4},
-            "has a concurrency, which is for an AsyncBolt; this is of the kind BasicBolt",
+            "has a concurrency, which is for an AsyncBolt; this is a BasicBolt",
         ),
-        (Counting(), {"threads": 4}, "are for a BasicBolt; this is of the kind StatefulBolt"),
-        (ByHand(), {"threads": 4}, "are for a BasicBolt; this is of the kind Bolt"),
+        (Counting(), {"threads": 4}, "are for a BasicBolt; this is a StatefulBolt"),
+        (ByHand(), {"threads": 4}, "are for a BasicBolt; this is a Bolt"),
     ],
 )
 def test_calls_that_a_bolt_cannot_have_are_refused_in_one_line(

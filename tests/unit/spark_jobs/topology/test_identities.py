@@ -1,4 +1,4 @@
-"""A bolt that is to be once is refused where it could never be."""
+"""A bolt with ``once`` is refused if no message can have an identity."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_a_limit_is_for_bolts_whose_tuples_begin_one_by_one(bolt, kind):
     builder = TopologyBuilder("t")
     builder.set_spout("one", Source(FIELDS))
     builder.set_bolt("call", bolt, config={"rate_limit": "1/s"}).shuffle_grouping("one")
-    with pytest.raises(TopologyError, match=f"this is of the kind {kind}: limit a BasicBolt") as no:
+    with pytest.raises(TopologyError, match=f"this is an? {kind}: limit a BasicBolt") as no:
         builder.build()
     assert "\n" not in str(no.value)
 

@@ -6,11 +6,21 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TopologyError
+from tiercel import (
+    BasicBolt,
+    Bolt,
+    Config,
+    DatabaseSink,
+    QueueSink,
+    TopologyBuilder,
+    TopologyError,
+    field,
+)
 
 
 class Words(BasicBolt):
@@ -284,7 +294,56 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         lambda: bolt(config={1: 2}),
         "config of 'bolt': give a mapping with string keys, not {1: 2}",
     ),
+    (
+        "a setting that is misspelt",
+        lambda: bolt(config={"concurency": 3}),
+        "config of 'bolt': there is no setting 'concurency'; did you mean 'concurrency'.* your own",
+    ),
+    (
+        "a setting of a topology that is misspelt",
+        lambda: spout(Source(), config={"max_spout_pendin": 3}),
+        "config of 'spout': there is no setting 'max_spout_pendin'; did you mean 'max_spout_pendi",
+    ),
+    (
+        "a sink's field that is misspelt",
+        lambda: sink(QueueSink(exchange="e", routing_key=field("wrod"))),
+        (
+            "bolt 'sink' uses field 'wrod', which is not on stream 'default' of 'source'; its "
+            "fields are word; did you mean 'word'?"
+        ),
+    ),
+    (
+        "a sink's field in a mapping",
+        lambda: sink(QueueSink("q", headers={"tenant": field("tenant")})),
+        "bolt 'sink' uses field 'tenant', which is not on stream 'default'",
+    ),
+    (
+        "a sink's fields",
+        lambda: sink(QueueSink("q", fields=["word", "n"])),
+        "bolt 'sink' uses field 'n', which is not on",
+    ),
+    (
+        "a sink's body",
+        lambda: sink(QueueSink("q", body=field("body"))),
+        "bolt 'sink' uses field 'body', which is not on",
+    ),
+    (
+        "a field of a row",
+        lambda: sink(DatabaseSink("sqlite://", "words", fields={"wordd": "w"})),
+        "bolt 'sink' uses field 'wordd', which is not on .*; did you mean 'word'",
+    ),
 ]
+
+
+def sink(bolt: Any) -> TopologyBuilder:
+    made = builder()
+    made.set_bolt("sink", bolt).shuffle_grouping("source")
+    return made
+
+
+def test_a_setting_of_one_s_own_may_have_any_other_name() -> None:
+    made = bolt(config={"weights": 1, "sizes": 2, "timeout": 3, "limit": 4})
+    assert made.build().config_of("bolt").extra["weights"] == 1
 
 
 def declared_subscription(stream: str) -> TopologyBuilder:

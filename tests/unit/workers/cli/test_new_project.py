@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tiercel.compose.embedded import __file__ as compose_file
+from tiercel.workers.cli import first_look
 from tiercel.workers.cli.app import app, one_line_errors
-from tiercel.workers.cli.first_look import write_project
+from tiercel.workers.cli.first_look import installed_from, write_project
 from tiercel.workers.errors import UsageError
 from tiercel.workers.loading import load_topology
 
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parents[4]
 FILES = {
     ".gitignore",
     "README.md",
+    "tiercel.toml",
     "docker-compose.yml",
     "my_project.py",
     "orders.jsonl",
@@ -74,8 +77,49 @@ def test_its_python_is_laid_out_and_linted_as_ours(project):
 def test_its_package_is_its_module_and_needs_tiercel(project):
     found = tomllib.loads((project / "pyproject.toml").read_text())
     assert found["project"]["name"] == "my-project"
-    assert found["project"]["dependencies"] == ["tiercel"]
+    assert found["project"]["dependencies"] == [installed_from()]
     assert found["tool"]["hatch"]["build"]["targets"]["wheel"]["include"] == ["my_project.py"]
+
+
+@pytest.mark.parametrize(
+    ("told", "requirement"),
+    [
+        (None, "tiercel>=1.2.3"),
+        (
+            '{"url": "file:///a%20b/tiercel", "dir_info": {"editable": true}}',
+            "tiercel @ file:///a%20b/tiercel",
+        ),
+        (
+            '{"url": "file:///a/tiercel-1.whl", "archive_info": {"hash": "sha256=1"}}',
+            "tiercel @ file:///a/tiercel-1.whl",
+        ),
+        (
+            '{"url": "https://g/t.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
+            "tiercel @ git+https://g/t.git@abc",
+        ),
+        ("{", "tiercel"),
+        ("[]", "tiercel"),
+        ('{"url": "https://g/t.git", "vcs_info": {}}', "tiercel @ https://g/t.git"),
+        ('{"vcs_info": {"vcs": "git"}}', "tiercel"),
+    ],
+)
+def test_the_tiercel_that_wrote_it_can_be_installed_again(monkeypatch, told, requirement):
+    class Package:
+        version = "1.2.3"
+
+        def read_text(self, _name):
+            return told
+
+    monkeypatch.setattr(first_look, "distribution", lambda _name: Package())
+    assert installed_from() == requirement
+
+
+def test_a_tiercel_that_is_not_installed_is_named(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(first_look, "distribution", missing)
+    assert installed_from() == "tiercel"
 
 
 def test_its_topology_has_its_name(project, monkeypatch):

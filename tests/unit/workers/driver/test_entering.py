@@ -200,7 +200,7 @@ def test_a_chunk_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_no_
     left.wait_in(2, chunk(10), payload, chunk(12))
     assert left.enter(SECOND) == 2
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert f"passing over {len(payload)} bytes in the inbox of task 2" in line
+    assert f"skipping {len(payload)} bytes in the inbox of task 2" in line
     assert left.enter(SECOND) == 0
     assert len(caplog.records) == 1
 
@@ -219,7 +219,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_with_a_line_and_holds_up_
     assert inbox.finish(1).perform()
     assert left.enter(SECOND) == 1
     [line] = [record.getMessage() for record in caplog.records]
-    assert "passing over the snapshot of task 2" in line
+    assert "skipping the snapshot of task 2" in line
     assert left.enter(SECOND) == 0
     assert len(caplog.records) == 1
 

@@ -255,7 +255,7 @@ def with_a_reserve(world, drive, caplog):
     first = drive()
     run = running(world)
     drive()
-    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    wait_until(lambda: "standing by" in caplog.text, 5, "the second driver to wait")
     return first, run
 
 
@@ -294,7 +294,7 @@ def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve
     wait_until(
         lambda: "another driver has taken t over" in caplog.text, 5, "the first driver to notice"
     )
-    wait_until(lambda: caplog.text.count("waiting in reserve") == 2, 5, "the first driver to wait")
+    wait_until(lambda: caplog.text.count("standing by") == 2, 5, "the first driver to wait")
     time.sleep(0.3)
     assert world.run == second, "they do not take turns"
     assert sends(world, second), "the end of the older run took nothing from the later one"
@@ -623,7 +623,7 @@ def test_a_killed_topology_ends_the_driver_that_runs_and_those_in_reserve(world,
     first = drive()
     running(world)
     second = drive()
-    wait_until(lambda: "waiting in reserve" in caplog.text, 5, "the second driver to wait")
+    wait_until(lambda: "standing by" in caplog.text, 5, "the second driver to wait")
     world.control.order(State.KILLED)
     wait_until(lambda: first.ended and second.ended, 10, "both drivers to end")
     assert world.lease.holder() is None
