@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from tiercel.acker.ledger import LedgerSpec
-from tiercel.queues.nouns import counted
+from tiercel.queues.nouns import counted, did_you_mean
 from tiercel.spark_jobs.state.encoding import StateEntry, entry_of, fields_meant
 from tiercel.spark_jobs.state.redis_savepoint import Import, Savepoints
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
@@ -37,7 +37,6 @@ from tiercel.workers.cli.options import Redis, found_settings
 from tiercel.workers.control.registry import TopologyNote, known_topologies, topology_named
 from tiercel.workers.control.steering import log_action, this_user, while_stopped
 from tiercel.workers.errors import UsageError
-from tiercel.workers.loading import did_you_mean
 from tiercel.workers.monitoring import screen
 from tiercel.workers.monitoring.tables import STATE, count
 from tiercel.workers.terminal import ask, say

@@ -25,7 +25,7 @@ from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
-from tiercel.queues.nouns import counted, did_you_mean
+from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.state.redis_savepoint import Savepoints
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
