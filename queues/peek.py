@@ -283,7 +283,7 @@ def _message(position: int, method: Any, properties: Any, body: bytes) -> Queued
             for name in _PROPERTIES
             if (value := getattr(properties, name)) is not None
         },
-        headers=_headers(properties.headers),
+        headers=near_headers(properties.headers),
         size=len(body),
         body=body[:BODY_BYTES],
     )
@@ -295,7 +295,8 @@ def _plain(value: Any) -> str | int:
     return near_text(value) if isinstance(value, bytes) else str(value)
 
 
-def _headers(headers: Any) -> Mapping[str, str | None]:
+def near_headers(headers: Any) -> Mapping[str, str | None]:
+    """Return headers as texts; if they cannot be read, the reason under the name ``?``."""
     try:
         return header_texts(headers)
     except BadPropertyError as error:

@@ -9,6 +9,7 @@ SparkJobsError
 ├── LostStepsError          an inbox has lost steps that the ledger knows
 ├── TurnAgainError          another task is applying the same tuple: begin the step again
 ├── StateLayoutError        the state was written with another number of shards
+├── SavepointError          states cannot be exported, or a file of states cannot be imported
 └── TupleError              a bolt broke a rule of the collector; its tuple fails and
                             the worker goes on
     ├── AlreadyAckedError     acked or failed twice, or used as an anchor after that
@@ -69,6 +70,10 @@ class TurnAgainError(SparkJobsError):
 
 class StateLayoutError(SparkJobsError):
     """The state was written with another number of shards, and its keys would not be found."""
+
+
+class SavepointError(SparkJobsError):
+    """States cannot be exported, or a file of states cannot be imported."""
 
 
 class TupleError(SparkJobsError):

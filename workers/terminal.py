@@ -13,6 +13,11 @@ def say(line: str, *, err: bool = False) -> None:
     typer.echo(printable(line, kept="\n\t"), err=err)
 
 
+def ask(question: str) -> None:
+    """Ask a question that is answered with y; any other answer, or none, ends the command."""
+    typer.confirm(printable(question), abort=True)
+
+
 def cell(text: str, style: str = "") -> Text:
     """Return one line for a table of rich: no markup, no escape sequence, no line break."""
     return Text(printable(text), style)

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import nsmallest
 from typing import Any
 
 from pika.exceptions import NackError, UnroutableError
@@ -157,8 +159,13 @@ def _returns(properties: Any) -> int:
 
 log = logging.getLogger(__name__)
 
-# Number of the oldest letters that are searched for given ids.
+# Number of the first letters in the queue that are searched for given ids or reasons.
 SEARCHED = 10_000
+# The first letters in the queue, of which ``show`` returns the oldest: their order is not that of
+# their deaths, because a look or an interrupted requeue may put letters behind others. Fewer if
+# they have more bytes than that.
+SORTED = 1_000
+_SORTED_BYTES = 64 << 20
 _TEXT_CHARACTERS = 2_000
 _ID_DIGITS = 16
 _DEATH_HEADERS = (
@@ -196,20 +203,56 @@ class DeadLetter:
     headers: Mapping[str, Any]
 
 
-def show(amqp_url: str, queue: str, limit: int = 20) -> list[DeadLetter]:
-    """Return the oldest dead letters of ``queue``; they stay there, and the next look shows the
-    same letters, except for replaced ones.
+def show(amqp_url: str, queue: str, limit: int = 20, *, reason: str = "") -> list[DeadLetter]:
+    """Return the oldest dead letters of ``queue``, sorted by the time of their death, unknown times
+    last; they stay there, and the next look shows the same letters, except for replaced ones.
+
+    ``reason``: only letters whose reason contains this text, in upper or lower case. Finds the
+    oldest of the first ``SORTED`` letters in the queue, or ``SEARCHED`` with a reason.
 
     Meanwhile no other reader sees them. Raises QueueMissingError, AddressError,
     BrokerUnavailableError, BrokerRefusedError; so do the other functions here.
     """
     with dead_letters_of(amqp_url, queue) as box:
-        letters = []
-        for method, properties, body in box.oldest(limit):
-            letters.append(_letter(queue, properties, body))
-            box.leave(method, properties, body)
+        letters = nsmallest(limit, _read(box, queue, limit, reason), _age)
         box.give_back(0)
     return letters
+
+
+def ids_of(amqp_url: str, queue: str, limit: int | None = None, *, reason: str = "") -> list[str]:
+    """Return the ids of the letters that ``show`` would return; without a limit, of all that it
+    would search for the reason.
+    """
+    most = SEARCHED if limit is None else limit
+    with dead_letters_of(amqp_url, queue) as box:
+        letters = _read(box, queue, most, reason, most_bytes=math.inf)
+        # Without the bodies, which may be large.
+        found = nsmallest(most, [(_age(one), at, one.id) for at, one in enumerate(letters)])
+        box.give_back(0)
+    return [letter_id for _, _, letter_id in found]
+
+
+def _read(
+    box: LetterBox, queue: str, limit: int, reason: str, *, most_bytes: float = _SORTED_BYTES
+) -> Iterator[DeadLetter]:
+    """Yield the letters from which to choose the oldest ``limit``, and leave them in the queue."""
+    wanted = reason.casefold()
+    size = 0
+    for number, (method, properties, body) in enumerate(
+        box.oldest(SEARCHED if reason else max(limit, SORTED)), 1
+    ):
+        box.leave(method, properties, body)
+        letter = _letter(queue, properties, body)
+        size += len(body)
+        if wanted in letter.reason.casefold():
+            yield letter
+        if not reason and number >= limit and size > most_bytes:
+            return
+
+
+def _age(letter: DeadLetter) -> float:
+    """Return the sort key of the oldest letter first, and of unknown ages last."""
+    return math.inf if letter.died is None else letter.died.timestamp()
 
 
 def look_for(amqp_url: str, queue: str, letter_id: str) -> DeadLetter | None:
@@ -250,23 +293,42 @@ def requeue_chosen(amqp_url: str, queue: str, chosen: Collection[str]) -> list[s
 
     The letters between them are held meanwhile, so that no other reader sees them. Afterwards
     RabbitMQ puts them behind letters of earlier looks and in front of the rest. A letter that is
-    not found (another reader took it, or is looking at it) is skipped.
+    not found (another reader took it, or is looking at it) is skipped. An empty choice means none.
     """
+    return _each_chosen(amqp_url, queue, chosen, _move)
+
+
+def delete_chosen(amqp_url: str, queue: str, chosen: Collection[str]) -> list[str]:
+    """As ``requeue_chosen``, but delete the chosen letters for good."""
+
+    def delete(box: LetterBox, _queue: str, letter: tuple[Any, Any, bytes], _gone: int) -> None:
+        box.channel.basic_ack(letter[0].delivery_tag)
+
+    return _each_chosen(amqp_url, queue, chosen, delete)
+
+
+def _each_chosen(
+    amqp_url: str,
+    queue: str,
+    chosen: Collection[str],
+    settle: Callable[[LetterBox, str, tuple[Any, Any, bytes], int], None],
+) -> list[str]:
+    """Settle the letters with these ids and leave the others; return the ids of the settled."""
     wanted = Counter(chosen)
-    moved: list[str] = []
+    settled: list[str] = []
     with dead_letters_of(amqp_url, queue) as box:
         for letter in box.oldest(SEARCHED if chosen else 0):
             letter_id = _id(*letter[1:])
             if not wanted[letter_id]:
                 box.leave(*letter)
                 continue
-            _move(box, queue, letter, len(moved))
+            settle(box, queue, letter, len(settled))
             wanted[letter_id] -= 1
-            moved.append(letter_id)
-            if len(moved) == len(chosen):
+            settled.append(letter_id)
+            if len(settled) == len(chosen):
                 break
-        box.give_back(len(moved))
-    return moved
+        box.give_back(len(settled))
+    return settled
 
 
 def purge(amqp_url: str, queue: str) -> int:

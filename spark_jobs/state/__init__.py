@@ -6,4 +6,6 @@ store        the contract of the stores, and the undo records of a commit
 memory       in memory
 redis_store  in Redis, with its scripts in lua/
 redis_shard  one task in one shard: its entries, its marks, its key names
+savepoint    states as a file of JSON lines
+redis_savepoint  export and import of the states in Redis
 """

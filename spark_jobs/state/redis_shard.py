@@ -44,12 +44,15 @@ class StateKeys:
                                         clock of the marks has run, ran_at: the server's clock then;
                                         marks: the number of marks; foreign:TASK: commits of
                                         other tasks that wrote entries of this one; foreign:*:
-                                        commits and undone ones that may concern entries of all
+                                        commits and undone ones that may concern entries of all;
+                                        imported: the number of the import that replaced them
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
                                         record: 16 bytes of a digest of the body, and the tuple's
                                         emissions. Older versions: units of 16 s without that
                                         bit, and 4 bytes of a digest
+    state-import:COMPONENT      hash    entries of an import, until they replace the others; with
+                                        :BUCKET marks
     state-turn:COMPONENT:TASK   hash    turn: "run step attempt" of the turn that may write; calls:
                                         the number of its writes so far; logged: "run step" that
                                         the undo log belongs to; packed: the number of the last
@@ -75,6 +78,7 @@ class StateKeys:
         self._once = f"{prefix}state-once:{name}"
         self._turn = f"{prefix}state-turn:{name}"
         self._undo = f"{prefix}state-undo:{name}"
+        self.staged = f"{prefix}state-import:{name}"
 
     def undo(self, task: int) -> str:
         return f"{self._undo}:{task}"
@@ -82,6 +86,10 @@ class StateKeys:
     def buckets(self, count: int) -> list[str]:
         """Return the buckets of marks, by number."""
         return _numbered(self._once, count)
+
+    def staged_buckets(self, count: int) -> list[str]:
+        """Return the keys of imported buckets, by number."""
+        return _numbered(self.staged, count)
 
     def of(self, task: int) -> list[str]:
         """Return the keys that the scripts take for a task."""
@@ -102,7 +110,7 @@ def shard_of(field: bytes, shards: int) -> int:
 # Marks per call that makes them.
 MARKS_AT_ONCE = 1_000
 _RECALLED_AT_ONCE = 2_000
-_BUCKETS = 1 << 13
+BUCKETS = 1 << 13
 _FIELD = 11
 _KEY_BYTES = 16
 # Bytes before the keys in a call's undo record: its kind and its time.
@@ -131,7 +139,7 @@ class MarkShard:
         self._task = task
         # The next bucket to search for old marks. Random at first, so that frequent restarts do not
         # keep processes from reaching all buckets.
-        self._sweep = secrets.randbelow(_BUCKETS)
+        self._sweep = secrets.randbelow(BUCKETS)
         self._remember = server.script(_source("clock", "remember"))
         self._recall = server.script(_source("recall"))
         self._take_back = server.script(_source("take_back_marks"))
@@ -196,22 +204,22 @@ class MarkShard:
         """Advance the clock of the marks, and delete old ones in the next buckets."""
         pass_s = min(max(retention_s / 10, _SHORTEST_PASS_S), _LONGEST_PASS_S)
         first = self._sweep
-        after = first + min(_BUCKETS, math.ceil(_BUCKETS * AGED_EVERY_S / pass_s))
-        self._sweep = after % _BUCKETS
-        names = self._keys.buckets(_BUCKETS)
-        looked = [names[bucket % _BUCKETS] for bucket in range(first, after)]
+        after = first + min(BUCKETS, math.ceil(BUCKETS * AGED_EVERY_S / pass_s))
+        self._sweep = after % BUCKETS
+        names = self._keys.buckets(BUCKETS)
+        looked = [names[bucket % BUCKETS] for bucket in range(first, after)]
         return self._age([self._keys.run, *looked], [retention_s], bool, "forget old marks")
 
     def sizes(self) -> list[RedisEffect[int]]:
         """Count the marks in each bucket."""
         return [
             self._server.command("HLEN", bucket, read=int, verb="count marks")
-            for bucket in self._keys.buckets(_BUCKETS)
+            for bucket in self._keys.buckets(BUCKETS)
         ]
 
     def _buckets(self, marks: Iterable[bytes]) -> list[str]:
-        names = self._keys.buckets(_BUCKETS)
-        return [names[(key[14] << 8 | key[15]) % _BUCKETS] for key in marks]
+        names = self._keys.buckets(BUCKETS)
+        return [names[(key[14] << 8 | key[15]) % BUCKETS] for key in marks]
 
 
 def _remembered(verdict: int) -> bool:

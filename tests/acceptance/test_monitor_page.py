@@ -191,7 +191,7 @@ def test_what_was_typed_and_chosen_stays(url, services, browser):
         expect(letters.locator("tbody tr")).to_have_count(3)
         expect(chosen).to_have_text("put the 1 chosen back into the queue")
         chosen.click()
-        expect(page.get_by_text("Put 1 chosen dead letters")).to_be_visible()
+        expect(page.get_by_text(f"Requeue 1 dead letter to '{name}'?")).to_be_visible()
         give_token(page, "nearly right")
         expect(page.get_by_label("token")).to_have_value("nearly right")
         give_token(page)

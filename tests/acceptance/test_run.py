@@ -46,7 +46,10 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(desk, num
             "a dead letter",
         )
         assert "lines" in desk.tiercel("depths").stdout
-        assert "put 1 message back" in desk.tiercel("dead-letters", "requeue", "lines").stdout
+        assert (
+            "put 1 message back"
+            in desk.tiercel("dead-letters", "requeue", "lines", "--all", "--yes").stdout
+        )
         if number is None:
             assert "shout has ended" in desk.tiercel("kill", "shout").stdout
         else:

@@ -46,7 +46,12 @@ ONLY_IN = {
         "workers/testing/spark_engine.py",
     ),
     "pytest": ("workers/testing/plugin.py",),
-    "pydantic": ("workers/config.py", "workers/control/registry.py", "workers/local/addresses.py"),
+    "pydantic": (
+        "spark_jobs/state/savepoint.py",
+        "workers/config.py",
+        "workers/control/registry.py",
+        "workers/local/addresses.py",
+    ),
     "pydantic_settings": ("workers/config.py",),
     "typer": ("workers/cli/", "workers/terminal.py"),
     "nicegui": ("workers/monitoring/page/",),

@@ -4,7 +4,9 @@ app         the command ``tiercel``: the list of commands and their files
 first_look  new, demo
 run         run, spout
 driver      driver, prepare
-queues      publish, peek, dead-letters
-topologies  depths, top, monitor, state, errors, activate, deactivate, rebalance, kill
+publish     publish
+queues      peek, dead-letters
+state       state show, state export, state import
+topologies  list, depths, top, monitor, errors, activate, deactivate, rebalance, kill, forget
 options     options and settings shared by the commands
 """

@@ -47,21 +47,29 @@ COMMANDS = {
         "driver": "Run the bolts of a topology on Spark.",
         "prepare": "Make Spark's JVM start in half the CPU time from now on.",
     },
-    "queues": {
+    "publish": {
         "publish": "Publish files into a queue or an exchange; the broker confirms each message.",
+    },
+    "queues": {
         "dead-letters": "Look at what could not be processed, put it back, or throw it away.",
         "peek": "Look at the first messages of a queue; they stay in it, in their order.",
     },
+    "state": {
+        "state": "Look at the state of a stateful bolt, export states to a file, or import them.",
+    },
     "topologies": {
+        "list": "List all topologies that ran here: their order, processes, and newest run.",
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
-        "state": "Look at the state of a stateful bolt: at these keys, or at some entries.",
         "errors": "Show the newest errors: which task of which bolt or spout, and why.",
         "activate": "Let the spouts of a deactivated topology emit again.",
         "deactivate": "Stop the spouts of a topology from emitting; messages in flight go on.",
         "rebalance": "Spread the bolt tasks of a topology over the executors that Spark has now.",
         "kill": "End all processes of a topology, once messages in flight are done.",
+        "forget": (
+            "Remove everything of a topology that does not run from Redis: states, figures, orders."
+        ),
     },
 }
 

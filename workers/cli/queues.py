@@ -1,4 +1,4 @@
-"""The commands about queues: ``publish``, ``peek``, ``dead-letters``.
+"""The commands about queues: ``peek``, ``dead-letters``.
 
 Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
 one. If there are several, ``--run`` chooses, or the run whose topology has the queue.
@@ -9,228 +9,80 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from typer.core import TyperGroup
 
-from tiercel.queues.broker.declare import WorkQueue, declare_queue, find_exchange, work_queue
-from tiercel.queues.broker.frames import Headers
-from tiercel.queues.errors import BadBodyError, BadPropertyError
-from tiercel.queues.message.writing import OutgoingMessage, write_headers, write_properties
+from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
-from tiercel.queues.peek import Peeked, QueuedMessage
+from tiercel.queues.peek import Peeked, QueuedMessage, near_headers
 from tiercel.queues.peek import peek as read_first
 from tiercel.queues.publishing import dead_letters as letters
 from tiercel.queues.publishing.copies import REASON_HEADER
-from tiercel.queues.publishing.publisher import Publisher
-from tiercel.queues.values.json_values import read_json
+from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.screen import table_of
-from tiercel.workers.monitoring.tables import DEAD, MESSAGES, body_text, count
-from tiercel.workers.terminal import say
+from tiercel.workers.monitoring.tables import (
+    DEAD,
+    MESSAGES,
+    body_text,
+    count,
+    reason_of,
+    requeue_question,
+)
+from tiercel.workers.terminal import ask, say
 
 QueueName = Annotated[
     str, typer.Argument(help="the queue that the messages came from, without .dead")
 ]
 
-Places = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[QUEUE] FILES...",
-        help="the queue, which is declared if it is missing, and text files with one message per "
-        "line; - is standard input. With --exchange: files only",
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--id", metavar="ID", help="only this one, by the id that show prints; repeat it for more"
     ),
 ]
-Exchange = Annotated[str | None, typer.Option(help="publish to this exchange, which must exist")]
-RoutingKey = Annotated[
-    str, typer.Option(metavar="KEY", help="with --exchange: the routing key of all messages")
-]
-Header = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="a header of all messages; repeat it for more"),
-]
-Priority = Annotated[int | None, typer.Option(min=0, max=255, help="the priority of all messages")]
-MessageIdFrom = Annotated[
+Reason = Annotated[
     str | None,
     typer.Option(
-        metavar="FIELD", help="take the message id from this member of each body, a JSON object"
+        metavar="TEXT", help="only letters whose reason contains this text, in upper or lower case"
     ),
 ]
+Limit = Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")]
+Everything = Annotated[bool, typer.Option("--all", help="all dead letters of the queue")]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
 
 _MOST_PEEKED = 1_000
+# Words that people try for a command that has another name.
+_MEANT = {"list": "show", "ls": "show", "get": "read", "retry": "requeue", "remove": "delete"}
+
+
+class _LetterCommands(TyperGroup):
+    """Names the command that was meant by a word that is none."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and (meant := _MEANT.get(args[0])):
+            raise UsageError(
+                f"there is no command {args[0]!r}: did you mean tiercel dead-letters {meant}?"
+            )
+        return super().resolve_command(ctx, args)
+
 
 commands = typer.Typer()
 dead_letters = typer.Typer(
-    help="Look at what could not be processed, put it back, or throw it away.", no_args_is_help=True
+    cls=_LetterCommands,
+    help="Look at what could not be processed, put it back, or throw it away.",
+    no_args_is_help=True,
 )
 commands.add_typer(dead_letters, name="dead-letters")
-
-
-@commands.command()
-def publish(  # noqa: PLR0913 - a command has its options
-    places: Places,
-    *,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="one message per file, and not one per line")
-    ] = False,
-    exchange: Exchange = None,
-    routing_key: RoutingKey = "",
-    header: Header = None,
-    priority: Priority = None,
-    message_id_from: MessageIdFrom = None,
-    amqp: Amqp = None,
-    run: Run = None,
-) -> None:
-    """Publish files into a queue or an exchange; the broker confirms each message."""
-    queue, files = _place_and_files(places, exchange, routing_key)
-    settings = found_settings(run=run, queues=[] if queue is None else [queue], amqp=amqp).required(
-        "amqp"
-    )
-
-    envelopes = Envelopes(
-        exchange=exchange or "",
-        routing_key=queue or routing_key,
-        headers=headers_of(header or ()),
-        priority=priority,
-        message_id_from=message_id_from,
-    )
-    published = publish_files(settings.amqp or "", envelopes, files, whole=whole)
-    say(f"published {counted(published, 'message')} to {exchange if queue is None else queue}")
-
-
-def _place_and_files(
-    places: list[str], exchange: str | None, routing_key: str
-) -> tuple[str | None, list[Path]]:
-    """Return the queue, which is None with an exchange, and the files."""
-    queue, files = (places[0], places[1:]) if exchange is None else (None, places)
-    if exchange is None and routing_key:
-        raise UsageError(
-            "--routing-key is for --exchange: a message reaches a queue by the queue's name"
-        )
-    if exchange is not None and not exchange:
-        raise UsageError("--exchange needs a name; without it the first argument is a queue")
-    if not files:
-        raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
-    return queue, [Path(file) for file in files]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Envelopes:
-    """The properties and the address of messages, without their bodies."""
-
-    # Empty for the default exchange.
-    exchange: str
-    # The name of the queue if there is no exchange.
-    routing_key: str
-    headers: Headers | None
-    priority: int | None
-    # The member of each body that becomes its message id.
-    message_id_from: str | None
-
-    def around(self, body: bytes, where: str) -> OutgoingMessage:
-        """Return a message with this body. Raises UsageError, which names ``where`` the body is."""
-        try:
-            properties = write_properties(
-                {
-                    "priority": self.priority,
-                    "message_id": self._message_id(body),
-                }
-            )
-        except (BadBodyError, BadPropertyError) as error:
-            raise UsageError(f"{where}: {error}") from error
-        properties.headers = self.headers
-        return OutgoingMessage(
-            body=body, exchange=self.exchange, routing_key=self.routing_key, properties=properties
-        )
-
-    def _message_id(self, body: bytes) -> str | None:
-        if self.message_id_from is None:
-            return None
-        value = read_json(body)
-        if not isinstance(value, dict):
-            raise BadBodyError("the body is not a JSON object, so it has no message id")
-        found = value.get(self.message_id_from)
-        if isinstance(found, str) and found:
-            return found
-        if isinstance(found, int) and not isinstance(found, bool):
-            return str(found)
-        raise BadBodyError(
-            f"the member {self.message_id_from!r} of the body is not a text or a whole number, as "
-            "a message id must be"
-        )
-
-
-def headers_of(texts: Sequence[str]) -> Headers | None:
-    """Parse headers given as NAME=VALUE; return None if there are none. Raises UsageError."""
-    headers = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise UsageError(f"--header {text!r:.60} is not NAME=VALUE")
-        headers[name] = value
-    try:
-        return write_headers(headers) if headers else None
-    except BadPropertyError as error:
-        raise UsageError(f"--header: {error}") from error
-
-
-def publish_files(url: str, envelopes: Envelopes, files: Sequence[Path], *, whole: bool) -> int:
-    """Publish the messages in the files; return their number.
-
-    Raises UsageError for an unreadable file, and for a body without the requested message id;
-    earlier messages stay published. Raises QueuesError.
-    """
-    total = sum(_size(file) for file in files)
-    if envelopes.exchange:
-        find_exchange(url, envelopes.exchange)
-    else:
-        declare_queue(url, WorkQueue(name=envelopes.routing_key))
-    with (
-        Progress(console=Console(stderr=True), transient=True) as progress,
-        Publisher(url) as publisher,
-    ):
-        to = envelopes.exchange or envelopes.routing_key
-        bar = progress.add_task(f"publishing to {to}", total=total or None)
-
-        def messages() -> Iterator[OutgoingMessage]:
-            for file in files:
-                for number, body in _bodies(file, whole=whole):
-                    progress.advance(bar, len(body) + 1)
-                    yield envelopes.around(body, f"{file}, message {number}")
-
-        return publisher.publish_all(messages())
-
-
-def _size(file: Path) -> int:
-    if str(file) == "-":
-        return 0
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-
-
-def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered messages of a file: its non-empty lines, or with ``whole`` all of it."""
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
-            if whole:
-                yield 1, lines.read()
-            else:
-                texts = (line.rstrip(b"\r\n") for line in lines)
-                yield from enumerate(filter(None, texts), 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
 @commands.command()
@@ -268,25 +120,42 @@ def peek(  # noqa: PLR0913 - one parameter an option
 
 
 def _as_json(message: QueuedMessage) -> dict[str, Any]:
-    said = {
+    return {
         "position": message.position,
         "came_back": message.came_back,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
         "properties": dict(message.properties),
-        "headers": {
-            name: redact(value) if name == REASON_HEADER and value else value
-            for name, value in message.headers.items()
-        },
-        "bytes": message.size,
+        "headers": _redacted(message.headers),
+        **_body_as_json(message.body, message.size),
     }
+
+
+def _letter_as_json(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "queue": letter.queue,
+        "died": None if letter.died is None else letter.died.isoformat(),
+        "reason": reason_of(letter),
+        "headers": _redacted(near_headers(letter.headers)),
+        **_body_as_json(letter.body, letter.size),
+    }
+
+
+def _redacted(headers: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {
+        name: redact(value) if name == REASON_HEADER and value else value
+        for name, value in headers.items()
+    }
+
+
+def _body_as_json(body: bytes, size: int) -> dict[str, Any]:
     try:
         # The body may be cut in the middle of a character.
-        whole = len(message.body) == message.size
-        text = codecs.getincrementaldecoder("utf-8")().decode(message.body, final=whole)
+        text = codecs.getincrementaldecoder("utf-8")().decode(body, final=len(body) == size)
     except UnicodeDecodeError:
-        return {**said, "body_base64": base64.b64encode(message.body).decode()}
-    return {**said, "body": text}
+        return {"bytes": size, "body_base64": base64.b64encode(body).decode()}
+    return {"bytes": size, "body": text}
 
 
 def _cost(queue: str, found: Peeked) -> str:
@@ -302,20 +171,31 @@ def _cost(queue: str, found: Peeked) -> str:
 
 
 @dead_letters.command()
-def show(
+def show(  # noqa: PLR0913 - one parameter an option
     queue: QueueName,
     limit: Annotated[int, typer.Option(min=1, help="show at most this many, the oldest")] = 20,
+    *,
+    reason: Reason = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per letter, each on its own line")
+    ] = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
+    _check_reason(reason)
     settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
-    found = letters.show(settings.amqp or "", queue, limit)
-    if not found:
+    found = letters.show(settings.amqp or "", queue, limit, reason=reason or "")
+    if as_json:
+        for letter in found:
+            say(json.dumps(_letter_as_json(letter)))
+    elif found:
+        Console().print(table_of(DEAD, found))
+    elif reason is None:
         say(f"{queue} has no dead letters")
-        return
-    Console().print(table_of(DEAD, found))
+    else:
+        say(_no_such_reason(queue, reason))
 
 
 @dead_letters.command()
@@ -334,39 +214,127 @@ def read(
     say(body_text(found.body, found.size)[1])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LetterChoice:
+    """The dead letters that an operator chose by options."""
+
+    ids: Sequence[str]
+    reason: str | None
+    limit: int | None
+    everything: bool
+
+    def check(self, queue: str) -> None:
+        """Raise UsageError if the options contradict each other, or choose nothing."""
+        _check_reason(self.reason)
+        some = self.reason is not None or self.limit is not None
+        if self.ids and (some or self.everything):
+            raise UsageError("--id names the letters: leave out --reason, --limit and --all")
+        if self.everything and some:
+            raise UsageError("--all means every dead letter: leave out --reason and --limit")
+        if not (self.ids or some or self.everything):
+            raise UsageError(
+                f"which dead letters of {queue}? Name them with --id, choose with --reason or "
+                "--limit, or say --all"
+            )
+
+    def resolve(self, url: str, queue: str) -> list[str] | None:
+        """Return the ids of the chosen letters, which may be none; None means all."""
+        if self.everything:
+            return None
+        if self.ids:
+            return list(self.ids)
+        return letters.ids_of(url, queue, self.limit, reason=self.reason or "")
+
+    def say_none(self, queue: str) -> None:
+        """Say that no letter is there to be chosen."""
+        say(_no_such_reason(queue, self.reason) if self.reason else f"{queue} has no dead letters")
+
+
+def _check_reason(reason: str | None) -> None:
+    if reason == "":
+        raise UsageError("--reason needs a text, which the reasons of the chosen letters contain")
+
+
+def _no_such_reason(queue: str, reason: str) -> str:
+    return (
+        f"no dead letter of {queue} has {reason!r} in its reason, among the first "
+        f"{letters.SEARCHED:,}"
+    )
+
+
 @dead_letters.command()
-def requeue(
+def requeue(  # noqa: PLR0913 - one parameter an option
     queue: QueueName,
-    chosen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help="only this one, by the id that show prints; repeat it for more",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="without --id: at most this many, the oldest; by default all"),
-    ] = None,
+    chosen: Chosen = None,
+    *,
+    reason: Reason = None,
+    limit: Limit = None,
+    everything: Everything = False,
+    yes: Yes = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
-    """Put dead letters back into their queue as if they were new."""
+    """Put dead letters back into their queue as if they were new.
+
+    Asks first, unless the letters are named by --id.
+    """
+    choice = _LetterChoice(ids=chosen or (), reason=reason, limit=limit, everything=everything)
+    choice.check(queue)
     settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     url = settings.amqp or ""
-    if chosen:
-        ids = letters.requeue_chosen(url, queue, chosen)
-        moved = len(ids)
-        missing = list((Counter(chosen) - Counter(ids)).elements())
-    else:
-        moved = letters.requeue(url, queue, limit)
-        missing = []
-    put = f"put {counted(moved, 'message')} back"
+    ids = choice.resolve(url, queue)
+    if ids == []:
+        choice.say_none(queue)
+        return
+    if not (yes or choice.ids):
+        ask(requeue_question(queue, None if ids is None else len(ids)))
+    moved = None if ids is None else letters.requeue_chosen(url, queue, ids)
+    number = letters.requeue(url, queue) if moved is None else len(moved)
+    put = f"put {counted(number, 'message')} back"
     log_action("requeue", queue, put, this_user())
-    if moved or not missing:
-        say(f"{put} into {queue}")
+    _report(f"{put} into {queue}", number, ids, moved, queue)
+
+
+@dead_letters.command()
+def delete(  # noqa: PLR0913 - one parameter an option
+    queue: QueueName,
+    chosen: Chosen = None,
+    *,
+    reason: Reason = None,
+    limit: Limit = None,
+    everything: Everything = False,
+    yes: Yes = False,
+    amqp: Amqp = None,
+    run: Run = None,
+) -> None:
+    """Delete chosen dead letters of a queue for good. Asks first."""
+    choice = _LetterChoice(ids=chosen or (), reason=reason, limit=limit, everything=everything)
+    choice.check(queue)
+    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
+
+    url = settings.amqp or ""
+    ids = choice.resolve(url, queue)
+    if ids == []:
+        choice.say_none(queue)
+        return
+    if not yes:
+        many = "all dead letters" if ids is None else counted(len(ids), "dead letter")
+        ask(f"Delete {many} of {queue} for good?")
+    gone = None if ids is None else letters.delete_chosen(url, queue, ids)
+    number = letters.purge(url, queue) if gone is None else len(gone)
+    done = f"deleted {counted(number, 'dead letter')}"
+    log_action("delete", queue, done, this_user())
+    _report(f"{done} of {queue}", number, ids, gone, queue)
+
+
+def _report(
+    done: str, number: int, ids: list[str] | None, found: list[str] | None, queue: str
+) -> None:
+    """Say what was done. Raises UsageError for chosen letters that were not found."""
+    missing = list((Counter(ids or ()) - Counter(found or ())).elements())
+    if number or not missing:
+        say(done)
     if missing:
         raise UsageError(_not_among(", ".join(missing), queue))
 
@@ -375,15 +343,15 @@ def requeue(
 def purge(
     queue: QueueName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="delete without asking first")] = False,
+    yes: Yes = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
-    """Delete the dead letters of a queue for good."""
+    """Delete all dead letters of a queue for good: the same as delete --all."""
     settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     if not yes:
-        typer.confirm(f"Delete all dead letters of {queue} for good?", abort=True)
+        ask(f"Delete all dead letters of {queue} for good?")
     deleted = letters.purge(settings.amqp or "", queue)
     done = f"deleted {counted(deleted, 'dead letter')}"
     log_action("purge", queue, done, this_user())

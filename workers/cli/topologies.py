@@ -1,5 +1,5 @@
-"""The commands about topologies: ``errors``, ``state``, ``activate``, ``deactivate``,
-``rebalance``, ``kill``, and the views ``depths``, ``top``, ``monitor``.
+"""The commands about topologies: ``list``, ``errors``, ``activate``, ``deactivate``,
+``rebalance``, ``kill``, ``forget``, and the views ``depths``, ``top``, ``monitor``.
 
 Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
 one. If there are several, ``--run`` chooses, or the named topology or queues.
@@ -13,9 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from itertools import chain
 from textwrap import indent
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,34 +25,40 @@ from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
-from tiercel.queues.nouns import counted, did_you_mean
+from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.state.encoding import StateEntry, entry_of, fields_meant
-from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
+from tiercel.spark_jobs.state.redis_savepoint import Savepoints
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State, parse_change
-from tiercel.workers.control.registry import TopologyNote, known_topologies, topology_named
-from tiercel.workers.control.steering import Steering, log_action, this_user
+from tiercel.workers.control.registry import (
+    Registry,
+    TopologyNote,
+    known_topologies,
+    remove_keys,
+    topology_named,
+)
+from tiercel.workers.control.steering import (
+    Standing,
+    Steering,
+    log_action,
+    this_user,
+    while_stopped,
+)
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring import screen
-from tiercel.workers.monitoring.tables import STATE, count, when
+from tiercel.workers.monitoring.tables import TOPOLOGIES, count, when
 from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor
-from tiercel.workers.terminal import say
+from tiercel.workers.terminal import ask, say
 
 commands = typer.Typer()
 
 
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, ErrorReport]]
-# Characters of a value shown in a table: for a list of entries, and for named keys.
-_SHORT = 200
-_LONG = 64 * 1024
-# Number of entries whose values are read at a time.
-_AT_ONCE = 100
-_NOT_THERE = 1
 
 
 @commands.command()
@@ -135,101 +140,81 @@ def _told(known: KnownError, topology: str) -> str:
     return redact(f"{head}\n{indent(first.text, '    ', lambda _: True)}")
 
 
-@commands.command()
-def state(  # noqa: PLR0913 - one parameter an option
-    topology: Annotated[str, typer.Argument(help="a topology's name")],
-    component: Annotated[str, typer.Argument(help="the id of a stateful bolt")],
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY]...",
-            help="a key, as the table shows it or as plain text; without any: some entries",
-        ),
-    ] = None,
+@commands.command("list")
+def list_(
     *,
-    limit: Annotated[int, typer.Option(min=1, help="without keys: show at most this many")] = 20,
     as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per entry, each on its own line")
+        bool, typer.Option("--json", help="one JSON object per topology, each on its own line")
     ] = False,
     redis: Redis = None,
+    run: Run = None,
 ) -> None:
-    """Look at the state of a stateful bolt: at these keys, or at some entries.
+    """List all topologies that ran here: their order, processes, and newest run."""
+    settings = found_settings(run=run, redis=redis).required("redis")
+    url = settings.redis_urls[0]
+    found = []
+    for name in known_topologies(url):
+        with closing(Steering.open(url, name, say, threading.Event())) as steering:
+            found.append(steering.standing())
+    if as_json:
+        for row in found:
+            say(json.dumps(_standing_json(row)))
+    elif found:
+        Console().print(screen.table_of(TOPOLOGIES, found))
+    else:
+        say("no topology has run here yet")
 
-    Exits with 1 if there is no entry for a key.
+
+def _standing_json(row: Standing) -> dict[str, Any]:
+    return {
+        "topology": row.name,
+        "ordered": row.ordered.value,
+        "running": row.driver or row.spouts > 0,
+        "driver": row.driver,
+        "spout_workers": row.spouts,
+        "spout_tasks": row.spout_tasks,
+        "in_flight": row.in_flight,
+        "last_run": None if row.last_run is None else row.last_run.isoformat(),
+    }
+
+
+@commands.command()
+def forget(
+    topology: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask first")] = False,
+    redis: Redis = None,
+) -> None:
+    """Remove everything of a topology that does not run from Redis: states, figures, orders.
+
+    Its queues in RabbitMQ stay, with all messages.
     """
     settings = found_settings(topology=topology, redis=redis).required("redis")
-    note = topology_named(settings.redis_urls[0], topology)
-    spec = note.ledger_spec(settings.redis_urls)
-    # Run number 0 fences no run, because the command begins no turn.
-    with closing(RedisStateStore(spec, run_number=0)) as store:
-        there = store.count(component)
-        _check_component(note, component, there)
-        check_layout(spec, [component])
-        if keys:
-            found = {word: list(_values(store, component, word)) for word in keys}
-            _show(chain.from_iterable(found.values()), _LONG, as_json=as_json)
-            missing = [word for word, entries in found.items() if not entries]
-            _refuse_missing(missing, component, topology)
-        else:
-            _show(_some(store, component, limit), _SHORT, as_json=as_json)
-            _say_rest(component, topology, limit, there)
+    urls = settings.redis_urls
+    note = topology_named(urls[0], topology)
+    with closing(_steering(topology, settings, threading.Event())) as steering:
+        steering.check_ended()
+        if not yes:
+            ask(_forget_question(note, urls))
+        with while_stopped(urls[0], topology, "it is being forgotten"):
+            removed = remove_keys(urls, topology)
+            with closing(Registry(urls[0])) as registry:
+                registry.forget(topology)
+    log_action("forget", topology, f"removed {counted(removed, 'key')}", this_user())
+    say(f"forgot {topology}: {counted(removed, 'key')} removed from Redis")
 
 
-def _values(store: RedisStateStore, component: str, word: str) -> Iterator[StateEntry]:
-    fields = fields_meant(word)
-    for field, raw in zip(fields, store.values(component, fields), strict=True):
-        if raw is not None:
-            yield entry_of(field, raw)
-
-
-def _some(store: RedisStateStore, component: str, limit: int) -> Iterator[StateEntry]:
-    """Yield the first ``limit`` entries that Redis returns, each once."""
-    seen: set[bytes] = set()
-    for field, raw in store.entries(component, min(limit, _AT_ONCE)):
-        if len(seen) == limit:
-            return
-        if field not in seen:
-            seen.add(field)
-            yield entry_of(field, raw)
-
-
-def _show(found: Iterable[StateEntry], longest: int, *, as_json: bool) -> None:
-    if as_json:
-        for entry in found:
-            say(json.dumps(entry.as_json()))
-        return
-    rows = [replace(entry, value=_cut(entry.value, longest)) for entry in found]
-    if rows:
-        Console().print(screen.table_of(STATE, rows))
-
-
-def _cut(value: str, longest: int) -> str:
-    rest = len(value) - longest
-    return f"{value[:longest]} … and {count(rest)} characters more" if rest > 0 else value
-
-
-def _check_component(note: TopologyNote, component: str, there: int) -> None:
-    bolts = [bolt.name for bolt in note.graph.bolts]
-    # A bolt that is no longer in the code may have left entries.
-    if component not in bolts and not there:
-        raise UsageError(
-            f"{note.name} has no bolt {component!r}, and no state of one"
-            + (did_you_mean(component, bolts) or f"; its bolts are {', '.join(bolts)}")
-        )
-
-
-def _refuse_missing(missing: Sequence[str], component: str, topology: str) -> None:
-    if missing:
-        words = ", ".join(missing)
-        say(f"tiercel: the state of {component} in {topology} has no {words}", err=True)
-        raise typer.Exit(_NOT_THERE)
-
-
-def _say_rest(component: str, topology: str, limit: int, there: int) -> None:
-    if not there:
-        say(f"the state of {component} in {topology} is empty", err=True)
-    elif there > limit:
-        say(f"{count(limit)} of {count(there)} entries; name keys, or --limit", err=True)
+def _forget_question(note: TopologyNote, urls: tuple[str, ...]) -> str:
+    """Say what is lost for good: states above all."""
+    spec = note.ledger_spec(urls)
+    with closing(Savepoints(spec, 0)) as savepoints, closing(RedisStateStore(spec, 0)) as store:
+        sizes = {name: store.count(name) for name in savepoints.components()}
+    states = [f"{count(size)} in the state of {name}" for name, size in sizes.items() if size]
+    lost = f"the entries of its states ({', '.join(states)})" if states else "no state"
+    return (
+        f"Forget {note.name}: remove {lost}, what it remembers of processed messages, its inboxes, "
+        "figures, errors and orders from Redis for good? Messages in RabbitMQ stay."
+    )
 
 
 @commands.command()

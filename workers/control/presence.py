@@ -25,7 +25,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, unquote
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
@@ -95,6 +95,11 @@ class Lease:
         """Return the driver that holds the lease now; None if there is none."""
         [found] = self._presences.look([DRIVER])
         return None if found is None else _holder(found)
+
+    def newest_run(self) -> datetime | None:
+        """Return the time when the newest run began; None if there was none."""
+        number = self._presences.newest_run()
+        return None if number is None else datetime.fromtimestamp(number / 1e6, UTC)
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -164,6 +164,14 @@ class RedisPresences:
             drawn: Any = self._draw(keys=[self.key(seat), self._prefix + "run"], args=[name])
         return None if drawn is None else int(drawn)
 
+    def newest_run(self) -> int | None:
+        """Return the number of the newest run, its beginning in microseconds since the epoch; None
+        if there was none.
+        """
+        with translated("look up the newest run"):
+            found: Any = self._client.get(self._prefix + "run")
+        return int(found) if found is not None and found.isdigit() else None
+
     def close(self) -> None:
         """Release the connection. Idempotent."""
         self._client.close()

@@ -5,14 +5,17 @@ user's code, which its processes publish there for monitors.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Annotated
+from itertools import islice, product
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.layout import shard_prefix, topology_prefix
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
@@ -126,6 +129,9 @@ def _sink(bolt: object) -> str | None:
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 
+# Keys per call that removes them.
+_AT_ONCE = 1_000
+_TAGS = 128
 _GRAPH = TypeAdapter(Graph)
 _OTHER_MEMBERS = ("missing", "unexpected_keyword_argument", "dataclass_type")
 
@@ -227,6 +233,15 @@ class Registry:
             with translated("note the queues"):
                 self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
+    def forget(self, name: str) -> bool:
+        """Remove the notes of a topology and its queues; False if there was none. Idempotent."""
+        queues = [queue for queue, topology in self.queues().items() if topology == name]
+        if queues:
+            with translated("forget the queues"):
+                self._queues.hdel(_QUEUES, *queues)
+        with translated("forget the topology"):
+            return bool(self._topologies.hdel(_TOPOLOGIES, name))
+
     def topologies(self) -> dict[str, TopologyNote]:
         """Return the topologies that ran here, sorted by name; skip unreadable notes."""
         with translated("look up the topologies"):
@@ -272,6 +287,37 @@ def known_topologies(redis_url: str, name: str | None = None) -> dict[str, Topol
         there = f"there are {', '.join(known)}" if known else "none has run here yet"
         raise UsageError(f"there is no topology {name!r}; {there}")
     return {name: known[name]}
+
+
+def remove_keys(redis_urls: Sequence[str], topology: str) -> int:
+    """Remove all keys of a topology, found by a scan of all keys of its servers; return their
+    number.
+
+    Raises RedisUnavailableError, RedisRefusedError.
+    """
+    pattern = topology_prefix(topology).partition("}")[0]
+    # In a cluster these hash tags are on all members.
+    tags = [topology_prefix(topology), *(shard_prefix(topology, shard) for shard in range(_TAGS))]
+    pools = []
+    removed = 0
+    for url, tag in product(redis_urls, tags):
+        with connect(url, tag) as client, translated("forget the topology"):
+            if client.connection_pool in pools:
+                continue
+            pools.append(client.connection_pool)
+            for rest in ("}:*", ":*}:*"):
+                keys = client.scan_iter(f"{pattern}{rest}", count=_AT_ONCE)
+                while some := list(islice(keys, _AT_ONCE)):
+                    removed += _unlinked(client, some)
+    return removed
+
+
+def _unlinked(client: Any, keys: Sequence[bytes]) -> int:
+    # One call per key, because keys in different slots of a cluster cannot share one.
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.unlink(key)
+        return sum(pipeline.execute())
 
 
 def topology_named(redis_url: str, name: str) -> TopologyNote:

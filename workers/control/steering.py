@@ -10,11 +10,15 @@ import pwd
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 
 from tiercel.queues.nouns import counted
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, State
-from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
+from tiercel.workers.control.presence import Holder, Keeper, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import TopologyNote, topology_named
 from tiercel.workers.errors import UsageError
@@ -32,6 +36,33 @@ _NOT_WANTED = (
 # Spout workers read orders once per second. Workers in reserve do too, but have no presence, so the
 # order to end stands for at least this long.
 _STANDS_S = 2.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """A topology in ``tiercel list``."""
+
+    name: str
+    # The last order; a topology that does not run obeys it when it starts.
+    ordered: State
+    driver: bool
+    # None: no driver runs, or its place is not reported.
+    driver_at: Whereabouts | None
+    # Number of its spout tasks, and of those that have a worker.
+    spout_tasks: int
+    spouts: int
+    # Number of messages.
+    in_flight: int
+    # Beginning of the newest run; None: there was none.
+    last_run: datetime | None
+
+    @property
+    def state(self) -> str:
+        """The last order, and that nothing runs."""
+        if self.driver or self.spouts:
+            return self.ordered.value
+        rest = ", deactivated" if self.ordered is State.DEACTIVATED else ""
+        return f"not running{rest}"
 
 
 class Steering:
@@ -169,6 +200,11 @@ class Steering:
         self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
 
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        self._control.close()
+        self._lease.close()
+
     def _drain(self, wait_s: float) -> bool:
         """Wait until spouts are deactivated and nothing is in flight, at most ``wait_s``; False if
         interrupted.
@@ -204,10 +240,57 @@ class Steering:
             if presence.active is not active
         ]
 
+    def check_ended(self) -> None:
+        """Raise UsageError if a process of the topology runs."""
+        if left := self._remaining():
+            raise UsageError(
+                f"{self._name} runs ({', '.join(left)}): tiercel kill {self._name} first"
+            )
+
+    def standing(self) -> Standing:
+        """Look which processes run, and what was ordered."""
+        present = self._present()
+        holder = self._lease.holder()
+        return Standing(
+            name=self._name,
+            ordered=self._control.state() or State.ACTIVE,
+            driver=holder is not None,
+            driver_at=None if holder is None else holder.whereabouts,
+            spout_tasks=self._note.spout_tasks,
+            spouts=len(present),
+            in_flight=sum(each.pending for each in present.values()),
+            last_run=self._lease.newest_run(),
+        )
+
     def _remaining(self) -> list[str]:
         """Return the processes that still run."""
         driver = ["the driver"] if self._lease.holder() is not None else []
         return driver + [f"spout task {task_id}" for task_id in self._present()]
+
+
+@contextmanager
+def while_stopped(redis_url: str, name: str, why: str) -> Iterator[int]:
+    """Keep drivers of a topology out, and yield a number above those of all its runs.
+
+    A driver that starts meanwhile waits in reserve; monitors show ``why``. Raises UsageError if a
+    driver runs, RedisUnavailableError.
+    """
+    with closing(RedisPresences(redis_url, name)) as presences:
+        lease = Lease(presences)
+        keeper = Keeper(lease)
+        try:
+            number = keeper.draw() if keeper.take() else None
+            if number is None:
+                raise UsageError(f"{name} runs{_at(lease.holder())}: tiercel kill {name} first")
+            keeper.attend_none(why)
+            yield number
+        finally:
+            keeper.close()
+
+
+def _at(holder: Holder | None) -> str:
+    place = None if holder is None else holder.whereabouts
+    return "" if place is None else f", its driver is process {place.pid} on {place.host}"
 
 
 def _wanted(change: Change) -> str:

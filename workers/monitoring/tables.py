@@ -14,11 +14,13 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.queues.nouns import counted
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
+from tiercel.workers.control.steering import Standing
 from tiercel.workers.monitoring.overview import AckerRow, Fault, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.rows import BoltRow, OnceRow, ProcessRow, SpoutTaskRow, TaskRow
 
@@ -245,6 +247,17 @@ def reason_of(letter: DeadLetter) -> str:
     return redact(letter.reason)
 
 
+def requeue_question(queue: str, number: int | None) -> str:
+    """Return the question before this many dead letters are requeued; None: all.
+
+    >>> requeue_question("orders", 1)
+    "Requeue 1 dead letter to 'orders'? Its delivery count restarts."
+    """
+    many = "all dead letters" if number is None else counted(number, "dead letter")
+    counts = "Its delivery count restarts" if number == 1 else "Their delivery counts restart"
+    return f"Requeue {many} to {queue!r}? {counts}."
+
+
 SPOUTS = TableKind[SpoutRow](
     "Spouts",
     (
@@ -420,6 +433,21 @@ MESSAGES = TableKind[QueuedMessage](
         Column("bytes", lambda row: count(row.size)),
         Column("about", _about, Kind.LONG),
         Column("body", lambda row: row.preview, Kind.LONG),
+    ),
+)
+TOPOLOGIES = TableKind[Standing](
+    "Topologies",
+    (
+        Column("topology", lambda row: row.name, Kind.NAME),
+        Column("state", lambda row: row.state, Kind.TEXT),
+        Column("driver", lambda row: _process(row.driver_at) if row.driver else "none", Kind.NAME),
+        Column("spout workers", lambda row: f"{row.spouts}/{row.spout_tasks}"),
+        Column("in flight", lambda row: count(row.in_flight)),
+        Column(
+            "last run",
+            lambda row: UNKNOWN if row.last_run is None else when(row.last_run),
+            Kind.MOMENT,
+        ),
     ),
 )
 STATE = TableKind[StateEntry](

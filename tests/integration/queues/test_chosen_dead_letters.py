@@ -59,7 +59,10 @@ def bodies(amqp_url, name):
     return [body for body, _ in take_all(amqp_url, name)]
 
 
-def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_at(amqp_url, queue):
+def test_only_the_chosen_go_and_the_others_stay_before_those_that_nobody_looked_at(
+    amqp_url, queue, monkeypatch
+):
+    monkeypatch.setattr(dead_letters, "SORTED", 1)
     put(amqp_url, queue.dead, b"a", b"b", b"c", b"d", b"new", b"newer")
     _, b, _, d = (letter.id for letter in dead_letters.show(amqp_url, queue.name, limit=4))
     assert dead_letters.requeue_chosen(amqp_url, queue.name, [d, b]) == [b, d]
@@ -157,7 +160,7 @@ def test_the_command_line_reads_and_requeues_by_id(amqp_url, queue):
             ["dead-letters", "read", queue.name, text, "--amqp", amqp_url],
             catch_exceptions=False,
         )
-    assert "put 1 message back" in tiercel("requeue", queue.name)
+    assert "put 1 message back" in tiercel("requeue", queue.name, "--all", "--yes")
 
 
 def test_an_id_that_there_is_not_ends_the_command_with_a_refusal(amqp_url, queue):

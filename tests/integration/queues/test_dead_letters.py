@@ -94,8 +94,9 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
 
 
 @pytest.mark.parametrize("limit", [12, 20])
-def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
+def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit, monkeypatch):
     """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
+    monkeypatch.setattr(dead_letters, "SORTED", 1)
     put(amqp_url, queue.dead, *BODIES)
     wait_ready(amqp_url, queue.dead, 20)
     for _ in range(2):

@@ -14,8 +14,8 @@ from tiercel.workers.cli.app import app
 
 @pytest.fixture
 def name(amqp_url, redis_url):
-    """A topology that ran, and its queue with two dead letters."""
-    with ran(amqp_url, redis_url, "changed", b"a", b"b") as name:
+    """A topology that ran, and its queue with three dead letters."""
+    with ran(amqp_url, redis_url, "changed", b"a", b"b", b"c") as name:
         yield name
 
 
@@ -36,8 +36,11 @@ def actions(amqp_url, redis_url):
 
 def test_each_command_that_changes_something_says_what_and_by_whom(actions, name):
     me = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
-    assert actions("dead-letters", "requeue", name, "--limit", "1") == [
+    assert actions("dead-letters", "requeue", name, "--limit", "1", "--yes") == [
         ("requeue", name, "put 1 message back", me)
+    ]
+    assert actions("dead-letters", "delete", name, "--limit", "1", "--yes") == [
+        ("delete", name, "deleted 1 dead letter", me)
     ]
     assert actions("dead-letters", "purge", name, "--yes") == [
         ("purge", name, "deleted 1 dead letter", me)

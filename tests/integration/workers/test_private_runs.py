@@ -58,7 +58,7 @@ def orders(tiercel, amqp_url, redis_url) -> Iterator[str]:
     [
         ("publish", "private-runs", "-"),
         ("dead-letters", "show", "private-runs"),
-        ("dead-letters", "requeue", "private-runs"),
+        ("dead-letters", "requeue", "private-runs", "--all", "--yes"),
         ("dead-letters", "purge", "private-runs", "--yes"),
         ("depths", "private-runs"),
     ],

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,8 @@ def test_without_a_message_id_each_has_one_of_its_own(amqp_url, tiercel, exchang
         (["q", "f", "--header", "CC=a"], "--header: the header 'CC' is a list of routing keys"),
         (["q", "missing"], "cannot read missing: No such file"),
         (["--exchange", "no-such", "f"], "no exchange 'no-such'"),
+        (["q", "f", "f", "--message-id", "a"], "--message-id is the id of one message, and there"),
+        (["q", "f", "--message-id", "a", "--message-id-from", "b"], "choose one"),
     ],
 )
 def test_what_cannot_be_is_one_line(refused, tmp_path, arguments, line):
@@ -136,13 +139,46 @@ def test_what_cannot_be_is_one_line(refused, tmp_path, arguments, line):
         (json.dumps({"id": "x" * 1_000_000}), "message 2: message_id has 1,000,000 bytes"),
     ],
 )
-def test_a_body_without_a_message_id_stops_it_and_those_before_are_in_the_queue(
+def test_a_body_without_a_message_id_is_found_before_any_message_goes_out(
     amqp_url, refused, tmp_path, bad, line
 ):
     queue = unique()
+    declare_queue(amqp_url, WorkQueue(name=queue))
+    (tmp_path / "good").write_text('{"id": "m-0"}\n')
     (tmp_path / "f").write_text(f'{{"id": "m-1"}}\n{bad}\n{{"id": "m-3"}}\n')
-    assert f"f, {line}" in refused(queue, "f", "--message-id-from", "id")
-    assert [properties.message_id for _, properties, _ in taken(amqp_url, queue)] == ["m-1"]
+    said = refused(queue, "good", "f", "--message-id-from", "id")
+    assert f"f, {line}" in said
+    assert said.endswith("; nothing was published\n")
+    assert list(taken(amqp_url, queue)) == []
+
+
+def test_all_bad_bodies_of_a_file_are_counted(refused, tmp_path):
+    (tmp_path / "f").write_text('{"id": "m-1"}\n{}\n[]\n{\n')
+    said = refused("q", "f", "--message-id-from", "id")
+    assert "f, message 2: the member 'id'" in said
+    assert "; 2 other messages of the file cannot be sent either; nothing was published" in said
+
+
+def test_a_stream_stops_at_a_bad_body_and_says_how_many_are_out(amqp_url, refused, tmp_path):
+    queue = unique()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    written = threading.Thread(target=pipe.write_text, args=('{"id": "m-1"}\n{"id": 2}\n{}\n',))
+    written.start()
+    said = refused(queue, "pipe", "--message-id-from", "id")
+    written.join()
+    assert "pipe, message 3: the member 'id'" in said
+    assert "; 2 messages before it went out: correct it, and publish the rest alone" in said
+    assert [properties.message_id for _, properties, _ in taken(amqp_url, queue)] == ["m-1", "2"]
+
+
+def test_a_body_that_is_no_json_can_have_a_message_id(amqp_url, tiercel, tmp_path):
+    queue = unique()
+    tiercel(queue, "-", "--message-id", "o-1", text="{no JSON\n")
+    (tmp_path / "f").write_bytes(b"two\nlines\n")
+    tiercel(queue, "f", "--whole", "--message-id", "o-2")
+    found = [(properties.message_id, body) for _, properties, body in taken(amqp_url, queue)]
+    assert found == [("o-1", b"{no JSON"), ("o-2", b"two\nlines\n")]
 
 
 def test_what_an_exchange_leads_to_no_queue_is_refused_with_the_reason(refused, tmp_path, exchange):

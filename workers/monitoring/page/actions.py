@@ -24,6 +24,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.steering import Steering, log_action
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.monitoring.page.limits import Lock, peer_of
+from tiercel.workers.monitoring.tables import requeue_question
 from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache
 
 Result = TypeVar("Result")
@@ -86,8 +87,8 @@ class Actions:
             await done()
 
         await self._prompt.let(
-            "put back",
-            f"Put {_number(chosen)} of {queue} back, to be delivered as if they were new.",
+            "requeue",
+            requeue_question(queue, None if chosen is None else len(chosen)),
             action,
         )
 
@@ -121,10 +122,6 @@ class Actions:
             done(await _tried("look at", target, read, _shown) or ())
 
         await self._prompt.let("show", says, action)
-
-
-def _number(chosen: Sequence[str] | None) -> str:
-    return "all dead letters" if chosen is None else f"{len(chosen)} chosen dead letters"
 
 
 def _shown(things: Sequence[object]) -> str:

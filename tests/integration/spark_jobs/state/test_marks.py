@@ -230,7 +230,7 @@ class Clock:
 
 @pytest.fixture
 def aging(make_spec, monkeypatch):
-    monkeypatch.setattr(redis_shard, "_BUCKETS", 16)
+    monkeypatch.setattr(redis_shard, "BUCKETS", 16)
     made = Clock(make_spec())
     yield made
     made.store.close()
@@ -335,7 +335,7 @@ def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypa
     16 of them are the digest by which another message with its identity is known. Forty were
     enough with a digest of four bytes, for which a second body is found in a minute.
     """
-    monkeypatch.setattr(redis_shard, "_BUCKETS", 128)
+    monkeypatch.setattr(redis_shard, "BUCKETS", 128)
     spec = make_spec()
     store = RedisStateStore(spec, 1)
     count = 128 * (1_000_000 >> 13)
