@@ -74,9 +74,8 @@ from tiercel.spark_jobs.state.redis_store import check_layout
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Topology, check_has_bolts
 from tiercel.workers.config import Settings, check_hadoop, check_spark_python, exposed, spark_python
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import Holder, Lease, SpoutSeats
+from tiercel.workers.control.presence import Holder, Lease, running_readers
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
-from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import ConfigError, WorkersError
 from tiercel.workers.loading import load_for_spark
 from tiercel.workers.spout.outbox import Arrangement
@@ -266,11 +265,6 @@ def _check_run(
 def _driver_of(redis_url: str, topology: str) -> Holder | None:
     with closing(RedisPresences(redis_url, topology)) as presences:
         return Lease(presences).holder()
-
-
-def _runs(redis_url: str, note: TopologyNote) -> bool:
-    with closing(RedisPresences(redis_url, note.name)) as presences:
-        return bool(SpoutSeats(presences).present(range(1, note.spout_tasks + 1)))
 
 
 # -- RabbitMQ --------------------------------------------------------------------------------------
@@ -467,11 +461,7 @@ def _check_readers(scope: _Scope, broker: _CheckedBroker, queue: WorkQueue) -> I
     yield _ok(subject, f"{counted(ready, 'message')} ready, {counted(consumers, 'consumer')}")
     if not consumers or not scope.redis_answers or scope.topology is None:
         return
-    url = scope.settings.redis_urls[0]
-    with closing(Registry(url)) as registry:
-        notes = registry.topologies()
-    reading = [note for note in notes.values() if queue.name in note.graph.queues]
-    running = [note.name for note in reading if _runs(url, note)]
+    running = running_readers(scope.settings.redis_urls[0], queue.name)
     others = [name for name in running if name != scope.topology.name]
     if others:
         yield _error(
@@ -490,16 +480,28 @@ def _check_readers(scope: _Scope, broker: _CheckedBroker, queue: WorkQueue) -> I
 def _check_sink(broker: _CheckedBroker, name: str, sink: QueueSink) -> Iterator[Finding]:
     subject = f"bolt {name}"
     if isinstance(sink.exchange, str) and sink.exchange:
-        if broker.alarmed:
-            find_exchange(broker.url, sink.exchange)
-        elif refused := refused_to_publish(broker.connection, broker.address, sink.exchange):
-            yield _error(subject, refused)
+        yield from _check_exchange(broker, subject, sink)
     if not isinstance(sink.queue, str):
         return
     if not sink.declares:
         queue = WorkQueue(name=sink.queue, declare=False)
         look_at_work_queue(broker.connection, broker.address, queue)
     elif refused := refused_to_declare(broker.connection, broker.address, sink.queue):
+        yield _error(subject, refused)
+
+
+def _check_exchange(broker: _CheckedBroker, subject: str, sink: QueueSink) -> Iterator[Finding]:
+    try:
+        find_exchange(broker.url, sink.exchange)
+    except ExchangeMissingError:
+        if not sink.declares:
+            raise
+        yield _ok(subject, f"exchange {sink.exchange} does not exist yet: the sink declares it")
+        return
+    refused = ""
+    if not broker.alarmed:
+        refused = refused_to_publish(broker.connection, broker.address, sink.exchange)
+    if refused:
         yield _error(subject, refused)
 
 

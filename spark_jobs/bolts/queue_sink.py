@@ -291,8 +291,8 @@ class QueueSink(Bolt):
 
     @property
     def declares(self) -> bool:
-        """True if the sink declares missing queues."""
-        return self._declare
+        """True if the sink declares a missing queue or exchange."""
+        return self._declare and (self.exchange is None or self._exchange_type is not None)
 
     def take_held(self) -> list[tuple[Tuple, OutgoingMessage]]:
         """Take the tuples, with their messages, that ``execute`` has kept since the last call."""

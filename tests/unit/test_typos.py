@@ -9,12 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tiercel import (
+    BasicBolt,
     Config,
     DatabaseSink,
     QueueSink,
     QueueSpout,
     RetryPolicy,
     TopologyBuilder,
+    TopologyError,
     WorkQueue,
 )
 from tiercel.workers.cli.app import COMMANDS, app, loaded
@@ -83,3 +85,29 @@ def test_a_command_line_with_a_typo_in_a_command_names_the_nearest_one():
         result = CliRunner().invoke(app, [typo_in(name)], env={"COLUMNS": "200"})
         assert result.exit_code == 2
         assert f"'{name}'" in result.output
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "execute_timeout_secs",
+        "tick_tuple_freq_secs",
+        "max_output_bytes",
+        "ordered_by",
+        "rate_limit",
+        "rate_limit_by",
+        "concurrency",
+        "threads",
+        "wait_ms",
+    ],
+)
+def test_a_typo_in_a_setting_of_a_bolt_is_refused_with_the_nearest_name(name):
+    typo = typo_in(name)
+    with pytest.raises(TopologyError, match="did you mean") as refused:
+        TopologyBuilder("typos").set_bolt("bolt", BasicBolt(), config={typo: 3})
+    assert repr(typo) in str(refused.value)
+    assert repr(name) in str(refused.value)
+
+
+def test_a_setting_of_ones_own_may_have_any_other_name():
+    TopologyBuilder("typos").set_bolt("bolt", BasicBolt(), config={"rates": 3, "site": "x"})

@@ -23,7 +23,7 @@ import math
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, unquote
@@ -33,6 +33,7 @@ from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
 from tiercel.workers.control.contract import Attendant, Seat, Unreadable, pack, unpack
 from tiercel.workers.control.redis_control import RedisPresences
+from tiercel.workers.control.registry import Registry
 
 log = logging.getLogger(__name__)
 # A bolt task whose process is silent for longer counts as without a process. Spark restarts a
@@ -332,3 +333,18 @@ def _presence(said: str) -> Presence:
         in_back_off=in_back_off,
         whereabouts=unpacked(str(more[0])) if more else None,
     )
+
+
+def running_readers(redis_url: str, queue: str) -> list[str]:
+    """Return the topologies that read this queue and have a spout worker now.
+
+    Raises RedisUnavailableError, RedisRefusedError.
+    """
+    with closing(Registry(redis_url)) as registry:
+        notes = registry.topologies()
+    found = []
+    for name, note in notes.items():
+        if queue in note.graph.queues:
+            with closing(SpoutSeats(RedisPresences(redis_url, name))) as seats:
+                found += [name] if seats.present(range(1, note.spout_tasks + 1)) else []
+    return found

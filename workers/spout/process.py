@@ -13,13 +13,14 @@ from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
+from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
 from tiercel.spark_jobs.tracing.process import flush, start
 from tiercel.workers.config import otel_settings
-from tiercel.workers.control.presence import Lease, Presence
+from tiercel.workers.control.presence import Lease, Presence, running_readers
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.errors import UsageError
@@ -84,6 +85,7 @@ class SpoutProcess:
         outage.name_process(f"spout worker {self._name}")
         try:
             self._announce()
+            self._name_rivals()
         except RedisUnavailableError as error:
             log.warning(
                 "%s; commands will not find the topology",
@@ -102,6 +104,21 @@ class SpoutProcess:
 
     def _announce(self) -> None:
         self._registry.announce_new(self._topology)
+
+    def _name_rivals(self) -> None:
+        """Warn if another topology reads the queue: each message reaches only one of the two."""
+        spout = self._spec.spout
+        if not isinstance(spout, QueueSpout):
+            return
+        readers = running_readers(str(self._config["redis_url"]), spout.queue.name)
+        for rival in (name for name in readers if name != self._topology.name):
+            log.warning(
+                "topology %s reads queue %s too, so each message reaches only one of the two: give "
+                "each a queue of its own, bound to one exchange",
+                rival,
+                spout.queue.name,
+                extra={"event": "queue_shared", "queue": spout.queue.name},
+            )
 
     def _make_task(self, redis_urls: tuple[str, ...]) -> SpoutTask:
         topology = self._topology

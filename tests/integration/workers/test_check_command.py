@@ -267,6 +267,11 @@ def test_an_exchange_of_a_sink_that_is_missing(checked):
     the(faults, "error", "bolt work", "nowhere", "declare it first")
 
 
+def test_an_exchange_that_a_sink_declares_may_be_missing(checked, name):
+    sink = f"QueueSink(exchange='made-{name}', routing_key='x', exchange_type='topic')"
+    assert checked(bolt=sink) == []
+
+
 def test_an_exchange_that_a_sink_may_not_publish_to(checked, name, user, amqp_url):
     with plain_channel(amqp_url) as channel:
         channel.exchange_declare(f"events-{name}", "fanout")

@@ -10,16 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker import unique
 from tests.support.waiting import wait_until
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import SpoutSeats
+from tiercel.workers.control.presence import Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
+from tiercel.workers.control.registry import Registry
 from tiercel.workers.control.steering import Steering
 
 pytestmark = pytest.mark.timeout(180)
@@ -129,6 +131,25 @@ def test_equal_workers_take_different_tasks_and_the_one_too_many_waits_until_one
     assert first.end() == 0
     assert waiting.task() == "lines-0"
     assert [each.end() for each in (working, waiting)] == [0, 0]
+
+
+def test_another_topology_that_reads_the_queue_is_named_at_the_start(start, redis_url):
+    rival = f"rival-of-{start.topology}"
+    builder = TopologyBuilder(rival)
+    builder.set_spout("lines", QueueSpout(f"{start.topology}-lines"))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    with (
+        closing(Registry(redis_url)) as registry,
+        closing(SpoutSeats(RedisPresences(redis_url, rival))) as seats,
+    ):
+        registry.announce(builder.build())
+        alone = start("alone", tasks=1)
+        alone.task()
+        assert seats.report("worker", 1, Presence(active=True, pending=0))
+        beside = start("beside", "--task-index", "0", "lines", tasks=1)
+        told = beside.says("queue_shared")
+    assert told["message"].startswith(f"topology {rival} reads queue {start.topology}-lines too")
+    assert "queue_shared" not in alone.log.read_text(), "it only ran some day"
 
 
 @pytest.mark.rest
