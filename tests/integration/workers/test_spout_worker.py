@@ -175,7 +175,7 @@ def test_a_worker_that_is_told_its_task_takes_it_from_one_that_found_it_free(sta
     told = start("told", "lines", "--task-index", "0", tasks=1)
     here = socket.gethostname()
     taken = told.says("task_taken")
-    assert (taken["level"], taken["pid"], taken["host"]) == ("WARNING", first.process.pid, here)
+    assert (taken["level"], taken["pid"], taken["host"]) == ("warning", first.process.pid, here)
     lost = first.says("task_lost")["message"]
     assert lost == f"process {told.process.pid} on {here} has this task now: leaving it"
     first.says("in_reserve")
