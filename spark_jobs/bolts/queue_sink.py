@@ -178,7 +178,10 @@ class QueueSink(Bolt):
     a step are published together, in order.
     """
 
-    transient = frozenset({"_amqp_url", "_around", "_known"})
+    transient = frozenset({"_amqp_url", "_known"})
+    # Of ``prepare``.
+    _amqp_url = ""
+    _publisher: Publisher | None = None
 
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
@@ -209,10 +212,7 @@ class QueueSink(Bolt):
             properties=properties,
         )
         _check_body(body, fields)
-        if not patience_secs > 0:
-            raise TopologyError(
-                f"QueueSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
-            )
+        _check_patience(patience_secs)
         self._body = None if body is None else value_of(body)
         self._fields = tuple(fields)
         self._needed_fields = frozenset((*self._envelope.fields, *fields_of(body), *fields))
@@ -220,10 +220,7 @@ class QueueSink(Bolt):
         self._declare = declare
         self._exchange_type = exchange_type
         self._patience = timedelta(seconds=patience_secs)
-        self._amqp_url = ""
-        self._publisher: Publisher | None = None
-        # Queues and exchanges that are known to exist.
-        self._known: set[Place] = set()
+        self._known: set[Place] = set()  # queues and exchanges that exist
         self._held: list[tuple[Tuple, OutgoingMessage]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
@@ -391,6 +388,11 @@ def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
             f"QueueSink: there is no exchange_type {type_!r:.50}; use "
             f"{', '.join(_EXCHANGE_TYPES)}, or the type of a plugin, which begins with {_PLUGIN}"
         )
+
+
+def _check_patience(seconds: float) -> None:
+    if not seconds > 0:
+        raise TopologyError(f"QueueSink needs a patience_secs greater than 0, not {seconds!r:.50}")
 
 
 def _check_body(body: Any, fields: Sequence[str]) -> None:

@@ -312,6 +312,16 @@ def test_the_management_address_of_another_broker(checked, rabbitmq):
     the(faults, "error", "management", "address of another RabbitMQ, other")
 
 
+@pytest.mark.embedded
+@pytest.mark.rest
+def test_a_broker_that_takes_no_messages(checked, rabbitmq):
+    broker = rabbitmq()
+    broker.control("set_vm_memory_high_watermark", "absolute", "1MiB")
+    servers = {"amqp": broker.url, "management": broker.management_url}
+    wait_until(lambda: checked(topology=False, **servers) != [], 30, "the alarm")
+    the(checked(**servers), "error", "rabbitmq", "a memory or disk alarm", "disk space")
+
+
 # -- Redis -----------------------------------------------------------------------------------------
 
 
