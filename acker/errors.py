@@ -3,6 +3,8 @@
 AckerError
 ├── RedisUnavailableError    Redis did not answer or takes no writes now: the call may have
                              taken effect, try again
+│   └── RedisLoginError      Redis refuses a login that it has accepted before: try again for
+│                            some minutes
 ├── RedisRefusedError        Redis answered "no" (login, permissions): a person must act
 ├── RedisVersionError        the server is too old
 └── BadChunkError            an entry of an inbox is not a chunk of tuples
@@ -21,6 +23,13 @@ class RedisUnavailableError(AckerError):
 
     The call may or may not have taken effect, and may be repeated unchanged.
     """
+
+
+class RedisLoginError(RedisUnavailableError):
+    """Redis refuses, for now, a login that it has accepted before."""
+
+    # An outage with this error is logged even if the server was away before.
+    refused = True
 
 
 class RedisRefusedError(AckerError):

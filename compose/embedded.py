@@ -368,8 +368,10 @@ class EmbeddedRedis(EmbeddedServer):
 
     name = "Redis"
 
-    def __init__(self, kept: Path | None = None) -> None:
+    def __init__(self, kept: Path | None = None, note: Path | None = None) -> None:
+        """``note`` is a file with its password, which is removed when this process dies."""
         super().__init__(kept)
+        self._note = note
         self._program = require("redis-server", find_redis)
         self._port = 0
 
@@ -409,6 +411,7 @@ class EmbeddedRedis(EmbeddedServer):
             cwd=self.folder,
             output=self.log,
             scratch=self.scratch,
+            note=self._note,
         )
 
     def _answers(self) -> bool:
@@ -445,14 +448,20 @@ class EmbeddedServices:
     ServiceStartError.
     """
 
-    def __init__(self, kept: Path | None = None, stopped: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        kept: Path | None = None,
+        stopped: threading.Event | None = None,
+        note: Path | None = None,
+    ) -> None:
         """``kept`` is a folder that keeps the data of both for a later start.
 
-        ``stopped`` aborts the start, which then raises ServiceStoppedError.
+        ``stopped`` aborts the start, which then raises ServiceStoppedError. ``note`` is a file with
+        their addresses, which is removed when this process dies.
         """
         install_missing("rabbitmq-server", "redis-server")
         self.rabbitmq = EmbeddedRabbitMQ(kept and kept / "rabbitmq")
-        self.redis = EmbeddedRedis(kept and kept / "redis")
+        self.redis = EmbeddedRedis(kept and kept / "redis", note)
         self._stopped = stopped
 
     @property

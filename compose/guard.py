@@ -22,20 +22,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-# $1 is a folder to remove after the child, or empty; the rest is the command, which keeps the pid
-# of this shell. The companion ignores SIGTERM and its like: it must outlive a SIGTERM to the group.
+# $1 is a folder to remove after the child, $2 a file to remove before; each may be empty. The rest
+# is the command, which keeps the pid of this shell. The companion ignores SIGTERM and its like: it
+# must outlive a SIGTERM to the group.
 _GUARD = """
 exec 3<&0 </dev/null
 {
     trap '' HUP INT TERM
     exec >/dev/null 2>&1
     read -r _ <&3
+    [ -z "$2" ] || rm -f -- "$2"
     kill -s KILL $$
     [ -z "$1" ] || rm -rf -- "$1"
     kill -s KILL -- -$$
 } &
 exec 3<&-
-shift
+shift 2
 exec "$@"
 """
 
@@ -52,6 +54,8 @@ class Launch:
     output: Path | None = None
     # Folder that is removed if this process ends without having killed the child.
     scratch: Path | None = None
+    # File about the child that is removed when this process ends without having done so.
+    note: Path | None = None
 
 
 class GuardedProcess:
@@ -116,7 +120,8 @@ class GuardedProcess:
 
 
 def _spawn(launch: Launch, reader: int) -> subprocess.Popen[bytes]:
-    argv = ["/bin/sh", "-c", _GUARD, "guard", str(launch.scratch or ""), *launch.argv]
+    removed = (str(launch.scratch or ""), str(launch.note or ""))
+    argv = ["/bin/sh", "-c", _GUARD, "guard", *removed, *launch.argv]
     output: IO[bytes] | None = None
     try:
         if launch.output is not None:

@@ -12,5 +12,6 @@ publishing    messages into a queue; dead letters
 peek          a look at the first messages of a queue, which stay there
 broker        connecting to RabbitMQ, declaring queues and reading their state
 limits        the bounds on what a spout task holds
+outage        two log lines per outage of a server: when it begins, and when it ends
 errors        errors that all modules here raise
 """

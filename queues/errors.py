@@ -9,6 +9,7 @@ QueuesError
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
 ├── BrokerRefusedError       RabbitMQ refused (login, vhost, permission, arguments):
                              a person must act
+│   ├── AccessRefusedError   a login, a vhost or a permission was refused
 │   ├── QueueMissingError    there is no such queue
 │   ├── ExchangeMissingError there is no such exchange
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
@@ -44,6 +45,13 @@ class BrokerUnavailableError(QueuesError):
 
 class BrokerRefusedError(QueuesError):
     """RabbitMQ refused the call; repeating it does not help until an operator changes something."""
+
+
+class AccessRefusedError(BrokerRefusedError):
+    """RabbitMQ refused a login, a virtual host or a permission."""
+
+    # An outage with this error is logged even if the server was away before.
+    refused = True
 
 
 class QueueMissingError(BrokerRefusedError):

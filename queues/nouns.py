@@ -1,7 +1,13 @@
 """Articles, plurals and near names for nouns in messages to people."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def with_article(noun: str) -> str:
@@ -34,3 +40,17 @@ def did_you_mean(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """
     found = get_close_matches(name, sorted(set(known) - {name}), cutoff=least)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def refuse_typos(call: Callable[P, R]) -> Callable[P, R]:
+    """Have an unknown keyword refused with the nearest name: Python does so from 3.13 on."""
+    known = set(signature(call).parameters) - {"self"}
+
+    @wraps(call)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for name in given.keys() - known:
+            what = call.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{what} has no keyword {name!r}{did_you_mean(name, known)}")
+        return call(*args, **given)
+
+    return checked

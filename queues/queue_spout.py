@@ -15,6 +15,7 @@ from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
+from tiercel.queues.nouns import refuse_typos
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 from tiercel.queues.values.formats import Decoder, Format, decoder_for
@@ -117,6 +118,7 @@ class QueueSpout(Spout):
     # The last argument of ``expect``; -1: not called yet.
     _expected = -1
 
+    @refuse_typos
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
         self,
         queue: str,

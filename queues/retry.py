@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from tiercel.queues.nouns import refuse_typos
+
 # Number of earlier failures, on a message out of a delay queue: to RabbitMQ it is a new message.
 FAILURES_HEADER = "x-tiercel-failures"
 
@@ -29,6 +31,7 @@ class RetryPolicy:
     longest: timedelta = timedelta(seconds=10)
 
 
+RetryPolicy.__init__ = refuse_typos(RetryPolicy.__init__)  # type: ignore[method-assign]
 DEFAULT_RETRY = RetryPolicy()
 
 # Requeue at once.

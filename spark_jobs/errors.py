@@ -46,7 +46,7 @@ class SparkUnavailableError(SparkJobsError):
 
 
 class SparkEndedError(SparkJobsError):
-    """Spark's JVM has ended unexpectedly; another process must start a new one."""
+    """Spark's JVM has ended unexpectedly; a new one may be started."""
 
 
 class StaleTurnError(SparkJobsError):

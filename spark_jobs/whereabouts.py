@@ -25,8 +25,12 @@ class Whereabouts:
 
     def packed(self) -> str:
         """Encode this as one word."""
-        host = _STRANGE.sub("_", self.host)[:_HOST_LENGTH] or "_"
-        return f"{host}/{self.pid}/{int(self.since.timestamp())}"
+        return f"{packed_host(self.host)}/{self.pid}/{int(self.since.timestamp())}"
+
+
+def packed_host(host: str = "") -> str:
+    """Return the host of ``packed``, by default this one."""
+    return _STRANGE.sub("_", host or socket.gethostname())[:_HOST_LENGTH] or "_"
 
 
 def of_this_process() -> Whereabouts:

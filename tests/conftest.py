@@ -30,9 +30,12 @@ from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
+from tiercel.acker.redis.errors import LOGINS
 from tiercel.compose import server as compose_server
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceError, ServiceMissingError
+from tiercel.queues import outage
+from tiercel.queues.broker import link
 
 # A slow example says that the machine is busy, and nothing else.
 settings.register_profile("unhurried", deadline=None)
@@ -71,6 +74,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help="containers to test with, as rabbitmq:4.3,valkey:9.1; default: embedded",
     )
+
+
+@pytest.fixture(autouse=True)
+def _no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin each test without an outage that an earlier test has begun or logged."""
+    monkeypatch.setattr(outage, "REDIS", outage.Outage("Redis"))
+    monkeypatch.setattr(link, "_outages", {})
+    monkeypatch.setattr(LOGINS, "_accepted", False)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

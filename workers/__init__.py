@@ -1,7 +1,8 @@
 """The processes: one spout worker per spout task, the driver, and the command ``tiercel``.
 
 cli         the command line; imports the other folders, and none of them imports it
-config      settings and the environment
+config      settings: command line, environment, files
+check       checks of tiercel check: settings, servers, rights, queues, before anything starts
 loading     loads the topology that MODULE:TOPOLOGY names
 local       a whole topology on one machine
 processes   child processes: restarted when they die, ended with their parent

@@ -18,9 +18,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.queues import outage
 from tiercel.spark_jobs.logs.formatters import TextFormatter, log_to, plain_handler
 
 if TYPE_CHECKING:
@@ -109,25 +110,36 @@ def patiently(
 ) -> T | None:
     """Repeat the call until Redis answers, and return its result; None if ``stopped`` is set first.
 
-    Logs once that Redis is unavailable. Raises other errors.
+    Logs the outage: see ``tiercel.queues.outage``. Raises other errors.
     """
+    waiter = object()
     try:
         # The first call bypasses tenacity, whose overhead exceeds a read of the outcome feed.
         return call(*args, **kwargs)
     except RedisUnavailableError as error:
         if stopped.is_set():
             return None
-        log.warning("%s; trying again", error, extra={"event": "redis_away"})
+        outage.REDIS.begins(waiter, error)
     stopped.wait(_FIRST_WAIT_S)
 
     def sleep(seconds: float) -> None:
         stopped.wait(seconds)
+
+    def failed(state: RetryCallState) -> None:
+        outage.REDIS.begins(waiter, (state.outcome and state.outcome.exception()) or "")
 
     retrying = Retrying(
         retry=retry_if_exception_type(RedisUnavailableError),
         wait=wait_random_exponential(multiplier=_FIRST_WAIT_S, max=2),
         stop=lambda _: stopped.is_set(),
         sleep=sleep,
+        before_sleep=failed,
         retry_error_callback=lambda _: None,
     )
-    return retrying(call, *args, **kwargs)
+    try:
+        found = retrying(call, *args, **kwargs)
+        if not stopped.is_set():
+            outage.REDIS.ends(waiter)
+        return found
+    finally:
+        outage.REDIS.leaves(waiter)

@@ -118,9 +118,12 @@ class Child:
                 return
             self._process = GuardedProcess(self._launch)
             pid = self._process.pid
-        log.debug(
-            "%s runs as process %d",
+        again = self._watcher is not None
+        log.log(
+            logging.INFO if again else logging.DEBUG,
+            "%s runs %sas process %d",
             self.name,
+            "again, " if again else "",
             pid,
             extra={"event": "child_started", "child": self.name, "pid": pid},
         )

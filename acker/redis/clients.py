@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import ssl
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -201,7 +205,20 @@ def check_eviction(
     Logs a warning for a server that does, or raises RedisRefusedError if there are ``stateful``
     components. A server that refuses the query passes. Also raises RedisUnavailableError.
     """
-    said: set[str] = set()
+    for line in evictions(urls, topology, shards, stateful):
+        if stateful:
+            raise RedisRefusedError(line)
+        log.warning("%s", line, extra={"event": "redis_evicts"})
+
+
+def evictions(
+    urls: Sequence[str], topology: str, shards: int, stateful: Sequence[str]
+) -> list[str]:
+    """Return one line per server of a topology that evicts keys, with advice.
+
+    A server that refuses the query has none. Raises RedisUnavailableError.
+    """
+    found = []
     for shard in range(shards):
         url = urls[shard % len(urls)]
         with (
@@ -209,24 +226,15 @@ def check_eviction(
             translated("ask Redis for its maxmemory-policy"),
         ):
             policy = _evicting(client)
-        if policy is None:
-            continue
-        drops = (
-            f"Redis at {place_of(url)} drops keys when its memory is full "
-            f"(maxmemory-policy {policy})"
-        )
-        if stateful:
-            raise RedisRefusedError(
-                f"{drops}, and with them the state of {', '.join(stateful)}; set "
+        lost = f", and with them the state of {', '.join(stateful)};"
+        if policy is not None:
+            found.append(
+                f"Redis at {place_of(url)} drops keys when its memory is full "
+                f"(maxmemory-policy {policy})"
+                f"{lost if stateful else ': messages would be processed again;'} set "
                 "maxmemory-policy noeviction"
             )
-        if drops not in said:
-            said.add(drops)
-            log.warning(
-                "%s: messages would be processed again; set maxmemory-policy noeviction",
-                drops,
-                extra={"event": "redis_evicts"},
-            )
+    return list(dict.fromkeys(found))
 
 
 def place_of(url: str) -> str:
@@ -257,3 +265,73 @@ def _evicting(client: redis.Redis) -> str | None:
         return None
     policy = str(info.get("maxmemory_policy", "noeviction"))
     return None if policy == "noeviction" or info.get("maxmemory") == 0 else policy
+
+
+# The commands that the processes of a topology call, directly or in scripts, each as a whole call:
+# Redis 7.0 may crash when it is asked about a call that lacks arguments. EVAL and EVALSHA are
+# shown by the script that asks.
+_CALLS = """
+    BLPOP KEY 0, DEL KEY, EXISTS KEY, GET KEY, GETEX KEY, HDEL KEY f, HEXISTS KEY f, HGET KEY f,
+    HGETALL KEY, HINCRBY KEY f 1, HKEYS KEY, HLEN KEY, HMGET KEY f, HRANDFIELD KEY, HSCAN KEY 0,
+    HSET KEY f v, HSETNX KEY f v, INCR KEY, LPUSH KEY v, LRANGE KEY 0 1, LTRIM KEY 0 1, MGET KEY,
+    PEXPIRE KEY 1, PING, RPUSH KEY v, SADD KEY v, SET KEY v, SMEMBERS KEY, SREM KEY v, TIME,
+    UNLINK KEY, XADD KEY * f v, XDEL KEY 1-1, XLEN KEY, XRANGE KEY - +, XREAD STREAMS KEY 0,
+    XTRIM KEY MAXLEN 0, ZADD KEY 1 m, ZPOPMIN KEY, ZRANGE KEY 0 1
+"""
+CALLS = tuple(call.strip() for call in _CALLS.split(","))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerView:
+    """A server as it presents itself; what it refuses to tell is None."""
+
+    # Empty: it refuses to tell.
+    version: str
+    is_replica: bool
+    # False: a restart loses all data.
+    persists: bool | None
+    # Seconds by which its clock is ahead of this machine's, as far as that is certain.
+    ahead_s: float
+
+
+def look_at_server(client: redis.Redis) -> ServerView:
+    """Return what a server says about itself. Raises RedisRefusedError, RedisUnavailableError,
+    RedisVersionError.
+    """
+    with translated("look at Redis"):
+        client.ping()
+        check_version(client)
+        info = _told(client.info) or {}
+        # A managed server may know no CONFIG.
+        save: dict[str, str] | None = _told(lambda: client.config_get("save"))
+        before = time.time()
+        seconds, microseconds = client.time()
+        after = time.time()
+    ahead_s = seconds + microseconds / 1e6 - (before + after) / 2
+    doubt_s = (after - before) / 2
+    rewrites = bool(info.get("aof_enabled"))
+    return ServerView(
+        version=str(info.get("valkey_version") or info.get("redis_version") or ""),
+        is_replica=info.get("role") == "slave",
+        persists=rewrites or (None if save is None else any(save.values())),
+        ahead_s=0.0 if abs(ahead_s) <= doubt_s else ahead_s - math.copysign(doubt_s, ahead_s),
+    )
+
+
+def forbidden_commands(url: str, key: str) -> list[str]:
+    """Return the commands of ``CALLS`` that the user may not call on ``key``, which need not exist.
+
+    Raises RedisRefusedError if it may not run scripts, or not on this key; RedisUnavailableError.
+    """
+    source = resources.files("tiercel.acker.redis").joinpath("lua/forbidden.lua").read_text()
+    with connect(url, key) as client, translated(f"use the key {key}"):
+        found: Any = client.register_script(source)(keys=[key], args=CALLS)
+    return [name.decode() for name in found]
+
+
+def _told(query: Callable[[], Any]) -> Any:
+    """Return the answer; None if the server refuses it."""
+    try:
+        return query()
+    except exceptions.ResponseError:
+        return None

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis import exceptions
 
-from tiercel.acker.errors import RedisRefusedError, RedisUnavailableError
+from tiercel.acker.errors import (
+    AckerError,
+    RedisLoginError,
+    RedisRefusedError,
+    RedisUnavailableError,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +120,43 @@ _DISCARDED = re.compile(r"discarded because of: -?([A-Z]+)\b")
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
+# Longer than an operator needs to change a password at the server and in the processes' settings;
+# after it, a supervisor starts the process with the settings of that time.
+PATIENCE_S = 600.0
+# Refusals that are further apart belong to different outages.
+_APART_S = 60.0
+
+
+class LoginPatience:
+    """Decides how long this process waits while Redis refuses a login that it has accepted.
+
+    A process that has worked waits: the password is being changed, or what checks logins is away.
+    Until ``begin``, a refused login is an error at once. Thread-safe.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accepted = False
+        self._first = self._last = float("-inf")
+
+    def begin(self) -> None:
+        """Note that Redis has accepted the login of this process."""
+        self._accepted = True
+
+    def lasts(self) -> bool:
+        """Return True if the process waits; called at each refusal."""
+        now = self._clock()
+        with self._lock:
+            if now - self._last > _APART_S:
+                self._first = now
+            self._last = now
+            return self._accepted and now - self._first < PATIENCE_S
+
+
+LOGINS = LoginPatience()
+
+
 @contextmanager
 def translated(verb: str, place: str = "") -> Iterator[None]:
     """Translate errors of the client into ours, "cannot ``verb``: …", with host and port if
@@ -131,7 +175,10 @@ def translated(verb: str, place: str = "") -> Iterator[None]:
         also = (
             f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
         )
-        kind = RedisUnavailableError if meaning.passes else RedisRefusedError
+        kind: type[AckerError] = RedisUnavailableError if meaning.passes else RedisRefusedError
+        if meaning is _LOGIN and LOGINS.lasts():
+            kind = RedisLoginError
+            also = f"; it was accepted before, so this is retried for {PATIENCE_S / 60:.0f} min"
         raise kind(
             f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}"
         ) from error

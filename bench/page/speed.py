@@ -51,6 +51,8 @@ def headline(results: Results) -> list[str]:
     rows = []
     for row in figures.headlines(results):
         value = found[row.key]
+        if value is None:
+            continue  # its part was not run
         met = {True: "yes", False: "**no**", None: ""}[row.met(value) if row.target else None]
         asked = f"{row.sense} {row.shown(row.target)}" if row.target else ""
         rows.append([row.says, row.shown(value), asked, met])

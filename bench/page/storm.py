@@ -47,11 +47,11 @@ def uneven(results: Results) -> list[str]:
     rows = []
     for kind, says in _KINDS.items():
         p50, p99 = (figures.storm_uneven(results, kind, each) for each in ("p50_ms", "p99_ms"))
-        if p50 is not None and p99 is not None:
-            ours, ideal = (
-                [find(results, kind, f"{who}{each}") for each in ("p50_ms", "p99_ms")]
-                for find, who in ((figures.uneven, ""), (figures.storm_uneven, "ideal_"))
-            )
+        ours, ideal = (
+            [find(results, kind, f"{who}{each}") for each in ("p50_ms", "p99_ms")]
+            for find, who in ((figures.uneven, ""), (figures.storm_uneven, "ideal_"))
+        )
+        if None not in (p50, p99, *ours):
             rows.append([says, _pair(*ours), _pair(p50, p99), _pair(*ideal)])
     head = ["work of 0.2 s on average: p50 / p99", "tiercel", "Storm", "one queue, simulated"]
     return table_of(head, rows)

@@ -7,5 +7,6 @@ frames      pika's connection, with messages read and written in one go, and the
 arguments   arguments with which a queue was declared
 declare     a quorum queue, its dead-letter queue and its exchanges
 depths      numbers of waiting, unacked and dead messages
+rights      rights of a user, found out without changing anything
 management  RabbitMQ's HTTP API; delay queues
 """

@@ -23,6 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
+    AccessRefusedError,
     BrokerRefusedError,
     BrokerUnavailableError,
     ExchangeMissingError,
@@ -58,7 +59,7 @@ _VHOST = (
     "access"
 )
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
-    ((amqp.AuthenticationError,), BrokerRefusedError, _LOGIN),
+    ((amqp.AuthenticationError,), AccessRefusedError, _LOGIN),
     (
         (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
         BrokerUnavailableError,
@@ -184,9 +185,9 @@ def translate(error: BaseException, address: Address) -> QueuesError:
 
 def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code == _ACCESS_REFUSED and "login" in text.lower():
-        return BrokerRefusedError(_LOGIN.format(at=address, user=address.user))
+        return AccessRefusedError(_LOGIN.format(at=address, user=address.user))
     if code == _NOT_ALLOWED:
-        return BrokerRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
+        return AccessRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
     if code == _NOT_FOUND:
         missing = ExchangeMissingError if "no exchange" in text else QueueMissingError
         return missing(
@@ -195,7 +196,7 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code in _TRANSIENT:
         return BrokerUnavailableError(f"RabbitMQ at {address} closed the connection: {_line(text)}")
     if code == _ACCESS_REFUSED:
-        return BrokerRefusedError(
+        return AccessRefusedError(
             f"user {address.user!r} may not do this on {address}: {_line(text)}; grant "
             "the permission"
         )

@@ -23,20 +23,20 @@ from pika.exceptions import ChannelClosedByBroker
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import (
     AUTO_DELETE,
-    DURABLE,
     LIMIT,
     PRECONDITION_FAILED,
     TYPE,
     read_arguments,
 )
 from tiercel.queues.broker.connection import UNENCODABLE, connected, translate, translated
-from tiercel.queues.broker.management import Policies, told_arguments
+from tiercel.queues.broker.management import told_arguments
 from tiercel.queues.errors import (
     BrokerRefusedError,
     ExchangeMissingError,
     QueuesError,
     ServerTooOldError,
 )
+from tiercel.queues.nouns import refuse_typos
 from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
 
 _NAME_BYTES = 255
@@ -119,6 +119,12 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
             connection.channel().queue_bind(
                 queue, binding.exchange, binding.routing_key, arguments=dict(binding.headers)
             )
+
+
+def exchange_misfit(connection: Any, address: Address, binding: Binding) -> str:
+    """Make sure that the exchange exists; return how it would misunderstand the binding."""
+    found = _declare_exchange(connection, address, binding.exchange, binding.type)
+    return "" if found is None else binding.misfit(found)
 
 
 def _declare_exchange(connection: Any, address: Address, exchange: str, type_: str) -> str | None:
@@ -249,6 +255,9 @@ class WorkQueue:
         return dead_letter_queue(self.name)
 
 
+WorkQueue.__init__ = refuse_typos(WorkQueue.__init__)  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerTimeout:
     """Decision about the consumer timeout of a queue whose messages may be held long."""
@@ -311,10 +320,7 @@ def declare_work_queue(
     missing, ExchangeMissingError, and BrokerRefusedError, also for a queue that cannot redeliver
     messages.
     """
-    declared, why = _declare_work_queue(connection, address, queue)
-    if declared.arguments is None:
-        declared = replace(declared, arguments=told_arguments(management_url, address, queue.name))
-    _refuse_unsafe(declared.arguments or {}, address, queue.name)
+    declared, why = look_at_work_queue(connection, address, queue, management_url)
     bind(connection, address, queue.name, queue.bindings)
     if why:
         log.log(
@@ -325,6 +331,19 @@ def declare_work_queue(
             extra={"event": "queue_used_as_is", "queue": queue.name},
         )
     return declared
+
+
+def look_at_work_queue(
+    connection: Any, address: Address, queue: WorkQueue, management_url: str | None = None
+) -> tuple[Declared, str]:
+    """As ``declare_work_queue``, without bindings and logs; the second item is the effects of an
+    existing queue's arguments. With ``queue.declare`` off it changes nothing.
+    """
+    declared, why = _declare_work_queue(connection, address, queue)
+    if declared.arguments is None:
+        declared = replace(declared, arguments=told_arguments(management_url, address, queue.name))
+    _refuse_unsafe(declared.arguments or {}, address, queue.name)
+    return declared, why
 
 
 def _declare_work_queue(
@@ -383,42 +402,6 @@ def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> Non
         )
 
 
-def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
-    """Return one line about the messages of a queue that RabbitMQ may delete, with advice; empty:
-    none.
-    """
-    kind = arguments.get(TYPE, "quorum")
-
-    def setting(key: str) -> tuple[Any, str] | None:
-        """Return the value, the smaller of two numbers, and where it is set."""
-        own, rule = arguments.get(f"x-{key}"), policies.rule(name, key, kind)
-        if rule is None or (own is not None and (not isinstance(own, int) or own <= rule.value)):
-            return None if own is None else (own, f"x-{key}")
-        return rule.value, f"{key} of policy {rule.policy!r}"
-
-    found = []
-    if arguments.get(DURABLE) is False:
-        found.append("a restart of RabbitMQ deletes it: declare it durable")
-    if expires := setting("expires"):
-        found.append(
-            f"it is deleted after {expires[0] / 1000:g} s without a consumer: remove {expires[1]}"
-        )
-    if setting("dead-letter-exchange") is None:
-        if ttl := setting("message-ttl"):
-            found.append(
-                f"messages are deleted after {ttl[0] / 1000:g} s ({ttl[1]}): set a dead-letter "
-                "exchange"
-            )
-        rejects = str((setting("overflow") or ("",))[0]).startswith("reject-publish")
-        for key, unit in (("max-length", "messages"), ("max-length-bytes", "bytes")):
-            if not rejects and (most := setting(key)):
-                found.append(
-                    f"the oldest are deleted above {most[0]:,} {unit} ({most[1]}): set a "
-                    "dead-letter exchange, or x-overflow to reject-publish"
-                )
-    return f"queue {name} may lose messages: {'; '.join(found)}" if found else ""
-
-
 def _judged(
     declared: Declared, found: Mapping[str, Any] | None, address: Address, queue: WorkQueue
 ) -> str:
@@ -462,17 +445,23 @@ def declare_dead_letter_queue(connection: Any, address: Address, name: str) -> N
 
 def check_server(connection: Any, address: Address) -> tuple[int, int]:
     """Return the version of the server, (major, minor); raises ServerTooOldError."""
-    properties = connection._impl.server_properties or {}  # noqa: SLF001 - BlockingConnection has no public way to it
-    text = str(properties.get("version", ""))
+    text = server_property(connection, "version")
     numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
     version = (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
     if version < OLDEST_SERVER:
-        shown = f"{properties.get('product', 'the server')} {text or 'without a version'}"
+        product = server_property(connection, "product") or "the server"
+        shown = f"{product} {text or 'without a version'}"
         raise ServerTooOldError(
             f"{shown} at {address} is too old; tiercel needs RabbitMQ "
             f"{'.'.join(map(str, OLDEST_SERVER))} or newer"
         )
     return version
+
+
+def server_property(connection: Any, name: str) -> str:
+    """Return a property of the server, such as its version; empty if it has none."""
+    properties = connection._impl.server_properties or {}  # noqa: SLF001 - BlockingConnection has no public way to it
+    return str(properties.get(name, ""))
 
 
 def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str, Any]:

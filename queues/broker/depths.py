@@ -61,6 +61,8 @@ class DepthReader:
         # Opened at the first look, and again after it broke.
         self._connection: Any = None
         self._silent_until = 0.0
+        # Why the figures of the management interface are missing, in one line; empty: they are not.
+        self.management_problem = ""
 
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
         """Return the depths of the queues that exist, in this order.
@@ -106,8 +108,10 @@ class DepthReader:
             for depth in found:
                 more = managed(self._management_url, address, depth.name)
                 told[depth.name] = {} if more is None else asdict(more)
-        except ManagementSilentError:
+            self.management_problem = ""
+        except ManagementSilentError as error:
             self._silent_until = time.monotonic() + _LEFT_ALONE_S
+            self.management_problem = str(error)
         return [replace(depth, **told.get(depth.name, {})) for depth in found]
 
 

@@ -14,7 +14,13 @@ from pika.adapters.select_connection import IOLoop
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import backoff_s, translate
 from tiercel.queues.broker.frames import Connection
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueuesError
+from tiercel.queues.errors import (
+    AccessRefusedError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueuesError,
+)
+from tiercel.queues.outage import Outage
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +30,9 @@ _STABLE_S = 5.0
 # A broker that is starting may refuse calls that it accepted before. After this many refusals in a
 # row we believe it.
 _REFUSALS = 5
+# Time for which a login, virtual host or permission that was accepted before may be refused: the
+# password is being changed, or what checks logins is away. As for Redis (acker/redis/errors.py).
+_ACCESS_PATIENCE_S = 600.0
 
 
 # Checks per heartbeat interval for data from the broker.
@@ -32,6 +41,10 @@ _LOOKS = 4
 # interval: three in a row are missing. Checks are counted, not seconds: a process that was stopped
 # has not listened.
 _SILENT_LOOKS = 6
+
+
+# Per broker: the links of one process share its lines.
+_outages: dict[str, Outage] = {}
 
 
 class LinkUser(Protocol):
@@ -62,7 +75,7 @@ class Link:
     Tries the hosts in turn, and ends when told to or when refused.
 
     A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else
-    after five in a row.
+    after five in a row; refused access after ten minutes.
     """
 
     def __init__(self, address: Address, user: LinkUser, name: str) -> None:
@@ -71,6 +84,7 @@ class Link:
         self._user = user
         self._name = name
         self._parameters = address.parameters(name)
+        self._outage = _outages.setdefault(str(address), Outage("RabbitMQ"))
         self._loop = IOLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._connection: Any = None
@@ -79,7 +93,9 @@ class Link:
         self._why: QueuesError | None = None
         self._attempts = self._refusals = self._host = 0
         self._opened_at: float | None = None
-        self._worked = self._finishing = False
+        # Time of the first refusal in a row.
+        self._refused_at = 0.0
+        self._worked = self._proven = self._finishing = False
         # The broker takes no messages over this connection now.
         self.blocked = False
 
@@ -111,6 +127,7 @@ class Link:
     def healthy(self) -> None:
         """Note that the channel did useful work: failures are counted from zero again."""
         self._attempts = self._refusals = 0
+        self._proven = True
 
     def restart(self, why: QueuesError) -> None:
         """Give up this connection and open a new one."""
@@ -262,6 +279,7 @@ class Link:
         channel.add_on_close_callback(self._channel_closed)
         self._opened_at = time.monotonic()
         self._worked = True
+        self._outage.ends(self)
         self._user.opened(channel)
 
     def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
@@ -278,16 +296,25 @@ class Link:
         if self._opened_at is not None and time.monotonic() - self._opened_at > _STABLE_S:
             self.healthy()
         self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+        if self._refusals == 1:
+            self._refused_at = time.monotonic()
         self._user.lost(error)
         if self._finishing:
+            self._outage.leaves(self)
             self._loop.stop()
-        elif self._refusals >= (_REFUSALS if self._worked else 1):
+        elif self._refusals and not self._may_try_again(error):
+            self._outage.leaves(self)
             self._loop.stop()
             self._user.failed(error)
         else:
             self._host = (self._host + 1) % len(self._parameters)
-            wait_s = backoff_s(self._attempts + 1)
-            log.warning(
-                "%s; connecting again in %.1f s", error, wait_s, extra={"event": "broker_lost"}
-            )
-            self._next = self._loop.call_later(wait_s, self._connect)
+            self._outage.begins(self, error)
+            self._next = self._loop.call_later(backoff_s(self._attempts + 1), self._connect)
+
+    def _may_try_again(self, error: QueuesError) -> bool:
+        """Return True if this refusal may pass."""
+        if not self._worked:
+            return False
+        if self._proven and isinstance(error, AccessRefusedError):
+            return time.monotonic() - self._refused_at < _ACCESS_PATIENCE_S
+        return self._refusals < _REFUSALS

@@ -13,10 +13,13 @@ import json
 import logging
 import math
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
@@ -25,6 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import AUTO_DELETE, DURABLE, TYPE
 from tiercel.queues.errors import AddressError
+from tiercel.queues.limits import HELD_LATER_S
 
 _SHORTEST_MS = 100
 _NAME_BYTES = 255
@@ -152,6 +156,33 @@ def told_arguments(management_url: str | None, address: Address, name: str) -> A
     return {**arguments, **properties, TYPE: kind}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interface:
+    """The server behind the HTTP API."""
+
+    # Name of its cluster, which AMQP tells too.
+    cluster: str
+    # Names of the nodes that have a memory or disk alarm, so that RabbitMQ takes no messages.
+    alarmed: tuple[str, ...]
+    # Its clock, to the second; None: not told.
+    clock: datetime | None
+
+
+def look_at_interface(management_url: str, address: Address) -> Interface:
+    """Return the server behind the HTTP API. Raises ManagementSilentError, AddressError."""
+    found, date = _answered(_request(management_url, address, kind="overview"), dict)
+    nodes = _asked(_request(management_url, address, kind="nodes"), list)
+    return Interface(
+        cluster=str((found or {}).get("cluster_name", "")),
+        alarmed=tuple(
+            str(node.get("name"))
+            for node in nodes or ()
+            if isinstance(node, dict) and (node.get("mem_alarm") or node.get("disk_free_alarm"))
+        ),
+        clock=parsedate_to_datetime(date) if date else None,
+    )
+
+
 def _is_policy(each: Any) -> bool:
     return (
         isinstance(each, dict)
@@ -198,18 +229,24 @@ def _queue(management_url: str, address: Address, name: str) -> dict[str, Any] |
 
 
 def _asked(request: urllib.request.Request, kind: type[Any] = dict) -> Any:
+    return _answered(request, kind)[0]
+
+
+def _answered(request: urllib.request.Request, kind: type[Any]) -> tuple[Any, str]:
+    """Return the answer, None if RabbitMQ has none, and the date that came with it."""
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
             found = json.loads(response.read(_LONGEST_ANSWER))
+            date = response.headers.get("Date") or ""
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.NOT_FOUND and _is_ours(error):
-            return None
-        raise _silent(error) from error
+            return None, ""
+        raise _silent(error, request) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise _silent(error) from error
+        raise _silent(error, request) from error
     if not isinstance(found, kind):
-        raise ManagementSilentError("not an answer of RabbitMQ's")
-    return found
+        raise _silent(ValueError("another answer"), request)
+    return found, date
 
 
 def _managed(found: dict[str, Any], lying: int) -> Managed:
@@ -236,26 +273,50 @@ def _is_ours(error: urllib.error.HTTPError) -> bool:
         return False
 
 
-def _silent(error: Exception) -> ManagementSilentError:
+def _silent(error: Exception, request: urllib.request.Request) -> ManagementSilentError:
     log.debug(
         "no answer from the management interface: %s",
         error,
         extra={"event": "management_unavailable"},
     )
-    return ManagementSilentError(str(error))
+    return ManagementSilentError(f"RabbitMQ's HTTP API at {request.host} {_meaning(error)}")
+
+
+def _meaning(error: Exception) -> str:
+    """Say why there is no answer, and what to do."""
+    if isinstance(error, urllib.error.HTTPError):
+        if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return (
+                "refuses the login: check user and password in the management address, and give "
+                "the user the tag monitoring"
+            )
+        return (
+            f"answers {error.code}: name the address at which RabbitMQ itself serves it, such as "
+            "http://host:15672"
+        )
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLError):
+        return f"has no TLS connection for us ({reason.reason}): check http or https, and the port"
+    if isinstance(reason, OSError):
+        return (
+            f"cannot be reached ({reason.strerror or reason}): check the management address, and "
+            "enable the plugin rabbitmq_management"
+        )
+    return "does not answer as RabbitMQ does: check host and port of the management address"
 
 
 def _request(
-    management_url: str, address: Address, wanted: str, kind: str = "queues"
+    management_url: str, address: Address, wanted: str | None = None, kind: str = "queues"
 ) -> urllib.request.Request:
+    """Ask for the things of this kind in the virtual host; without ``wanted``, in the server."""
     parts = urlsplit(management_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AddressError("the management URL must look like http://host:15672")
     host = parts.netloc.rpartition("@")[2]
     user = unquote(parts.username) if parts.username else address.user
     password = unquote(parts.password or "") if parts.username else address.password
-    vhost = quote(address.vhost, safe="")
-    path = f"{parts.path.rstrip('/')}/api/{kind}/{vhost}{wanted}"
+    below = "" if wanted is None else f"/{quote(address.vhost, safe='')}{wanted}"
+    path = f"{parts.path.rstrip('/')}/api/{kind}{below}"
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
     return urllib.request.Request(  # noqa: S310 - checked above
         f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}
@@ -313,3 +374,62 @@ def ends_too_early(policies: Policies, queue: str, milliseconds: int) -> Rule | 
         return expires
     ttl = policies.rule(name, "message-ttl")
     return ttl if ttl is not None and ttl.value < milliseconds else None
+
+
+def delays_end(policies: Policies, queue: str) -> str:
+    """Return one line about a policy that ends the delay queues of a queue too early, with advice;
+    empty: there is none.
+    """
+    early = ends_too_early(policies, queue, delay_ms(HELD_LATER_S))
+    if early is None:
+        return ""
+    return (
+        f"policy {early.policy!r} ends the delay queues of {queue} too early: messages that a bolt "
+        f"wants later wait in a worker, for {HELD_LATER_S / 60:.0f} min at most; leave "
+        f"{queue}.delay.* out of its pattern"
+    )
+
+
+def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
+    """Return one line about the messages of a queue that RabbitMQ may delete, with advice; empty:
+    none.
+    """
+    kind = arguments.get(TYPE, "quorum")
+
+    def setting(key: str) -> tuple[Any, str] | None:
+        """Return the value, the smaller of two numbers, and where it is set."""
+        own, rule = arguments.get(f"x-{key}"), policies.rule(name, key, kind)
+        if rule is None or (own is not None and (not isinstance(own, int) or own <= rule.value)):
+            return None if own is None else (own, f"x-{key}")
+        return rule.value, f"{key} of policy {rule.policy!r}"
+
+    found = []
+    if arguments.get(DURABLE) is False:
+        found.append("a restart of RabbitMQ deletes it: declare it durable")
+    if expires := setting("expires"):
+        found.append(
+            f"it is deleted after {expires[0] / 1000:g} s without a consumer: remove {expires[1]}"
+        )
+    if setting("dead-letter-exchange") is None:
+        if ttl := setting("message-ttl"):
+            found.append(
+                f"messages are deleted after {ttl[0] / 1000:g} s ({ttl[1]}): set a dead-letter "
+                "exchange"
+            )
+        rejects = str((setting("overflow") or ("",))[0]).startswith("reject-publish")
+        for key, unit in (("max-length", "messages"), ("max-length-bytes", "bytes")):
+            if not rejects and (most := setting(key)):
+                found.append(
+                    f"the oldest are deleted above {most[0]:,} {unit} ({most[1]}): set a "
+                    "dead-letter exchange, or x-overflow to reject-publish"
+                )
+    return f"queue {name} may lose messages: {'; '.join(found)}" if found else ""
+
+
+def short_timeout(warning: str, queue: str, held: timedelta | None, policies: Policies) -> str:
+    """Return the warning about the consumer timeout of a queue whose messages are ``held``; empty
+    if a policy makes the timeout long enough.
+    """
+    rule = policies.rule(queue, "consumer-timeout")
+    allowed = timedelta(milliseconds=0 if rule is None else rule.value)
+    return warning if held is not None and allowed < held else ""

@@ -17,14 +17,20 @@ from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue, losses
+from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue
 from tiercel.queues.broker.link import Link
-from tiercel.queues.broker.management import Policies, delay_ms, ends_too_early, read_policies
+from tiercel.queues.broker.management import (
+    Policies,
+    delays_end,
+    losses,
+    read_policies,
+    short_timeout,
+)
 from tiercel.queues.consuming.channel import Epoch, HandOut, Intake
 from tiercel.queues.consuming.failures import FailureBook
 from tiercel.queues.consuming.messages import Delivery, EpochSettings, How, Later, Verb
 from tiercel.queues.errors import QueuesError
-from tiercel.queues.limits import BYTES_HELD, HELD_LATER_S, PREFETCH
+from tiercel.queues.limits import BYTES_HELD, PREFETCH
 from tiercel.queues.publishing.copies import Copies, CopyFate, DeadLetterWriter, DelayWriter
 from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
@@ -202,23 +208,11 @@ class Consumer:
         for name, arguments in ((queue.name, declared.arguments or {}), (queue.dead, {})):
             if lost := losses(name, arguments, policies):
                 log.warning("%s", lost, extra={"event": "queue_may_lose", "queue": name})
-        if early := ends_too_early(policies, queue.name, delay_ms(HELD_LATER_S)):
-            log.warning(
-                "policy %r ends the delay queues of %s too early: messages that a bolt wants later "
-                "wait in this worker, for %.0f min at most; leave %s.delay.* out of its pattern",
-                early.policy,
-                queue.name,
-                HELD_LATER_S / 60,
-                queue.name,
-                extra={"event": "delays_held", "queue": queue.name},
-            )
+        if early := delays_end(policies, queue.name):
+            log.warning("%s", early, extra={"event": "delays_held", "queue": queue.name})
         warning = declared.consumer_timeout.warning
-        rule = policies.rule(queue.name, "consumer-timeout")
-        allowed_ms = 0 if rule is None else rule.value
-        if warning and queue.held and timedelta(milliseconds=allowed_ms) < queue.held:
-            log.warning(
-                "%s", warning, extra={"event": "consumer_timeout_short", "queue": queue.name}
-            )
+        if short := short_timeout(warning, queue.name, queue.held, policies):
+            log.warning("%s", short, extra={"event": "consumer_timeout_short", "queue": queue.name})
 
     def _doubt_delays(self) -> None:
         """Log that a policy which this worker cannot see may delete postponed messages."""

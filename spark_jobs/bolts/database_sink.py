@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.ids import KEY_BYTES, Said, said_by
+from tiercel.queues.nouns import refuse_typos
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -47,6 +48,7 @@ class DatabaseSink(Bolt):
 
     transient = frozenset({"_address", "_columns", "_held", "_url", "_writer"})
 
+    @refuse_typos
     def __init__(  # noqa: PLR0913 - where to, what, and how
         self,
         url: str | None,

@@ -281,6 +281,11 @@ class QueueSink(Bolt):
         """The exchange's name or a ``field``; None: the sink publishes to a queue."""
         return self._envelope.exchange
 
+    @property
+    def declares(self) -> bool:
+        """True if the sink declares missing queues."""
+        return self._declare
+
     def take_held(self) -> list[tuple[Tuple, OutgoingMessage]]:
         """Take the tuples, with their messages, that ``execute`` has kept since the last call."""
         held = self._held

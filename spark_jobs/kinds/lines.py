@@ -20,6 +20,7 @@ from typing import Any
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits import Grant, RateLimits
+from tiercel.queues import outage
 from tiercel.queues.habits import habits_of
 from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
@@ -141,7 +142,6 @@ class LimitLine(OpenLine):
         self._tells_s = None if timeout_s is None else timeout_s / _TELLS_PER_TIMEOUT
         self._tell_all_at = float("inf")
         self._has_room = True
-        self._said = False
 
     @property
     def full(self) -> bool:
@@ -196,6 +196,7 @@ class LimitLine(OpenLine):
 
     def close(self) -> None:
         """Withdraw the requests for permits. Waiting tuples stay in the inbox."""
+        outage.REDIS.leaves(("limit", self._settings.task))
         asked = [value for value in self._lines if value not in self._due]
         self._lines.clear()
         self.held = 0
@@ -221,7 +222,7 @@ class LimitLine(OpenLine):
         except RedisUnavailableError as error:
             self._wait_for_redis(error, now)
             return []
-        self._said = False
+        outage.REDIS.ends(("limit", self._settings.task))
         return self._begun(wants, grants, now)
 
     def _wants(self, room: int) -> dict[bytes, int]:
@@ -257,12 +258,7 @@ class LimitLine(OpenLine):
 
     def _wait_for_redis(self, error: RedisUnavailableError, now: float) -> None:
         self._retry_at = now + _RETRY_S
-        if not self._said:
-            log.warning(
-                "task %d begins no tuple without its rate limit: %s",
-                self._settings.task, error, extra={"event": "redis_away"},
-            )  # fmt: skip
-        self._said = True
+        outage.REDIS.begins(("limit", self._settings.task), error)
 
     # -- tuples that go back to the spout --------------------------------------------------------
 

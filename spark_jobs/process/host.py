@@ -5,15 +5,18 @@ attempt.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tiercel.acker.errors import BadChunkError, RedisUnavailableError
+from tiercel.acker.errors import AckerError, BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import Covered, Inbox, Sender, StaleAttemptError
+from tiercel.acker.redis.errors import LOGINS
+from tiercel.queues import outage
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.logs.relay import speak_as
@@ -73,11 +76,15 @@ class BoltTask:
                 if self._current is None or self._work(self._current):
                     return
                 self._current.close()
+        except AckerError as error:
+            self.error = error
+            log.error("task %d ended: %s", self.task, error, extra={"event": "bolt_task_refused"})
         except BaseException as error:
             self.error = error
             if not isinstance(error, StaleAttemptError):
                 log.exception("task %d ended", self.task, extra={"event": "bolt_task_failed"})
         finally:
+            outage.REDIS.leaves(("task", self.task))
             if self._current is not None:
                 self._current.close()
 
@@ -94,12 +101,13 @@ class BoltTask:
         """Begin a new attempt once Redis answers; None after ``stop``."""
         while not self._stop.is_set():
             try:
-                return attempt_at(self._around, self.task, self._stop)
+                attempt = attempt_at(self._around, self.task, self._stop)
             except RedisUnavailableError as error:
-                log.warning(
-                    "task %d waits for Redis: %s", self.task, error, extra={"event": "redis_away"}
-                )
+                outage.REDIS.begins(("task", self.task), error)
                 self._stop.wait(_RETRY_S)
+            else:
+                outage.REDIS.ends(("task", self.task))
+                return attempt
         return None
 
 
@@ -190,6 +198,8 @@ class Host:
 
         Raises LostTaskError when a task cannot go on in this process.
         """
+        LOGINS.begin()  # the driver has worked with the same addresses
+        outage.name_process(f"process {os.getpid()} of the bolts")
         suspicion = self._around.suspicion
         self._lookouts = lookouts = [
             suspicion.lookout(

@@ -27,6 +27,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptError, StepOrderError
 from tiercel.acker.ledger import Failure
+from tiercel.queues import outage
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import (
@@ -168,7 +169,7 @@ class Attempt:
                 self.turn(self._longest_wait())
             self.patiently(self._committer.finish)
         except RedisUnavailableError as error:
-            log.warning("task %d begins again: %s", self.task, error, extra={"event": "redis_away"})
+            outage.REDIS.begins(("task", self.task), error)
         except (TurnAgainError, StepOrderError) as error:
             log.info("task %d begins again: %s", self.task, error, extra={"event": "step_again"})
         else:
@@ -427,18 +428,19 @@ class Attempt:
 
     def patiently(self, call: Callable[[], T]) -> T:
         """Retry the call until Redis answers. Raises StaleAttemptError if the run ends first."""
-        said = False
-        while True:
+        try:
+            return call()
+        except RedisUnavailableError as error:
+            outage.REDIS.begins(("task", self.task), error)
+        while not self.stop.wait(_RETRY_S):
             try:
-                return call()
+                found = call()
             except RedisUnavailableError as error:
-                if not said:
-                    log.warning(
-                        "task %d waits: %s", self.task, error, extra={"event": "redis_away"}
-                    )
-                said = True
-            if self.stop.wait(_RETRY_S):
-                raise StaleAttemptError("the run is over")
+                outage.REDIS.begins(("task", self.task), error)
+            else:
+                outage.REDIS.ends(("task", self.task))
+                return found
+        raise StaleAttemptError("the run is over")
 
 
 def _fenced(around: Around, task: int) -> Sender:

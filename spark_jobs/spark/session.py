@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
@@ -67,7 +68,8 @@ class SparkUnit:
         settings = settings_of(application, master, options, reading_options())
         try:
             self.context = _started(settings)
-        except (PySparkException, OSError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
+            _check_jvm()
             first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(
                 f"Spark cannot start on {master!r}: {first_line}"
@@ -101,14 +103,7 @@ class SparkUnit:
 
         Call it after a failure: a connection breaks a moment before the process ends.
         """
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDS_WITHIN_S)
-        if self._has_ended:
-            raise SparkEndedError(
-                "Spark's JVM has ended: was it killed, because the machine was short of memory? "
-                "The driver ends too, and must be restarted; messages wait meanwhile"
-            )
+        _check_ended(self._process)
 
     @property
     def _has_ended(self) -> bool:
@@ -240,21 +235,60 @@ class SparkUnit:
         """
         if self._has_ended:
             return
-        java = self._java
-        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+        with suppress(Py4JError, OSError):  # it ends just now
+            java = self._java
+            java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
     def stop(self) -> None:
         """Stop the context, and all work of its JVM."""
         self._unfit_held.set()
         with self._stack:
-            if not self._has_ended:
-                self.context.stop()
+            if self._has_ended:
+                # pyspark would call the JVM.
+                self.context._jsc = None  # noqa: SLF001
+                _forget_jvm()
+            self.context.stop()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _check_jvm() -> None:
+    """Raise SparkEndedError if the JVM of this process ended while Spark started."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
+    if gateway is not None:
+        try:
+            _check_ended(gateway.proc)
+        except SparkEndedError:
+            _forget_jvm()
+            raise
+
+
+def _check_ended(process: subprocess.Popen[bytes] | None) -> None:
+    """Raise SparkEndedError if the JVM has ended, or ends within a second."""
+    if process is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_ENDS_WITHIN_S)
+        raise SparkEndedError(
+            "Spark's JVM has ended: was it killed, because the machine was short of memory? "
+            "Messages wait meanwhile"
+        )
+
+
+def _forget_jvm() -> None:
+    """Let this process start another JVM: pyspark would go on with the one that has ended."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - pyspark has no public way
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    if gateway is not None:
+        # py4j would tell the JVM of objects that are no longer used.
+        gateway._gateway_client.is_connected = False  # noqa: SLF001
+        with suppress(OSError):
+            gateway.proc.stdin.close()
 
 
 def _started(settings: Mapping[str, str]) -> SparkContext:

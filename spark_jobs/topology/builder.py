@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import did_you_mean, with_article
+from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
@@ -126,6 +126,7 @@ class TopologyBuilder:
         self._spouts: dict[str, _Declared] = {}
         self._bolts: dict[str, _Declared] = {}
 
+    @refuse_typos
     def set_spout(
         self, id_: str, spout: Spout, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> None:
@@ -139,6 +140,7 @@ class TopologyBuilder:
             )
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
+    @refuse_typos
     def set_bolt(
         self, id_: str, bolt: AnyBolt, parallelism: int = 1, config: Mapping[str, Any] | None = None
     ) -> BoltDeclarer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tiercel.acker.limits import Rate
-from tiercel.queues.nouns import did_you_mean
+from tiercel.queues.nouns import did_you_mean, refuse_typos
 from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -149,6 +149,9 @@ class Config:
             if setting.name != "extra"
         }
         return {**settings, **self.extra}
+
+
+Config.__init__ = refuse_typos(Config.__init__)  # type: ignore[method-assign]
 
 
 def _refuse_misspelt(given: Mapping[str, Any], known: AbstractSet[str]) -> None:

@@ -80,7 +80,7 @@ def test_a_redis_that_is_full_drains_by_itself_and_workers_that_start_meanwhile_
         kill(wired.child("driver"), signal.SIGKILL)
         for process in ("texts-0", "driver"):
             wait_until(
-                lambda process=process: lines(process, "Redis is full", "trying again"),
+                lambda process=process: lines(process, "Redis is full", "waits for Redis"),
                 120,
                 f"{process} to wait for memory",
             )

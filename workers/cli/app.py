@@ -38,6 +38,7 @@ COMMANDS = {
     },
     "run": {
         "run": "Run a whole topology on this machine, with private servers where none are named.",
+        "check": "Check settings, servers and rights, before anything starts; nothing is changed.",
         "spout": (
             "Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."
         ),

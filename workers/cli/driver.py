@@ -12,6 +12,7 @@ from tiercel.spark_jobs.errors import SparkEndedError
 from tiercel.spark_jobs.spark.session import make_class_archive
 from tiercel.workers.cli.options import (
     Amqp,
+    Child,
     Conf,
     Level,
     Log,
@@ -19,6 +20,7 @@ from tiercel.workers.cli.options import (
     Redis,
     TopologyName,
     load_settings,
+    say_servers,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
 from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
@@ -44,6 +46,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
     conf: Conf = None,
     log: Log = None,
     log_level: Level = None,
+    child: Child = False,
 ) -> None:
     """Run the bolts of a topology on Spark.
 
@@ -57,21 +60,25 @@ def driver(  # noqa: PLR0913 - one parameter an option
         check_spark_python(settings.master)
         use_this_python_for_spark(Path.cwd())
 
+        if not child:
+            say_servers(f"driver of {topology} on Spark {settings.master},", settings)
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
         options = DriverOptions(
             module=module_of(topology),
             logs=worker_logs(settings, mark),
             heartbeat=Heartbeat(settings.heartbeat),
         )
-        process = Driver(
-            loaded, settings.redis_urls, settings.master, settings.amqp, options=options
-        )
-        on_signals(process.stop)
-        try:
-            process.run()
-        except SparkEndedError as error:
-            logger.error("%s", error, extra={"event": "spark_ended"})
-            sys.exit(_START_AGAIN)
+        _run(Driver(loaded, settings.redis_urls, settings.master, settings.amqp, options=options))
+
+
+def _run(process: Driver) -> None:
+    on_signals(process.stop)
+    try:
+        process.run()
+    except SparkEndedError as error:
+        logger.error("%s", error, extra={"event": "spark_ended"})
+        sys.exit(_START_AGAIN)
+    logger.info("the driver has stopped", extra={"event": "stopped"})
 
 
 @commands.command()

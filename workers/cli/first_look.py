@@ -57,6 +57,7 @@ _FILES = {
     "orders.jsonl": "orders.txt",
     "pyproject.toml": "pyproject.txt",
     "README.md": "readme.txt",
+    "tiercel.toml": "settings.txt",
     ".gitignore": "gitignore.txt",
 }
 _STACK = "docker-compose.yml"

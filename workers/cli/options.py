@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from tiercel.workers.config import LogFormat, LogLevel, Settings
+from tiercel.spark_jobs.logs.formatters import redact
+from tiercel.workers.config import LogFormat, LogLevel, Settings, exposed
 from tiercel.workers.lifecycle import set_up_logging
 from tiercel.workers.local.addresses import with_run
 from tiercel.workers.terminal import say
+
+log = logging.getLogger(__name__)
 
 TopologyName = Annotated[
     str,
@@ -61,11 +65,28 @@ Level = Annotated[
 ]
 
 
+# Set for the processes of a ``tiercel run``, which has named the servers.
+Child = Annotated[bool, typer.Option("--child", hidden=True)]
+
+
 def load_settings(component: str, **given: Any) -> Settings:
-    """Load the settings of a command, and set up logging."""
+    """Load the settings of a command, set up logging, and warn of passwords that all can read."""
     settings = Settings.load(**given)
     set_up_logging(settings.log, settings.log_level, component)
+    for line in exposed(given):
+        log.warning("%s", line, extra={"event": "password_readable"})
     return settings
+
+
+def say_servers(who: str, settings: Settings) -> None:
+    """Log which servers this process uses, without passwords."""
+    log.info(
+        "%s on RabbitMQ %s, Redis %s",
+        who,
+        redact(settings.amqp or "(none)"),
+        redact(settings.redis or "(none)"),
+        extra={"event": "servers_named"},
+    )
 
 
 def found_settings(

@@ -1,10 +1,13 @@
-"""The commands ``run`` and ``spout``."""
+"""The commands ``run``, ``spout`` and ``check``."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,24 +15,31 @@ import typer
 
 from tiercel.compose.errors import ServiceStoppedError
 from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.workers.check import Severity, exposures, findings
 from tiercel.workers.cli.options import (
     Amqp,
+    Child,
     Level,
     Log,
+    Management,
     Master,
     Redis,
+    Run,
     TopologyName,
     load_settings,
+    say_servers,
 )
 from tiercel.workers.config import Settings, check_spark_python
 from tiercel.workers.errors import UsageError
-from tiercel.workers.lifecycle import on_signals
+from tiercel.workers.lifecycle import on_signals, set_up_logging
 from tiercel.workers.loading import load_for_spark, load_topology
+from tiercel.workers.local.addresses import with_run
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.run import LocalRun, ReloadingRun
 from tiercel.workers.spout.worker import run_spouts
+from tiercel.workers.terminal import say
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 commands = typer.Typer()
 
 Keep = Annotated[
@@ -83,7 +93,8 @@ def run(  # noqa: PLR0913 - one parameter an option
             else:
                 _work(topology, loaded, found, stopped)
     except ServiceStoppedError:
-        return
+        pass
+    logger.info("%s has stopped", loaded.name, extra={"event": "stopped"})
 
 
 def _work(name: str, topology: Topology, settings: Settings, stopped: threading.Event) -> None:
@@ -100,7 +111,7 @@ def say_when(stopped: threading.Event) -> None:
 
     def wait() -> None:
         stopped.wait()
-        log.info(
+        logger.info(
             "stopping: messages in flight are requeued; Ctrl-C again stops at once",
             extra={"event": "stopping"},
         )
@@ -122,6 +133,7 @@ def spout(  # noqa: PLR0913 - one parameter an option
     redis: Redis = None,
     log: Log = None,
     log_level: Level = None,
+    child: Child = False,
 ) -> None:
     """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
     if task_index is not None and component is None:
@@ -134,7 +146,49 @@ def spout(  # noqa: PLR0913 - one parameter an option
         else f"{component}-{task_index}"
     )
     settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
-
+    if not child:
+        say_servers(f"spout worker of {topology}", settings)
     run_spouts(
         topology, load_topology(topology, settings.spout_tasks), settings, component, task_index
     )
+    logger.info("the spout worker has stopped", extra={"event": "stopped"})
+
+
+_CODES = {Severity.OK: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+
+
+@commands.command()
+def check(  # noqa: PLR0913 - one parameter an option
+    topology: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:TOPOLOGY]",
+            help="check its queues and states too; without it: the settings and the servers",
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per check, each on its own line")
+    ] = False,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    management: Management = None,
+    master: Master = None,
+    run: Run = None,
+) -> None:
+    """Check settings, servers and rights, before anything starts; nothing is changed.
+
+    Exits with 0 if everything is in order, 1 after a warning, 2 after an error.
+    """
+    given = {"amqp": amqp, "redis": redis, "management": management, "master": master}
+    settings, _ = with_run(Settings.load(**given), run=run)
+    # Each warning is a line of its own here.
+    set_up_logging(settings.log, "critical")
+    worst = 0
+    for finding in chain(exposures(given), findings(settings, topology)):
+        worst = max(worst, _CODES[finding.grade])
+        if as_json:
+            say(json.dumps(asdict(finding)))
+        else:
+            say(f"{finding.grade:<8} {finding.subject}: {finding.said}")
+    raise typer.Exit(worst)

@@ -24,6 +24,7 @@ from rich.live import Live
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport, KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted, did_you_mean
 from tiercel.spark_jobs.logs.formatters import redact
@@ -332,6 +333,8 @@ AllowedHost = Annotated[
 ]
 _WATCH_S = 1.0
 _FAILED = 1
+# As for an expected error.
+_AWAY = 2
 
 
 @commands.command()
@@ -359,7 +362,8 @@ def depths(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Show how many messages wait, are being worked on, and are dead.
 
-    Of each topology it also shows what waits in its inboxes in Redis, and what is in flight.
+    Of each topology it also shows what waits in its inboxes in Redis, and what is in flight. If
+    RabbitMQ or Redis is away, it shows the figures of the other one and exits with 2.
     """
     limits = dict(_limit(each) for each in fail_above or ())
     named = _named(queues or (), limits)
@@ -369,7 +373,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
     with _shown(as_json=as_json, watch=watch) as show:
         for survey in _surveys(settings, named, watch=watch):
             show(survey)
-            _fail_above(survey, limits)
+            _fail_above(survey, limits, watch=watch)
 
 
 @commands.command()
@@ -437,6 +441,7 @@ def monitor(  # noqa: PLR0913 - one parameter an option
             f"the monitor needs {error.name}: install it with pip install 'tiercel[monitor]'"
         ) from error
 
+    outage.name_process("the monitor")
     hosts = server.AllowedHosts.of(allowed_host or ())
     listener = server.listen(host, port)
     token, hint = _token(settings.token)
@@ -474,6 +479,7 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
                 {
                     "queues": [{**asdict(row.depth), "use": row.use} for row in survey.queues],
                     "topologies": list(map(asdict, survey.own)),
+                    "problems": list(survey.problems),
                 }
             )
         )
@@ -484,11 +490,14 @@ def _shown(*, as_json: bool, watch: bool) -> Iterator[Callable[[Survey], None]]:
             yield lambda survey: live.update(screen.survey_view(survey), refresh=True)
 
 
-def _fail_above(survey: Survey, limits: Mapping[str, int]) -> None:
-    """Raise typer.Exit if a queue has more messages than its limit.
-
-    Raises UsageError for a queue that the survey lacks.
+def _fail_above(survey: Survey, limits: Mapping[str, int], *, watch: bool) -> None:
+    """Raise typer.Exit if a queue has more messages than its limit, or if a server is away, unless
+    it is watched until that is back. Raises UsageError for a queue that the survey lacks.
     """
+    if not survey.complete:
+        if watch:
+            return
+        raise typer.Exit(_AWAY)
     found = [row.depth for row in survey.queues]
     depth = {each.name: each.ready for each in found}
     depth |= {f"{each.name}.dead": each.dead_lettered or 0 for each in found}

@@ -23,10 +23,17 @@ from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.redis.clients import check_eviction, connect_topology
+from tiercel.acker.redis.errors import LOGINS
 from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues import outage
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
-from tiercel.spark_jobs.errors import StaleTurnError, TopologyError
+from tiercel.spark_jobs.errors import (
+    SparkEndedError,
+    SparkUnavailableError,
+    StaleTurnError,
+    TopologyError,
+)
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
 from tiercel.spark_jobs.spark.executors import start_failure
@@ -47,7 +54,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.driver.run_watch import RunContext
+from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
 
@@ -62,6 +69,10 @@ _NO_START = re.compile(r"(?:Exception in|Lost) task .*|Task \d+ in stage .* fail
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# A JVM that lived for this long is no sign of lasting trouble.
+_LONG_LIFE_S = 60.0
+# Give up after this many JVMs in a row that ended sooner: the supervisor may know more.
+_HOPELESS = 8
 _STOP_LOOK_S = 0.05
 _AGAIN_S = 1.0
 # Time for the JVM to delete its temporary files.
@@ -137,6 +148,7 @@ class Driver:
 
     def run(self) -> None:
         """Work until ``stop``. Raises errors on which an operator must act."""
+        outage.name_process("the driver")
         with ExitStack() as stack:
             for part in (
                 self._context.inboxes, self._context.lease, self._control, self._states, self._runs,
@@ -149,23 +161,51 @@ class Driver:
                     extra={"event": "start_refused"},
                 )
                 return
-            if not self._runs.wait_for_turn():
-                return
-            # Release the messages of a killed driver now, because Spark takes seconds to start.
+            if self._runs.wait_for_turn():
+                LOGINS.begin()
+                self._keep_spark()
+
+    def _keep_spark(self) -> None:
+        """Work on Spark, and start another one whenever its JVM has ended.
+
+        Raises SparkEndedError after several JVMs in a row that ended soon.
+        """
+        deaths = 0
+        while True:
+            began = time.monotonic()
+            # Release the messages of a killed driver or JVM now, because Spark takes seconds to
+            # start.
             self._runs.begin(slots=1)
-            unit = start_unless(self._runs.stopped, self._start_spark)
-            if unit is None:
-                return
-            with unit as spark:
-                spark.ship(self._options.module, self._master)
-                try:
-                    self._runs.go(spark)
-                except Exception:
-                    spark.check_alive()
+            try:
+                self._on_spark()
+            except (SparkEndedError, SparkUnavailableError) as error:
+                if isinstance(error, SparkUnavailableError) and not deaths:
                     raise
-                finally:
-                    # Python workers print meaningless tracebacks when they are cut off.
-                    spark.silence()
+                if self._runs.stopped.is_set():
+                    return
+                deaths = 1 if time.monotonic() - began > _LONG_LIFE_S else deaths + 1
+                if deaths >= _HOPELESS:
+                    raise
+                log.error("%s; starting another one", error, extra={"event": "spark_ended"})
+                self._runs.stopped.wait(pause_s(deaths))
+            else:
+                return
+
+    def _on_spark(self) -> None:
+        """Start Spark, and work until ``stop``. Raises SparkEndedError if its JVM ends."""
+        unit = start_unless(self._runs.stopped, self._start_spark)
+        if unit is None:
+            return
+        with unit as spark:
+            try:
+                spark.ship(self._options.module, self._master)
+                self._runs.go(spark)
+            except Exception:
+                spark.check_alive()
+                raise
+            finally:
+                # Python workers print meaningless tracebacks when they are cut off.
+                spark.silence()
 
     def _start_spark(self) -> SparkUnit:
         return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.contract import Inboxes, InboxFigures
+from tiercel.queues import outage
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -195,9 +196,11 @@ class RunWatch:
         """Judge by the inboxes whether the run is over; return why, or None."""
         try:
             found = self._context.inboxes.figures(inboxes_of(run.topology))
-        except RedisUnavailableError:
+        except RedisUnavailableError as error:
+            outage.REDIS.begins(self, error)
             absences.looked(())
             return None
+        outage.REDIS.ends(self)
         if not all(one.adopted for one in found.values()):
             log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST

@@ -157,7 +157,11 @@ class Runs:
                 )
             if self._keeper.held:
                 rest_s = pause_s(failures)
-                log.warning("a new run begins in %.1f s", rest_s, extra={"event": "run_restarting"})
+                log.log(
+                    logging.INFO if ended is Ended.REBALANCED else logging.WARNING,
+                    "a new run begins in %.1f s", rest_s,
+                    extra={"event": "run_restarting"},
+                )  # fmt: skip
                 self._stop.wait(rest_s)
 
     def _ready(self, hosts: SparkUnit, trouble: str) -> Readiness | None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,6 +28,10 @@ from tiercel.workers.errors import ConfigError, UsageError
 _LONGEST = 64 * 1024
 _NAME = re.compile(r"run-[\w-]+\.json")
 _READABLE = 40
+# Longest wait for a run that ends, and the time between two looks.
+_ENDS_WITHIN_S = 60.0
+_LOOK_S = 0.2
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +47,8 @@ class RunNote:
     started: int
     # False: the run uses named servers.
     private: bool = True
+    # The run stops its private servers, and ends.
+    ending: bool = False
     # Addresses of its private servers, with passwords; None until they are ready.
     amqp: str | None = field(default=None, repr=False)
     redis: str | None = field(default=None, repr=False)
@@ -86,19 +94,28 @@ class Claim:
         try:
             yield
         finally:
-            _write(self._folder, self._file, self._note)
+            _write(self._folder, self._file, replace(self._note, ending=True))
 
 
 @contextmanager
-def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterator[Claim]:
+def claimed(
+    topology: str,
+    queues: tuple[str, ...] = (),
+    at: str = "",
+    is_ending: Callable[[RunNote], bool] = lambda note: note.ending,
+) -> Iterator[Claim]:
     """Be the only run of this topology on this machine during the block.
 
-    ``at`` names the servers; empty for private ones. Raises UsageError if another run exists,
+    ``at`` names the servers; empty for private ones. If another run exists, waits while
+    ``is_ending`` says that it ends, at most a minute, and raises UsageError otherwise. Raises
     ConfigError if other users can enter the folder of the notes.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", topology)[:_READABLE]
     digest = hashlib.sha256(f"{topology}\0{at}".encode()).hexdigest()[:12]
-    file = f"run-{readable}-{digest}.json"
+    prefix = f"run-{readable}-{digest}"
+    # The pid makes it the file of this run alone: the guard of its servers removes it when the run
+    # is killed, perhaps after the next run has begun.
+    file = f"{prefix}-{os.getpid()}.json"
     note = RunNote(
         topology=topology,
         queues=queues,
@@ -107,22 +124,51 @@ def claimed(topology: str, queues: tuple[str, ...] = (), at: str = "") -> Iterat
         private=not at,
     )
     with _folder(make=True) as folder:
-        # Lock the folder until the note is written, so that runs that start together see each
-        # other.
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        other = _read(folder, file)
-        if other is not None and other.lives:
-            raise UsageError(
-                f"{topology} runs here already, as process {other.pid}: end it first, by Ctrl-C "
-                f"there or tiercel kill {topology}"
-            )
-        _write(folder, file, note)
-        fcntl.flock(folder, fcntl.LOCK_UN)
+        _wait_and_take(folder, prefix, file, note, is_ending)
         try:
             yield Claim(folder, file, note)
         finally:
             with suppress(OSError):
                 os.unlink(file, dir_fd=folder)
+
+
+def _wait_and_take(
+    folder: int, prefix: str, file: str, note: RunNote, is_ending: Callable[[RunNote], bool]
+) -> None:
+    until = time.monotonic() + _ENDS_WITHIN_S
+    told = False
+    while (other := _take(folder, prefix, file, note)) is not None:
+        if not is_ending(other) or time.monotonic() > until:
+            raise UsageError(
+                f"{note.topology} runs here already, as process {other.pid}: end it first, by "
+                f"Ctrl-C there or tiercel kill {note.topology}"
+            )
+        if not told:
+            log.info("%s is ending: waiting for that", other, extra={"event": "run_waits"})
+        told = True
+        time.sleep(_LOOK_S)
+
+
+def _take(folder: int, prefix: str, file: str, note: RunNote) -> RunNote | None:
+    """Write the note and return None; or return the note of the run that has the topology.
+
+    Removes the notes of runs that are gone.
+    """
+    # Lock the folder until the note is written, so that runs that start together see each other.
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        for name in os.listdir(folder):
+            if not name.startswith(prefix):
+                continue
+            other = _read(folder, name)
+            if other is not None and other.lives:
+                return other
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        _write(folder, file, note)
+    finally:
+        fcntl.flock(folder, fcntl.LOCK_UN)
+    return None
 
 
 def runs_here() -> list[RunNote]:

@@ -9,13 +9,17 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tiercel.acker.errors import AckerError
+from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceStartError, ServiceStoppedError
 from tiercel.compose.server import EmbeddedServer
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.connection import connected
+from tiercel.queues.errors import BrokerUnavailableError
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings
@@ -23,7 +27,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.errors import ConfigError
-from tiercel.workers.local.addresses import Claim, claimed
+from tiercel.workers.local.addresses import Claim, RunNote, claimed
 
 # File that marks a folder as tiercel's for later runs; holds the pid of the run.
 _MARK = "tiercel-run.pid"
@@ -48,13 +52,15 @@ def servers(
     Without addresses the servers are private and end with the block; ``keep`` is a folder that
     keeps their data. Raises ServiceStoppedError if ``stopped`` is set while they start.
     """
+    ending = partial(_is_killed, settings, stopped)
     if settings.amqp and settings.redis:
         if keep is not None:
             raise ConfigError(
                 "--keep keeps the data of private servers, but both servers are named: leave out "
                 "--keep, or --amqp and --redis (TIERCEL_AMQP and TIERCEL_REDIS)"
             )
-        with claimed(topology.name, at=settings.redis):
+        with claimed(topology.name, at=settings.redis, is_ending=ending):
+            _check_logins(settings, topology.name)
             yield settings
     elif settings.amqp or settings.redis:
         missing = "--redis (or TIERCEL_REDIS)" if settings.amqp else "--amqp (or TIERCEL_AMQP)"
@@ -64,9 +70,47 @@ def servers(
     else:
         graph = graph_of(topology)
         queues = (*graph.queues, *graph.sinks)
-        with claimed(topology.name, queues) as claim, ExitStack() as stack:
+        with claimed(topology.name, queues, is_ending=ending) as claim, ExitStack() as stack:
             kept = None if keep is None else stack.enter_context(kept_folder(keep))
             yield stack.enter_context(_private(settings, topology, claim, kept, stopped))
+
+
+def _is_killed(settings: Settings, stopped: threading.Event | None, note: RunNote) -> bool:
+    """Return True if a run ends by itself soon, after ``tiercel kill``."""
+    if stopped is not None and stopped.is_set():
+        raise ServiceStoppedError("stopped while another run ended")
+    if note.ending:
+        return True
+    urls = (note.redis,) if note.redis else settings.redis_urls
+    with suppress(AckerError):
+        for url in urls[:1]:
+            with closing(RedisControl(url, note.topology)) as control:
+                return control.state() is State.KILLED
+    return False
+
+
+def _check_logins(settings: Settings, topology: str) -> None:
+    """Log the servers; raise the error of one that refuses its address, as each process would.
+
+    The processes wait for a server that does not answer.
+    """
+    log.info(
+        "%s on RabbitMQ %s, Redis %s",
+        topology,
+        redact(settings.amqp or ""),
+        redact(settings.redis or ""),
+        extra={"event": "servers_named"},
+    )
+    with (
+        suppress(RedisUnavailableError),
+        closing(RedisControl(settings.redis_urls[0], topology)) as control,
+    ):
+        control.state()
+    with (
+        suppress(BrokerUnavailableError),
+        connected(Address.parse(settings.amqp or ""), "tiercel run"),
+    ):
+        pass
 
 
 @contextmanager
@@ -80,7 +124,7 @@ def _private(
     log.info(
         "starting a private RabbitMQ and a private Redis", extra={"event": "services_starting"}
     )
-    with EmbeddedServices(kept, stopped) as services:
+    with EmbeddedServices(kept, stopped, claim.path) as services:
         found = settings.with_services(
             services.amqp_url, services.redis_url, services.management_url
         )

@@ -113,7 +113,11 @@ class LocalRun:
     def _start(self, child_name: str, command: str, *arguments: str) -> None:
         environment = {**self._settings.as_environment(), **python_path(Path.cwd())}
         self._supervisor.start(
-            Child(child_name, [sys.executable, "-m", "tiercel", command, *arguments], environment)
+            Child(
+                child_name,
+                [sys.executable, "-m", "tiercel", command, *arguments, "--child"],
+                environment,
+            )
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.metrics.contract import Window
+from tiercel.queues import outage
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Sampler:
         self._first: str | None = None
         self._looks: dict[tuple[str | None, Window], tuple[float, Look]] = {}
         self._histories: dict[str, History] = {}
+        self._rabbitmq = outage.Outage("RabbitMQ")
 
     def start(self) -> None:
         self._thread.start()
@@ -91,6 +93,10 @@ class Sampler:
 
     def _round(self) -> None:
         first = self._see(None, Window.TEN_MINUTES)
+        if not first.unreadable:
+            _report(outage.REDIS, first.redis_problem)
+        if first.overview is not None:  # otherwise RabbitMQ was not asked
+            _report(self._rabbitmq, first.rabbitmq_problem)
         if not first.topologies:
             return
         for name in first.topologies:
@@ -108,6 +114,13 @@ class Sampler:
         if name is None or name in look.topologies:
             self._looks[name, window] = time.monotonic(), look
         return look
+
+
+def _report(server: outage.Outage, problem: str | None) -> None:
+    if problem:
+        server.begins("sampler", problem)
+    else:
+        server.ends("sampler")
 
 
 def sample_of(look: Look) -> Sample:

@@ -134,11 +134,13 @@ def top_view(overview: Overview, window: str, problems: Sequence[str]) -> Render
 
 def survey_view(survey: Survey) -> RenderableType:
     """Content of ``tiercel depths``."""
-    parts: list[RenderableType] = [depth_table(survey.queues)]
+    parts: list[RenderableType] = [depth_table(survey.queues)] if survey.queues else []
     if survey.lags:
         parts.append(cell(_LAG, "dim"))
     if survey.own:
         parts.append(own_table(survey.own))
+    style = "dim" if survey.complete else _ALARM
+    parts += [cell(problem, style) for problem in survey.problems]
     return Group(*parts)
 
 

@@ -25,7 +25,7 @@ from tiercel.acker.redis.clients import connect, is_full, place_of
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
-from tiercel.queues.errors import QueuesError
+from tiercel.queues.errors import AddressError, QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
@@ -357,6 +357,10 @@ class Survey:
     own: Sequence[Own]
     # Some figures are RabbitMQ's statistics, which are a few seconds old.
     lags: bool
+    # Why figures are missing, one line each.
+    problems: Sequence[str] = ()
+    # False: a server is away, and only the figures of the other one are here.
+    complete: bool = True
 
 
 class Surveyor:
@@ -365,31 +369,76 @@ class Surveyor:
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
         self._reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
+        # The last answer of Redis: the topology of each queue, and the topologies.
+        self._known: tuple[Mapping[str, str], Mapping[str, TopologyNote]] = ({}, {})
 
     def take(self, names: Sequence[str]) -> Survey:
         """Read these queues; without names, the queues of all topologies that ever ran.
 
-        Raises UsageError if no topology ran, QueueMissingError for a name without a queue,
-        AckerError, QueuesError.
+        If one server is away, the figures of the other one are in the survey. Raises UsageError if
+        no topology ran, QueueMissingError for a name without a queue, AddressError; AckerError or
+        QueuesError if there is nothing to show.
         """
-        addresses = self._addresses
-        owners, topologies = _known(addresses.redis_urls)
+        away: list[Exception] = []
+        try:
+            self._known = _known(self._addresses.redis_urls)
+        except AckerError as error:
+            away.append(error)
+        owners, topologies = self._known
         if not names and not owners:
+            if away:
+                raise away[0]
             raise UsageError(
                 "no topology has run here yet: name the queues, tiercel depths QUEUE ..."
             )
         sinks = {queue: note.name for note in topologies.values() for queue in note.graph.sinks}
         uses = {**dict.fromkeys(sinks, SINK), **dict.fromkeys(owners, SOURCE)}
-        found = self._reader.look(names or list(dict.fromkeys([*owners, *sinks])))
-        require(addresses.amqp_url or "", names, found)
+        found = self._look(names or list(dict.fromkeys([*owners, *sinks])), names, away)
         known = {**sinks, **owners}
         chosen = {known[name] for name in names if name in known}
-        notes = [note for name, note in topologies.items() if not names or name in chosen]
+        own = self._own([note for name, note in topologies.items() if not names or name in chosen],
+                        away)  # fmt: skip
+        if away and not found and not own:
+            raise away[-1]
+        problems = [redact(str(error)) for error in away]
         return Survey(
             queues=[QueueRow(depth=depth, use=uses.get(depth.name, "")) for depth in found],
-            own=[_own_of(addresses.redis_urls, note) for note in notes],
+            own=own,
             lags=any(depth.unacked is not None for depth in found),
+            problems=[*problems, *self._unknown(found)],
+            complete=not away,
         )
+
+    def _look(
+        self, wanted: Sequence[str], named: Sequence[str], away: list[Exception]
+    ) -> list[QueueDepth]:
+        try:
+            found = self._reader.look(wanted)
+        except AddressError:
+            raise
+        except QueuesError as error:
+            away.append(error)
+            return []
+        require(self._addresses.amqp_url or "", named, found)
+        return found
+
+    def _own(self, notes: Sequence[TopologyNote], away: list[Exception]) -> list[Own]:
+        if away and isinstance(away[0], AckerError):
+            return []
+        try:
+            return [_own_of(self._addresses.redis_urls, note) for note in notes]
+        except AckerError as error:
+            away.append(error)
+            return []
+
+    def _unknown(self, found: Sequence[QueueDepth]) -> list[str]:
+        """Say why figures of queues are unknown."""
+        if all(depth.unacked is not None for depth in found):
+            return []
+        why = redact(self._reader.management_problem)
+        if self._addresses.management_url is None:
+            why = "the figures ? need RabbitMQ's HTTP API: name its address with --management"
+        return [why] if why else []
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -170,16 +170,19 @@ class Orders:
         control: Control,
         on_no_order: Callable[[], None] = lambda: None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
+        taker: Callable[[], str] = lambda: "another worker",
     ) -> None:
         """``on_no_order`` is called when Redis has no order: the topology is new, or Redis was
         emptied.
 
         ``attend`` is called once per second: it reports that the task is alive, and returns False
-        if another worker has the task. Both may raise RedisUnavailableError.
+        if another worker has the task, which ``taker`` then names. All may raise
+        RedisUnavailableError.
         """
         self._control = control
         self._on_no_order = on_no_order
         self._attend = attend
+        self._taker = taker
         # True if another worker has the task now.
         self.dismissed = False
         # True if the spout may emit; False until the state is known.
@@ -203,7 +206,7 @@ class Orders:
             )
             if not self._attend(presence) and not self.dismissed:
                 log.warning(
-                    "another worker has this task now: leaving it", extra={"event": "task_lost"}
+                    "%s has this task now: leaving it", self._taker(), extra={"event": "task_lost"}
                 )
                 self.dismissed = True
                 stop()

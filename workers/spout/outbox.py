@@ -11,6 +11,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
 from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
+from tiercel.queues import outage
 from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.spout.collector import Emission
@@ -20,8 +21,8 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 _ROOM_SECONDS = 0.02
 _LOOK_SECONDS = 0.5
-# A nearly full server alternates between refusing and accepting, several times per second.
-_SAY_AGAIN_SECONDS = 60.0
+# Time for the driver to renew its lease after an outage of Redis.
+_DRIVER_DUE_SECONDS = 5.0
 
 
 class Attendance(enum.Enum):
@@ -73,9 +74,8 @@ class Outbox:
         self._registered = False
         self._retry_at = 0.0
         self._away = False
-        # An outage is logged once; the next outage is not logged before ``_tell_at``.
-        self._told_away = False
-        self._tell_at = 0.0
+        # The time until which a missing driver is not logged: it may still renew its lease.
+        self._driver_due_at = float("-inf")
         # The attendance when Redis was last asked, and the time from which ``look`` asks again.
         self.attendance = Attendance.NO_DRIVER
         self.look_at = float("-inf")
@@ -87,7 +87,9 @@ class Outbox:
         if now >= self.look_at:
             self.look_at = now + _LOOK_SECONDS
             found = Attendance.REDIS_AWAY if self._away else self._asked()
-            if found is not Attendance.REDIS_AWAY:
+            if found is Attendance.REDIS_AWAY:
+                self._driver_due_at = now + _DRIVER_DUE_SECONDS
+            elif found is Attendance.DRIVER or now >= self._driver_due_at:
                 self._tell_driver(there=found is Attendance.DRIVER)
             self.attendance = found
         return self.attendance
@@ -116,18 +118,13 @@ class Outbox:
                 self._registered = not collided
             fate = BatchFate.REFUSED if collided else self._append(now)
         except RedisUnavailableError as error:
-            if not self._away and now >= self._tell_at:
-                log.warning(
-                    "%s; no messages are taken meanwhile", error, extra={"event": "redis_away"}
-                )
-                self._told_away = True
-                self._tell_at = now + _SAY_AGAIN_SECONDS
+            outage.REDIS.begins("outbox", error)
             self._away = True
             self._retry_at = now + _RETRY_SECONDS
             return BatchFate.LATER
-        if self._told_away:
-            log.info("Redis works again", extra={"event": "redis_back"})
-        self._away = self._told_away = False
+        if self._away:
+            outage.REDIS.ends("outbox")
+            self._away = False
         if fate is BatchFate.REFUSED:
             self._forget([root for root in batch.roots if root not in collided])
         if fate is not BatchFate.LATER:
@@ -174,8 +171,11 @@ class Outbox:
     def _asked(self) -> Attendance:
         try:
             holder = self._lease.holder()
-        except RedisUnavailableError:
+        except RedisUnavailableError as error:
+            outage.REDIS.begins("outbox", error)
             return Attendance.REDIS_AWAY
+        if self.attendance is Attendance.REDIS_AWAY:
+            outage.REDIS.ends("outbox")
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
         # Change both together: tuples routed for other numbers of tasks must not reach this run.

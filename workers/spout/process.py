@@ -12,6 +12,7 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
+from tiercel.queues import outage
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
@@ -44,18 +45,22 @@ class SpoutProcess:
         redis_urls: tuple[str, ...],
         management_url: str | None = None,
         attend: Callable[[Presence], bool] = lambda _presence: True,
+        taker: Callable[[], str] = lambda: "another worker",
     ) -> None:
-        """``attend`` is passed to ``Orders``.
+        """``attend`` and ``taker`` are passed to ``Orders``.
 
         Raises UsageError if the topology has no such spout task.
         """
         self._spec = spout_spec(topology, component, task_index)
         self._topology = topology
         self._component = component
+        self._name = f"{component}-{task_index}"
         self._task_id = topology.task_ids(component)[task_index]
         self._tally = Tally(RedisMetrics(redis_urls[0], topology.name), component, self._task_id)
         self._registry = Registry(redis_urls[0])
-        self._orders = Orders(RedisControl(redis_urls[0], topology.name), self._announce, attend)
+        self._orders = Orders(
+            RedisControl(redis_urls[0], topology.name), self._announce, attend, taker
+        )
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
         # As with bolts, the spout's own settings override the addresses: it may use another broker.
@@ -73,6 +78,7 @@ class SpoutProcess:
 
     def run(self) -> None:
         """Work until ``task.stop()``. Raises errors that need an operator."""
+        outage.name_process(f"spout worker {self._name}")
         try:
             self._announce()
         except RedisUnavailableError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.whereabouts import of_this_process
+from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, packed_host
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence, SpoutSeats
@@ -76,6 +76,7 @@ class SpoutWorker:
                 redis_urls=self._settings.redis_urls,
                 management_url=self._settings.management,
                 attend=partial(self._attend, task_id),
+                taker=partial(_taker_of, self._seats, task_id),
             )
             if self._stopped.is_set():  # ``stop`` was called before the process existed
                 process.task.stop()
@@ -167,13 +168,41 @@ def _run_task(topology: Topology, component: str, task_index: int, settings: Set
         redis_urls=settings.redis_urls,
         management_url=settings.management,
         attend=attend,
+        taker=partial(_taker_of, seats, task_id),
     )
     on_signals(process.task.stop)
+    with suppress(RedisUnavailableError):
+        _say_whose(f"{component}-{task_index}", seats, task_id)
     try:
         process.run()
     finally:
         with suppress(RedisUnavailableError):
             seats.leave(name, task_id)
+
+
+def _taker_of(seats: SpoutSeats, task_id: int) -> str:
+    """Return the name of the worker that has the task."""
+    found = _attendant(seats, task_id)
+    return "another worker" if found is None else f"process {found.pid} on {found.host}"
+
+
+def _say_whose(name: str, seats: SpoutSeats, task_id: int) -> None:
+    """Log if a worker that lives has the task, which this process will take from it."""
+    found = _attendant(seats, task_id)
+    if found is None or (found.host == packed_host() and not Path(f"/proc/{found.pid}").exists()):
+        return
+    log.warning(
+        "taking %s from process %d on %s, which works on it; end this one if that is not meant",
+        name,
+        found.pid,
+        found.host,
+        extra={"event": "task_taken", "task": name, "pid": found.pid, "host": found.host},
+    )
+
+
+def _attendant(seats: SpoutSeats, task_id: int) -> Whereabouts | None:
+    found = seats.present(range(task_id, task_id + 1)).get(task_id)
+    return None if found is None else found.whereabouts
 
 
 def run_each(
@@ -206,7 +235,9 @@ def _started(supervisor: Supervisor, name: str, spout: str, settings: Settings) 
     }
     supervisor.start(
         Child(
-            f"spout-{spout}", [sys.executable, "-m", "tiercel", "spout", name, spout], environment
+            f"spout-{spout}",
+            [sys.executable, "-m", "tiercel", "spout", name, spout, "--child"],
+            environment,
         )
     )
     return watched

@@ -4,13 +4,25 @@ import random
 import threading
 import time
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.broker import Desk, delete, put, ready, restart_in_order, unique, wait_ready
+from tests.support.broker import (
+    Desk,
+    add_user,
+    delete,
+    manage,
+    put,
+    ready,
+    restart_in_order,
+    unique,
+    wait_ready,
+)
 from tests.support.fake_broker import held_by
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
+from tiercel.queues.broker import link
 from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
@@ -130,6 +142,48 @@ def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
     assert isinstance(error, BrokerRefusedError)
     assert "refused the login of user 'nobody'" in str(error)
     assert "hush" not in str(error)
+
+
+def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, monkeypatch):
+    caplog.set_level("INFO", "tiercel")
+    monkeypatch.setattr(link, "_STABLE_S", 0)
+    server = rabbitmq()
+    queue = filled(server.url, b"a")
+    add_user(server, "worker", configure=".*")
+    parts = urlsplit(server.url)
+    with (
+        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
+        Desk(wire.url, queue) as desk,
+    ):
+        desk.next()
+        manage(server, "users/worker", password="another", tags="")
+        wire.cut()
+        wait_until(lambda: desk.consumer._link._refusals > 8, 60, "refusals")
+        assert desk.consumer.error() is None
+        manage(server, "users/worker", password="worker", tags="")
+        assert desk.next().body == b"a"
+    lost = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(lost) == 2, "that it was away, then that the login is refused"
+    assert "refused the login of user 'worker'" in lost[1]
+    assert sum(getattr(each, "event", "") == "broker_back" for each in caplog.records) == 1
+
+
+def test_a_login_that_is_refused_for_ten_minutes_ends_it(rabbitmq, monkeypatch):
+    monkeypatch.setattr(link, "_STABLE_S", 0)
+    monkeypatch.setattr(link, "_ACCESS_PATIENCE_S", 1.0)
+    server = rabbitmq()
+    queue = filled(server.url, b"a")
+    add_user(server, "worker", configure=".*")
+    parts = urlsplit(server.url)
+    with (
+        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
+        Desk(wire.url, queue) as desk,
+    ):
+        desk.next()
+        manage(server, "users/worker", password="another", tags="")
+        wire.cut()
+        error = wait_until(desk.consumer.error, 60)
+    assert "refused the login of user 'worker'" in str(error)
 
 
 def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):

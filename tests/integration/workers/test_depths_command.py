@@ -39,6 +39,8 @@ from tiercel.workers.monitoring.page.sections import tables_of
 from tiercel.workers.monitoring.tables import QUEUES
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
+# Addresses where nothing listens.
+GONE = {"amqp": "amqp://u:hush@127.0.0.1:9/", "redis": "redis://:hush@127.0.0.1:9/0"}
 # Its figures are the management interface's and AMQP's, which versions tell differently.
 pytestmark = pytest.mark.newest
 
@@ -67,7 +69,7 @@ def tiercel(amqp_url, redis_url, management_url):
             redis_url,
             *(["--management", management] if management else []),
         ]
-        result = CliRunner().invoke(app, ["depths", *arguments, *servers], env={"COLUMNS": "200"})
+        result = CliRunner().invoke(app, ["depths", *servers, *arguments], env={"COLUMNS": "200"})
         return result.exit_code, result.output
 
     return run
@@ -128,7 +130,33 @@ def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name,
         )
         queue, _ = looked(tiercel, name, management=management)
         assert [queue[key] for key in ("unacked", "delayed", "in_rate", "out_rate")] == [None] * 4
-        assert "?" in tiercel(name, management=management)[1]
+        shown = tiercel(name, management=management)[1]
+        assert "?" in shown
+        why = "cannot be reached (Connection refused)" if management else "with --management"
+        assert why in shown, "a figure that is unknown has its reason"
+
+
+def test_each_server_s_figures_are_shown_while_the_other_is_away(tiercel, name, amqp_url):
+    put(amqp_url, name, b"x")
+    wait_until(lambda: looked(tiercel, name)[0]["ready"] == 1)
+    for away in ("redis", "amqp"):
+        code, said = tiercel(name, "--json", f"--{away}", GONE[away])
+        found = json.loads(said.splitlines()[-1])
+        assert code == 2
+        assert [each["ready"] for each in found["queues"]] == ([1] if away == "redis" else [])
+        own = [each["topology"] for each in found["topologies"]]
+        assert own == ([] if away == "redis" else [name])
+        (problem,) = [each for each in found["problems"] if "127.0.0.1:9" in each]
+        code, said = tiercel(name, f"--{away}", GONE[away])
+        assert code == 2
+        assert problem[:40] in said
+        assert "hush" not in said + problem
+
+
+def test_where_both_servers_are_away_there_is_nothing_to_show(name):
+    words = [f"--{server}={url}" for server, url in GONE.items()]
+    result = CliRunner().invoke(app, ["depths", name, *words])
+    assert isinstance(result.exception, BrokerUnavailableError)
 
 
 def test_our_own_queues_are_measured(tiercel, name, redis_url):

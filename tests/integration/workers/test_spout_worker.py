@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -151,7 +152,11 @@ def test_a_worker_that_is_told_its_task_takes_it_from_one_that_found_it_free(sta
     first = start("first", tasks=1)
     assert first.task() == "lines-0"
     told = start("told", "lines", "--task-index", "0", tasks=1)
-    first.says("task_lost")
+    here = socket.gethostname()
+    taken = told.says("task_taken")
+    assert (taken["level"], taken["pid"], taken["host"]) == ("WARNING", first.process.pid, here)
+    lost = first.says("task_lost")["message"]
+    assert lost == f"process {told.process.pid} on {here} has this task now: leaving it"
     first.says("in_reserve")
     wait_until(lambda: seats.present(range(1, 2)), 60, "the presence of the worker that was told")
     assert told.end() == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from redis import exceptions
 
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
-from tiercel.acker.redis.clients import check_version, connect
+from tiercel.acker.redis.clients import CALLS, check_version, connect
 from tiercel.acker.redis.errors import translated
 
 
@@ -108,3 +111,19 @@ def test_the_clients_of_a_process_share_their_connections():
     )
     assert first.connection_pool is second.connection_pool
     assert first.connection_pool is not other.connection_pool
+
+
+def test_each_command_of_the_scripts_is_one_that_a_user_s_rights_are_checked_for():
+    root = Path(__file__).parents[4]
+    scripts = [
+        path
+        for folder in ("acker", "spark_jobs", "workers", "queues")
+        for path in (root / folder).rglob("*.lua")
+    ]
+    called = {
+        command
+        for path in scripts
+        for command in re.findall(r"call\(\s*['\"]([A-Z]+)", path.read_text())
+    }
+    assert len(called) > 20
+    assert called <= {call.split()[0] for call in CALLS}

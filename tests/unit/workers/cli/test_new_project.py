@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[4]
 FILES = {
     ".gitignore",
     "README.md",
+    "tiercel.toml",
     "docker-compose.yml",
     "my_project.py",
     "orders.jsonl",

@@ -124,6 +124,25 @@ def test_a_second_run_of_a_topology_is_refused_with_the_first_ones_pid():
             assert [note.pid for note in runs_here()] == [os.getpid()]
 
 
+def test_a_run_waits_for_another_that_is_ending(caplog):
+    caplog.set_level("INFO")
+    with another_run() as first:
+        assert first.stdout.readline() == "claimed\n"
+        looks = []
+
+        def is_ending(note: RunNote) -> bool:
+            looks.append(note.pid)
+            if len(looks) == 3:
+                first.kill()
+                first.wait()
+            return True
+
+        with claimed("orders", is_ending=is_ending):
+            assert [note.pid for note in runs_here()] == [os.getpid()]
+        assert set(looks) == {first.pid}
+    assert [record.event for record in caplog.records] == ["run_waits"]
+
+
 def test_of_many_that_begin_at_once_one_runs():
     runs = [another_run() for _ in range(4)]
     said = [run.stdout.readline() for run in runs]

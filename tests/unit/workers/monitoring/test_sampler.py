@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample
+from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample, Sampler
+from tiercel.workers.monitoring.watcher import Look
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 LOOK = timedelta(seconds=2)
@@ -66,3 +67,22 @@ def test_each_kind_of_figure_is_remembered_by_its_highest():
     step = history.samples()[0]
     assert step.queues == step.inside == step.throughput == step.latency == {"x": 9.0}
     assert history.fine()[0].at == BEGAN + STEP
+
+
+class Outage:
+    """A watcher that finds a server away at some of its looks."""
+
+    def __init__(self, problems):
+        self.problems = iter(problems)
+
+    def look(self, name, window):
+        return Look(at=BEGAN, redis_problem=next(self.problems))
+
+
+def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(caplog):
+    caplog.set_level("INFO")
+    problems = [None, "Redis does not answer (1)", "Redis does not answer (2)", None, None]
+    sampler = Sampler(Outage(problems))
+    for _ in problems:
+        sampler._round()
+    assert [record.event for record in caplog.records] == ["redis_away", "redis_back"]
