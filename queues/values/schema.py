@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -419,30 +419,34 @@ class Schema:
 def _misfit(field: Field, value: Any, path: str) -> str:
     """Describe the innermost part of a value that does not fit its field, with its path."""
     if pa.types.is_struct(field.arrow):
-        given = members_in(value, [member.name for member in field.inner])
-        return _member_misfit(field, value, given, path)
+        return _member_misfit(field, value, path)
     if field.inner and isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             if not field.fits([item]):
                 return _misfit(field.inner[0], item, f"{path}[{at}]")
-    return (
-        f"field {path!r} is {field.kind}, the value is the {type(value).__name__} {_shown(value)}"
-    )
+    return _other_type(field, value, path)
 
 
-def _member_misfit(field: Field, value: Any, given: Mapping[str, Any] | None, path: str) -> str:
-    for member in field.inner:
-        if given is None:
-            break
-        if member.name not in given:
-            if not member.optional:
-                return f"field {path!r} has no {member.name!r}, which must be {member.kind}"
-        elif not member.fits(given[member.name]):
-            return _misfit(member, given[member.name], f"{path}.{member.name}")
+def _member_misfit(field: Field, value: Any, path: str) -> str:
     known = [member.name for member in field.inner]
-    others = [name for name in given or () if name not in known]
-    if others:
-        return f"field {path!r} has no member {others[0]!r:.50}; its members are {', '.join(known)}"
+    given = members_in(value, known)
+    if given is not None:
+        for member in field.inner:
+            if member.name not in given:
+                if not member.optional:
+                    return f"field {path!r} has no {member.name!r}, which must be {member.kind}"
+            elif not member.fits(given[member.name]):
+                return _misfit(member, given[member.name], f"{path}.{member.name}")
+        others = [name for name in given if name not in known]
+        if others:
+            return (
+                f"field {path!r} has no member {others[0]!r:.50}; its members are "
+                f"{', '.join(known)}"
+            )
+    return _other_type(field, value, path)
+
+
+def _other_type(field: Field, value: Any, path: str) -> str:
     return (
         f"field {path!r} is {field.kind}, the value is the {type(value).__name__} {_shown(value)}"
     )

@@ -163,7 +163,8 @@ class QueueSink(Bolt):
     reply_to, content_type, content_encoding, type, app_id and user_id (texts), priority (0 to 255),
     expiration (a timedelta, or milliseconds) and timestamp (a datetime). Each setting is either a
     constant or ``field("name")``, the value of that field; with null, the message has no such
-    property.
+    property. With an ``exchange_type`` (topic, direct, fanout, headers, or one of a plugin) a
+    missing exchange is declared, durable. An impossible setting raises TopologyError.
 
     Without a message_id of yours, the key of the tuple (``tup.key``, see
     ``QueueSpout(identity=…)``), if it has one, is the message_id: 32 hexadecimal digits, the same
@@ -198,9 +199,7 @@ class QueueSink(Bolt):
         **properties: Unpack[SinkProperties],
     ) -> None:
         """With ``declare`` a missing queue is declared as a ``QueueSpout`` would declare it, with
-        its dead-letter queue. With an ``exchange_type`` (topic, direct, fanout, headers, or one of
-        a plugin) a missing exchange is declared, durable; without it the exchange must exist.
-        Raises TopologyError.
+        its dead-letter queue. An exchange must exist, or have an ``exchange_type``.
         """
         _check_properties(properties)
         _check_exchange_type(exchange_type, exchange, declare=declare)
@@ -216,7 +215,6 @@ class QueueSink(Bolt):
         self._body = None if body is None else value_of(body)
         self._fields = tuple(fields)
         self._needed_fields = frozenset((*self._envelope.fields, *fields_of(body), *fields))
-        self._not_in_body = self._envelope.fields
         self._declare = declare
         self._exchange_type = exchange_type
         self._patience = timedelta(seconds=patience_secs)
@@ -305,7 +303,7 @@ class QueueSink(Bolt):
     def _body_of(self, tup: Tuple) -> bytes:
         if self._body is not None:
             return plain_body(self._body(tup))
-        names = self._fields or [name for name in tup.fields if name not in self._not_in_body]
+        names = self._fields or [name for name in tup.fields if name not in self._envelope.fields]
         return json_body((name, tup[name]) for name in names)
 
     def _publish(self, messages: list[OutgoingMessage]) -> list[QueuesError | None]:
@@ -390,9 +388,11 @@ def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
         )
 
 
-def _check_patience(seconds: float) -> None:
-    if not seconds > 0:
-        raise TopologyError(f"QueueSink needs a patience_secs greater than 0, not {seconds!r:.50}")
+def _check_patience(patience_secs: float) -> None:
+    if not patience_secs > 0:
+        raise TopologyError(
+            f"QueueSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
+        )
 
 
 def _check_body(body: Any, fields: Sequence[str]) -> None:

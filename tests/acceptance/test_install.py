@@ -22,7 +22,11 @@ ROOT = Path(__file__).parents[2]
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", ".*_cache", "tests")
 
 
-def run(*words: object, cwd: Path) -> str:
+# Git takes the repository of a test in its place.
+_URL = "https://git.invalid/tiercel"
+
+
+def run(*words: object, cwd: Path, repository: Path | None = None) -> str:
     """Run a command as a user would, without this checkout's settings; return its output."""
     kept = {
         name: value
@@ -34,6 +38,12 @@ def run(*words: object, cwd: Path) -> str:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
     }
+    if repository is not None:
+        environment |= {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"url.{repository.as_uri()}.insteadOf",
+            "GIT_CONFIG_VALUE_0": _URL,
+        }
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -87,18 +97,17 @@ def test_it_is_installed_into_a_project_of_its_own(
         what, named = str(wheel), wheel.as_uri()
     elif source == "git":
         commit = run("git", "rev-parse", "HEAD", cwd=checkout).strip()
-        what = f"tiercel @ git+{checkout.as_uri()}"
-        named = f"git+{checkout.as_uri()}@{commit}"
+        what, named = f"tiercel @ git+{_URL}", f"git+{_URL}@{commit}"
     else:
         what, named = str(checkout), checkout.as_uri()
     pip = (python, "-m", "pip", "install", "--no-build-isolation")
-    run(*pip, what, cwd=tmp_path)
+    run(*pip, what, cwd=tmp_path, repository=checkout)
     run(python.parent / "tiercel", "new", "my-project", cwd=tmp_path)
     project = tmp_path / "my-project"
     written = tomllib.loads((project / "pyproject.toml").read_text())
     assert written["project"]["dependencies"] == [f"tiercel @ {named}"]
     # All requirements of the project are found: tiercel where it came from, and the libraries.
-    run(*pip, "-e", ".[test]", cwd=project)
+    run(*pip, "-e", ".[test]", cwd=project, repository=checkout)
     tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
     assert "2 passed" in tests
     place = run(python, "-c", "import tiercel.queues.spout as s; print(s.__file__)", cwd=project)

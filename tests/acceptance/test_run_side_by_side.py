@@ -17,7 +17,7 @@ def test_two_topologies_live_side_by_side_and_one_runs_once(tmp_path):
     desk.write("text", "one\ntwo\n")
     with desk.run("shout:topology") as shouting:
         refused = desk.tiercel("run", "shout:topology", code=2)
-        assert f"shout runs here already, as process {shouting.pid}" in refused.stderr
+        assert f"shout is already running here (process {shouting.pid})" in refused.stderr
         assert "starting a private" not in refused.stderr
 
         other._logs.append(tmp_path / "unused")

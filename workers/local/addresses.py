@@ -140,8 +140,8 @@ def _wait_and_take(
     while (other := _take(folder, prefix, file, note)) is not None:
         if not is_ending(other) or time.monotonic() > until:
             raise UsageError(
-                f"{note.topology} runs here already, as process {other.pid}: end it first, by "
-                f"Ctrl-C there or tiercel kill {note.topology}"
+                f"{note.topology} is already running here (process {other.pid}); stop it first, "
+                f"with Ctrl-C there or tiercel kill {note.topology}"
             )
         if not told:
             log.info("%s is ending: waiting for that", other, extra={"event": "run_waits"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -156,7 +157,7 @@ def test_an_empty_queue_is_said_and_who_holds_the_messages(amqp_url, queue, tier
         desk.next()
         said, cost = tiercel(queue)
         assert said == ""
-        assert "; messages held by its 1 consumer are not shown" in cost
+        assert re.search("; messages held by its (1 consumer|2 consumers) are not shown", cost)
 
 
 def test_a_look_is_no_failure_of_the_message(amqp_url, queue):

@@ -104,7 +104,7 @@ def test_a_run_that_is_there_refuses_a_second_one_before_it_starts_anything(tier
     with claimed("reliable-sentences"):
         ended = tiercel("run", "tiercel.examples.reliable_sentences:topology")
     assert ended.returncode == 2
-    assert f"runs here already, as process {os.getpid()}" in ended.stderr
+    assert f"is already running here (process {os.getpid()})" in ended.stderr
     assert "starting" not in ended.stderr
 
 

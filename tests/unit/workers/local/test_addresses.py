@@ -114,7 +114,7 @@ def test_a_second_run_of_a_topology_is_refused_with_the_first_ones_pid():
         assert first.stdout.readline() == "claimed\n"
         with pytest.raises(UsageError) as raised, claimed("orders"):
             pass
-        assert f"orders runs here already, as process {first.pid}:" in str(raised.value)
+        assert f"orders is already running here (process {first.pid});" in str(raised.value)
         with claimed("orders", at="redis://elsewhere/0"):
             pass
         first.kill()
@@ -150,7 +150,7 @@ def test_of_many_that_begin_at_once_one_runs():
         run.kill()
         run.communicate()
     assert said.count("claimed\n") == 1
-    assert sum("runs here already" in line for line in said) == 3
+    assert sum("is already running here" in line for line in said) == 3
 
 
 @pytest.mark.parametrize("change", [{"pid": 1}, {"started": 1}], ids=["another", "an older"])
