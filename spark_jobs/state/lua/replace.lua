@@ -20,7 +20,7 @@ for i = 2, #KEYS, 2 do
     redis.call('UNLINK', KEYS[i])
   end
 end
-redis.call('DEL', run)
+redis.call('HDEL', run, 'shards', 'ran', 'ran_at', 'marks')
 -- The number stays in any case: it refuses the runs before.
 redis.call('HSET', run, 'run_number', ARGV[1], 'imported', ARGV[1])
 if ARGV[2] ~= '' then redis.call('HSET', run, 'shards', ARGV[2]) end

@@ -439,3 +439,27 @@ def test_the_recipe_of_the_page_moves_a_renamed_bolt_with_its_counts(
         assert code in (0, 1) if "falcon" in words else code == 0, said
     announce(redis_url, name, topology_named(redis_url, name).graph.shards, ["tally", "other"])
     assert words_of(redis_url, name, "tally") == before
+
+
+def test_on_a_cluster_everything_moves_and_nothing_is_left(clustered_redis, file):
+    url = clustered_redis.url
+
+    def tiercel(*arguments):
+        result = CliRunner().invoke(
+            app, [*map(str, arguments), "--redis", url], catch_exceptions=False
+        )
+        assert result.exit_code == 0, result.output
+
+    name, other = unique("on-a-cluster"), unique("other")
+    for each in (name, other):
+        announce(url, each, 3)
+        put(url, each, "count", WORDS)
+    tiercel("state", "export", name, file)
+    tiercel("forget", name, "--yes")
+    with pytest.raises(UsageError, match="there is no topology"):
+        topology_named(url, name)
+    announce(url, name, 3)
+    assert words_of(url, name) == {}, "its keys on all members are gone"
+    tiercel("state", "import", name, file, "--rename", "count=tally")
+    assert words_of(url, name, "tally") == WORDS
+    assert words_of(url, other) == WORDS
