@@ -119,7 +119,7 @@ class Tracing:
         """Decide which of this many new traces to record; return their ids, by number.
 
         The sampler decides again when the span starts, and agrees: its decision is a function of
-        the id. Most are not recorded, and asking it takes a hundred times as long.
+        the id. Most are not recorded, and asking it takes twenty times as long.
         """
         if self._bound is None:
             return {number: getrandbits(128) or 1 for number in range(count)}
