@@ -197,9 +197,10 @@ class StepSpans:
 
     def around(self, execute: Callable[..., None]) -> Callable[..., None]:
         """Return ``execute`` with a span for each traced tuple."""
+        parents_of = self._parents.get
 
         def traced(tup: Any, collector: Any) -> None:
-            parents = self._parents.get(tup.row)
+            parents = parents_of(tup.row)
             if parents is None:
                 execute(tup, collector)
                 return

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry import trace
@@ -377,6 +378,37 @@ def test_a_receiver_that_is_away_is_one_line_and_another_when_it_is_back(caplog)
         one.export([])
     assert [record.event for record in caplog.records] == ["traces_away", "traces_back"]
     assert "refused" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("status", [None, 403, 500], ids=["away", "refuses", "fails"])
+def test_the_lines_of_opentelemetry_about_a_real_receiver_become_one(status, caplog, monkeypatch):
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    if status is None:
+        server.server_close()
+    else:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with recorded() as spans:
+        spans.provider.get_tracer("x").start_span("one").end()
+    one = process.OneLine(process._exporter("otlp", {}))
+    for _ in range(2):
+        one.export(spans.spans)
+    assert [record.event for record in caplog.records] == ["traces_away"]
+    if status is not None:
+        server.shutdown()
+        server.server_close()
+    one.shutdown()
 
 
 def test_a_full_queue_drops_spans_and_waits_for_nobody(caplog):
