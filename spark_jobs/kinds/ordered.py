@@ -103,8 +103,9 @@ class CallsAgain(InOrder):
         if self._retries.due(waiting):
             waiting.refresh()
             self._late += self._retries.fresh
-        # Steps make the calls themselves while they take what an earlier attempt had taken.
-        if self._late and not self._calls.retakes():
+        # Steps make the calls themselves while they take what an earlier attempt had taken; with a
+        # limit, they take these tuples from the line.
+        if self._late and (self._calls.line.limited or not self._calls.retakes()):
             self._calls.call_again(list(self._still_late(waiting)))
             self._late.clear()
         self._retries.tell(waiting)

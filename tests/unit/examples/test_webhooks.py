@@ -24,8 +24,9 @@ class Partners(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = (self.path, body["event"])
         self.seen[key] += 1
-        busy = self.path == "/busy" and self.seen[key] == 1
-        self.send_response(429 if busy else 410 if self.path == "/gone%2F" else 204)
+        first = self.seen[key] == 1
+        answer = {"/busy": 429 if first else 204, "/shaky": 500 if first else 204, "/gone%2F": 410}
+        self.send_response(answer.get(self.path, 204))
         self.send_header("Retry-After", "7")
         self.end_headers()
 
@@ -76,3 +77,13 @@ def test_a_partner_with_many_events_holds_no_other_one_up(port):
         assert len(cluster.acked("events")) <= 5
         cluster.advance_time(5)
         assert len(cluster.acked("events")) == 101
+
+
+def test_an_event_is_posted_again_in_place_when_the_partners_server_fails(port):
+    with cluster_with(port, ("shaky", "back"), ("mews", "back")) as cluster:
+        cluster.run_until_idle()
+        assert cluster.acked("events") == [("mews", "back")]
+        cluster.advance_time(5)
+        assert cluster.acked("events") == [("mews", "back"), ("shaky", "back")]
+        assert cluster.failed("events") == []
+    assert Partners.seen["/shaky", "back"] == 2

@@ -305,7 +305,7 @@ class ComponentSide:
         self._spout_tasks.set_visibility(spout is not None)
         if bolt is not None:
             self._heading.set_text(printable(f"bolt {bolt.name}"))
-            self._doing.set_text(printable(_bolt_doing(bolt, seen), kept="\n"))
+            self._doing.set_text(printable(bolt_doing(bolt, seen), kept="\n"))
             tasks = [row for row in seen.tasks if row.component == self._name]
             self._bolt_tasks.rows = rows_of(_BOLT_TASKS, tasks[:_TASKS_SHOWN])
         elif spout is not None:
@@ -323,7 +323,7 @@ class ComponentSide:
         self._name = None
 
 
-def _bolt_doing(row: BoltRow, seen: Overview) -> str:
+def bolt_doing(row: BoltRow, seen: Overview) -> str:
     """Describe the current work of a bolt, in lines."""
     speed = seen.flow.of(row.name)
     lines = [

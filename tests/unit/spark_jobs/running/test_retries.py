@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -29,8 +30,11 @@ from tiercel import (
 )
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.ledger import Failure
+from tiercel.acker.limits import MemoryLimits
 from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
+from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
+from tiercel.spark_jobs.topology.bolt_settings import rates_of
 from tiercel.testing import FeederSpout, LocalCluster
 from tiercel.workers.testing.engine import SimulatedClock
 
@@ -440,6 +444,27 @@ def test_a_death_between_any_two_effects_loses_and_doubles_nothing(bolt, config)
             assert not pump.failed
             return
     raise AssertionError("it never came to its end")
+
+
+def test_tuples_of_a_limited_bolt_go_on_in_another_process(monkeypatch) -> None:
+    clock = SimulatedClock()
+    made = topology(Basic(), Source("number long"), {"rate_limit": 1000})
+    limits = {bolt: MemoryLimits(rate, clock) for bolt, rate in rates_of(made).items()}
+    monkeypatch.setattr("tests.support.pump.Around", partial(Around, limits=limits))
+    pump = Pump(made, simulated=clock)
+    ATTEMPTS.extend(pump.attempts.values())
+    roots = pump.feed(*([number] for number in range(TUPLES)))
+    for _ in range(5):
+        later(pump, clock, 0.1)
+    assert len(pump.acked) == len(GOOD)
+    take_over(pump)
+    for _ in range(5):
+        later(pump, clock, 0.1)
+    assert Service.calls[0] == 2
+    later(pump, clock)
+    for _ in range(5):
+        later(pump, clock, 0.1)
+    assert (sorted(pump.acked), pump.failed) == (sorted(roots), {})
 
 
 def test_untracked_tuples_are_retried() -> None:

@@ -45,6 +45,15 @@ def test_the_bottleneck_is_named_with_what_waits_for_it():
     assert "1,005 tuples wait for it, the oldest for 13.0 s" in hurt.says
 
 
+def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
+    held = running(inboxes={2: inbox(tuples=3, retrying=3, oldest_s=300.0)})
+    assert health_of(held).grade is Grade.WELL
+    [row] = held.bolts
+    assert (row.waiting, row.retrying) == (3, 3)
+    behind = running(inboxes={2: inbox(tuples=4, retrying=3, oldest_s=300.0)})
+    assert "is behind" in health_of(behind).hurts[0].says
+
+
 def waiting(ready, busy=0.02):
     """A bolt that executes 30 tuples per second, in which each is for 567 ms, works for 0.4 ms."""
     counts = {"executed": 9_000, "acked": 9_000, "execute_ns": 3_600_000_000}

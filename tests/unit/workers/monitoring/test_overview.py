@@ -14,7 +14,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.sections import tables_of
+from tiercel.workers.monitoring.page.sections import bolt_doing, tables_of
 from tiercel.workers.monitoring.rows import Readings
 from tiercel.workers.monitoring.tables import (
     BOLTS,
@@ -200,6 +200,15 @@ def test_a_bolt_s_waiting_tuples_are_of_its_line_too():
     assert (bolt.waiting, bolt.oldest_s) == (110, 4)
     assert [task.waiting for task in seen.tasks] == [7, 3]
     assert seen.own.waiting == 110
+
+
+def test_a_bolt_shows_how_many_tuples_wait_for_a_retry_and_how_many_attempts_failed_before():
+    counts = {"split": {3: {"executed": 9, "acked": 4, "retried": 5}}}
+    inboxes = {3: inbox(tuples=7, retrying=2), 4: inbox(tuples=3, retrying=1)}
+    seen = overview(inboxes=inboxes, counted=Counted(counts=counts, seconds=60))
+    [bolt] = seen.bolts
+    assert (bolt.waiting, bolt.retrying, bolt.retried, bolt.failed) == (10, 3, 5, 0)
+    assert "3 of them have failed and wait for a retry" in bolt_doing(bolt, seen)
 
 
 @pytest.mark.parametrize(
