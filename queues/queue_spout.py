@@ -240,6 +240,11 @@ class QueueSpout(Spout):
     def in_back_off(self) -> int:
         return 0 if self._consumer is None else self._consumer.waiting
 
+    def describe(self, msg_id: MsgId) -> Mapping[str, str]:
+        _, epoch, tag = _message_id(msg_id)
+        given = self._started.message_id(epoch, tag)
+        return {"message_id": given or str(msg_id), "queue": self._queue.name}
+
     def ack(self, msg_id: MsgId) -> None:
         self.ack_all([msg_id])
 

@@ -211,6 +211,12 @@ class Spout:
         """
         return 0
 
+    def describe(self, msg_id: MsgId) -> Mapping[str, str]:
+        """Return what operators know a message by, for logs and views of its failure:
+        ``message_id``, and where it came from, such as ``queue``.
+        """
+        return {"message_id": str(msg_id)}
+
     def ack(self, msg_id: MsgId) -> None:
         """Handle a message whose tree was fully processed."""
 

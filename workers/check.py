@@ -98,7 +98,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     grade: Severity
@@ -108,7 +108,7 @@ class Finding:
     said: str
 
 
-def exposures(given: Mapping[str, Any]) -> Iterator[Finding]:
+def exposures(given: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Check who can read the files that settings come from; ``given`` is as for ``exposed``."""
     return (_warning("settings", line) for line in exposed(given))
 
@@ -129,7 +129,7 @@ class _Scope:
         return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
 
 
-def findings(settings: Settings, name: str | None) -> Iterator[Finding]:
+def findings(settings: Settings, name: str | None) -> Iterator[CheckResult]:
     """Check the settings, and the topology ``MODULE:TOPOLOGY`` if one is named."""
     scope = _Scope(settings=settings)
     if name is not None:
@@ -142,19 +142,19 @@ def findings(settings: Settings, name: str | None) -> Iterator[Finding]:
     yield from _guarded("spark", _check_spark(scope))
 
 
-def _ok(subject: str, said: str) -> Finding:
-    return Finding(grade=Severity.OK, subject=subject, said=said)
+def _ok(subject: str, said: str) -> CheckResult:
+    return CheckResult(grade=Severity.OK, subject=subject, said=said)
 
 
-def _warning(subject: str, said: str) -> Finding:
-    return Finding(grade=Severity.WARNING, subject=subject, said=redact(said))
+def _warning(subject: str, said: str) -> CheckResult:
+    return CheckResult(grade=Severity.WARNING, subject=subject, said=redact(said))
 
 
-def _error(subject: str, said: object) -> Finding:
-    return Finding(grade=Severity.ERROR, subject=subject, said=redact(f"{said}"))
+def _error(subject: str, said: object) -> CheckResult:
+    return CheckResult(grade=Severity.ERROR, subject=subject, said=redact(f"{said}"))
 
 
-def _guarded(subject: str, checks: Iterator[Finding]) -> Iterator[Finding]:
+def _guarded(subject: str, checks: Iterator[CheckResult]) -> Iterator[CheckResult]:
     """Yield the findings; an expected error is the last one."""
     try:
         yield from checks
@@ -162,7 +162,7 @@ def _guarded(subject: str, checks: Iterator[Finding]) -> Iterator[Finding]:
         yield _error(subject, error)
 
 
-def _check_code(scope: _Scope, name: str) -> Iterator[Finding]:
+def _check_code(scope: _Scope, name: str) -> Iterator[CheckResult]:
     topology = load_for_spark(name, scope.settings.spout_tasks)
     check_has_bolts(topology)
     scope.topology = topology
@@ -175,7 +175,7 @@ def _check_code(scope: _Scope, name: str) -> Iterator[Finding]:
 # -- Redis -----------------------------------------------------------------------------------------
 
 
-def _check_redis(scope: _Scope) -> Iterator[Finding]:
+def _check_redis(scope: _Scope) -> Iterator[CheckResult]:
     urls = scope.settings.redis_urls
     name = scope.topology.name if scope.topology else _PROBE
     if not urls:
@@ -195,19 +195,19 @@ def _check_redis(scope: _Scope) -> Iterator[Finding]:
             )
 
 
-def _missing(settings: Settings, server: Literal["amqp", "redis"]) -> Iterator[Finding]:
+def _missing(settings: Settings, server: Literal["amqp", "redis"]) -> Iterator[CheckResult]:
     settings.required(server)
     yield from ()
 
 
-def _check_eviction(scope: _Scope, name: str) -> Iterator[Finding]:
+def _check_eviction(scope: _Scope, name: str) -> Iterator[CheckResult]:
     urls = scope.settings.redis_urls
     shards = ledger_spec_of(scope.topology, urls).shards if scope.topology else 1
     for line in evictions(urls, name, max(shards, len(urls)), scope.stateful):
         yield (_error if scope.stateful else _warning)("redis", line)
 
 
-def _check_server(url: str, prefix: str, stateful: Sequence[str]) -> Iterator[Finding]:
+def _check_server(url: str, prefix: str, stateful: Sequence[str]) -> Iterator[CheckResult]:
     subject = f"redis {place_of(url)}"
     with closing(connect(url, prefix)) as client:
         view = look_at_server(client)
@@ -233,7 +233,7 @@ def _check_server(url: str, prefix: str, stateful: Sequence[str]) -> Iterator[Fi
         )
 
 
-def _judge_clock(subject: str, ahead_s: float) -> Iterator[Finding]:
+def _judge_clock(subject: str, ahead_s: float) -> Iterator[CheckResult]:
     if abs(ahead_s) > _CLOCK_S:
         way = "ahead of" if ahead_s > 0 else "behind"
         yield _warning(
@@ -245,7 +245,7 @@ def _judge_clock(subject: str, ahead_s: float) -> Iterator[Finding]:
 
 def _check_run(
     urls: tuple[str, ...], topology: Topology, stateful: Sequence[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     subject = f"topology {topology.name}"
     check_layout(ledger_spec_of(topology, urls), stateful)
     with closing(RedisControl(urls[0], topology.name)) as control:
@@ -283,7 +283,7 @@ class _CheckedBroker:
     alarmed: bool = False
 
 
-def _check_rabbitmq(scope: _Scope) -> Iterator[Finding]:
+def _check_rabbitmq(scope: _Scope) -> Iterator[CheckResult]:
     """Check the topology's broker, and those that components name in their own settings."""
     amqp = scope.settings.amqp
     if not amqp:
@@ -308,7 +308,7 @@ def _users(topology: Topology | None) -> dict[str, str]:
     }
 
 
-def _check_broker(scope: _Scope, url: str, components: Sequence[str]) -> Iterator[Finding]:
+def _check_broker(scope: _Scope, url: str, components: Sequence[str]) -> Iterator[CheckResult]:
     address = Address.parse(url)
     management = scope.settings.management if url == scope.settings.amqp else None
     with connected(address, "tiercel check") as connection:
@@ -326,7 +326,7 @@ def _check_broker(scope: _Scope, url: str, components: Sequence[str]) -> Iterato
             yield from _check_component(scope, broker, name)
 
 
-def _check_component(scope: _Scope, broker: _CheckedBroker, name: str) -> Iterator[Finding]:
+def _check_component(scope: _Scope, broker: _CheckedBroker, name: str) -> Iterator[CheckResult]:
     if scope.topology is None:
         return
     spec = scope.topology.spec(name)
@@ -338,7 +338,7 @@ def _check_component(scope: _Scope, broker: _CheckedBroker, name: str) -> Iterat
         yield from _guarded(f"bolt {name}", _check_sink(broker, name, spec.bolt))
 
 
-def _check_management(broker: _CheckedBroker) -> Iterator[Finding]:
+def _check_management(broker: _CheckedBroker) -> Iterator[CheckResult]:
     if broker.management_url is None:
         yield _ok(
             "management",
@@ -377,7 +377,7 @@ def _check_management(broker: _CheckedBroker) -> Iterator[Finding]:
         yield from _judge_clock("rabbitmq", (found.clock - datetime.now(UTC)).total_seconds())
 
 
-def _check_queue(broker: _CheckedBroker, queue: WorkQueue) -> Iterator[Finding]:
+def _check_queue(broker: _CheckedBroker, queue: WorkQueue) -> Iterator[CheckResult]:
     subject = f"queue {queue.name}"
     connection, address = broker.connection, broker.address
     exists, why = True, ""
@@ -406,7 +406,9 @@ def _check_queue(broker: _CheckedBroker, queue: WorkQueue) -> Iterator[Finding]:
         yield from _check_binding(broker, queue, binding, exists=exists)
 
 
-def _check_rights(broker: _CheckedBroker, queue: WorkQueue, *, exists: bool) -> Iterator[Finding]:
+def _check_rights(
+    broker: _CheckedBroker, queue: WorkQueue, *, exists: bool
+) -> Iterator[CheckResult]:
     subject = f"queue {queue.name}"
     connection, address = broker.connection, broker.address
     declared = (queue.name, queue.dead) if queue.declare else ()
@@ -435,7 +437,7 @@ def _to_be_declared(queue: WorkQueue, version: tuple[int, int]) -> Declared:
 
 def _check_binding(
     broker: _CheckedBroker, queue: WorkQueue, binding: Binding, *, exists: bool
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     subject = f"queue {queue.name}"
     try:
         find_exchange(broker.url, binding.exchange)
@@ -450,7 +452,9 @@ def _check_binding(
         yield _error(subject, refused)
 
 
-def _check_readers(scope: _Scope, broker: _CheckedBroker, queue: WorkQueue) -> Iterator[Finding]:
+def _check_readers(
+    scope: _Scope, broker: _CheckedBroker, queue: WorkQueue
+) -> Iterator[CheckResult]:
     """Find other readers of the queue: another topology that runs, or another program."""
     subject = f"queue {queue.name}"
     with closing(DepthReader(broker.url)) as reader:
@@ -477,7 +481,7 @@ def _check_readers(scope: _Scope, broker: _CheckedBroker, queue: WorkQueue) -> I
         )
 
 
-def _check_sink(broker: _CheckedBroker, name: str, sink: QueueSink) -> Iterator[Finding]:
+def _check_sink(broker: _CheckedBroker, name: str, sink: QueueSink) -> Iterator[CheckResult]:
     subject = f"bolt {name}"
     if isinstance(sink.exchange, str) and sink.exchange:
         yield from _check_exchange(broker, subject, sink)
@@ -490,7 +494,7 @@ def _check_sink(broker: _CheckedBroker, name: str, sink: QueueSink) -> Iterator[
         yield _error(subject, refused)
 
 
-def _check_exchange(broker: _CheckedBroker, subject: str, sink: QueueSink) -> Iterator[Finding]:
+def _check_exchange(broker: _CheckedBroker, subject: str, sink: QueueSink) -> Iterator[CheckResult]:
     try:
         find_exchange(broker.url, sink.exchange)
     except ExchangeMissingError:
@@ -508,7 +512,7 @@ def _check_exchange(broker: _CheckedBroker, subject: str, sink: QueueSink) -> It
 # -- Spark -----------------------------------------------------------------------------------------
 
 
-def _check_spark(scope: _Scope) -> Iterator[Finding]:
+def _check_spark(scope: _Scope) -> Iterator[CheckResult]:
     master = scope.settings.master
     check_versions()
     check_spark_python(master)

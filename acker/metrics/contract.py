@@ -50,6 +50,13 @@ class Window(enum.Enum):
         """Return the numbers of all slots of the window that ends now."""
         return range(self.slot_at(now) - SLOTS, self.slot_at(now) + 1)
 
+    def slot_seconds_at(self, number: int, now: float, since: float | None) -> float:
+        """Return how long a slot has counted by ``now``, if counting began at ``since``."""
+        if since is None:
+            return 0.0
+        ends = min(now, (number + 1) * self.slot_s)
+        return max(0.0, ends - max(since, number * self.slot_s))
+
     def seconds_at(self, now: float, since: float | None) -> float:
         """Return the length of the window that ends now, if counting began at ``since``."""
         if since is None:
@@ -75,6 +82,20 @@ class Counted:
     seconds: float
 
 
+def merged(parts: Iterable[Counted]) -> Counted:
+    """Add up the counts of spans of time that do not overlap."""
+    counts: Counts = {}
+    seconds = 0.0
+    for part in parts:
+        seconds += part.seconds
+        for component, tasks in part.counts.items():
+            for task, more in tasks.items():
+                of_task = counts.setdefault(component, {}).setdefault(task, {})
+                for name, count in more.items():
+                    of_task[name] = of_task.get(name, 0) + count
+    return Counted(counts=counts, seconds=seconds)
+
+
 def total_of(counts: Mapping[str, Mapping[int, Mapping[str, int]]], component: str) -> Counter[str]:
     """Return the counters of a component, summed over its tasks; empty if there are none."""
     total: Counter[str] = Counter()
@@ -93,6 +114,8 @@ class ErrorReport:
     task: int
     # One line, at most 500 characters.
     message: str
+    # The message that failed: ``message order-17 of queue orders``; empty if it is not known.
+    about: str = ""
 
 
 def newest_first(errors: Iterable[ErrorReport]) -> list[ErrorReport]:
@@ -200,6 +223,12 @@ class Metrics(Protocol):
 
         Counts are exact, by the clock of the machine that counted. Counts older than a day and a
         slot are kept only in the totals.
+        """
+
+    def slots(self) -> Sequence[Counted]:
+        """Return the counts of each slot of the last ten minutes, the current slot first.
+
+        A slot is half a minute; added up, the slots are ``over(Window.TEN_MINUTES)``.
         """
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:

@@ -79,10 +79,19 @@ class MemoryMetrics(Metrics):
                 for number in window.slots_at(now):
                     _add(found, self._slots[window].get(number, {}))
             seconds = window.seconds_at(now, self._since)
-        totals: Counts = {}
-        for (component, task), counts in found.items():
-            totals.setdefault(component, {})[task] = dict(counts)
-        return Counted(counts=totals, seconds=seconds)
+        return Counted(counts=_nested(found), seconds=seconds)
+
+    def slots(self) -> Sequence[Counted]:
+        now = self._clock()
+        window = Window.TEN_MINUTES
+        with self._lock:
+            return [
+                Counted(
+                    counts=_nested(self._slots[window].get(number, {})),
+                    seconds=window.slot_seconds_at(number, now, self._since),
+                )
+                for number in reversed(window.slots_at(now))
+            ]
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         with self._lock:
@@ -114,6 +123,13 @@ class MemoryMetrics(Metrics):
             self._errors.clear()
             self._windows.clear()
             self._traces.clear()
+
+
+def _nested(slot: _Slot) -> Counts:
+    found: Counts = {}
+    for (component, task), counts in slot.items():
+        found.setdefault(component, {})[task] = dict(counts)
+    return found
 
 
 def _add(slot: _Slot, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:

@@ -9,7 +9,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -117,20 +117,27 @@ class RedisMetrics(Metrics):
 
     def over(self, window: Window) -> Counted:
         now = self._clock()
+        since, found = self._read(self._keys_of(window, now))
+        return Counted(counts=_counts(found), seconds=window.seconds_at(now, since))
+
+    def slots(self) -> Sequence[Counted]:
+        now = self._clock()
+        window = Window.TEN_MINUTES
+        since, found = self._read(self._keys_of(window, now))
+        slots = [
+            Counted(counts=_counts([slot]), seconds=window.slot_seconds_at(number, now, since))
+            for number, slot in zip(window.slots_at(now), found, strict=True)
+        ]
+        return slots[::-1]
+
+    def _read(self, keys: Sequence[str]) -> tuple[float | None, Sequence[Mapping[bytes, bytes]]]:
+        """Return when counting began, and the counters at each key."""
         with translated("read the counters"), self._client.pipeline(transaction=False) as pipeline:
             pipeline.get(self._since_key)
-            for key in self._keys_of(window, now):
+            for key in keys:
                 pipeline.hgetall(key)
             since, *found = pipeline.execute()
-        counts: Counts = {}
-        for slot in found:
-            for name, count in slot.items():
-                component, task, counter = _parts(name)
-                of_task = counts.setdefault(component, {}).setdefault(task, {})
-                of_task[counter] = of_task.get(counter, 0) + int(count)
-        return Counted(
-            counts=counts, seconds=window.seconds_at(now, None if since is None else float(since))
-        )
+        return None if since is None else float(since), found
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         if limit < 1:
@@ -190,6 +197,16 @@ class RedisMetrics(Metrics):
         return [self._slot(window, number) for number in window.slots_at(now)]
 
 
+def _counts(slots: Iterable[Mapping[bytes, bytes]]) -> Counts:
+    counts: Counts = {}
+    for slot in slots:
+        for name, count in slot.items():
+            component, task, counter = _parts(name)
+            of_task = counts.setdefault(component, {}).setdefault(task, {})
+            of_task[counter] = of_task.get(counter, 0) + int(count)
+    return counts
+
+
 @lru_cache(maxsize=_NAMES_KNOWN)
 def _name(component: str, task: int, counter: str) -> str:
     return json.dumps([component, task, counter])
@@ -210,4 +227,8 @@ def _unpacked(kind: type[R], found: bytes) -> R:
     """Decode a report that ``_packed`` encoded."""
     at, *rest = json.loads(found)
     names = [field.name for field in fields(kind)]
-    return kind(**dict(zip(names, [datetime.fromisoformat(at), *rest], strict=True)))
+    values = [datetime.fromisoformat(at), *rest]
+    if len(values) > len(names):
+        raise ValueError("a report of a newer version")
+    # An older version writes fewer fields.
+    return kind(**dict(zip(names, values, strict=False)))

@@ -13,7 +13,7 @@ from pika.exceptions import AMQPError
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connect, translated
 from tiercel.queues.broker.declare import dead_letter_queue
-from tiercel.queues.broker.management import ManagementSilentError, managed
+from tiercel.queues.broker.management import ManagementSilentError, managed, read_alarms
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 
 # Seconds between updates of RabbitMQ's statistics, by default.
@@ -63,6 +63,8 @@ class DepthReader:
         self._silent_until = 0.0
         # Why the figures of the management interface are missing, in one line; empty: they are not.
         self.management_problem = ""
+        self._alarms: list[str] = []
+        self._alarms_until = 0.0
 
     def look(self, names: Sequence[str]) -> list[QueueDepth]:
         """Return the depths of the queues that exist, in this order.
@@ -74,6 +76,30 @@ class DepthReader:
             return []
         address = Address.parse(self._amqp_url)
         return self._with_more(address, self._looked(address, names))
+
+    def reach(self) -> None:
+        """Connect, or check the connection. Raises as ``look``."""
+        address = Address.parse(self._amqp_url)
+        if self._connection is not None:
+            with suppress(BrokerUnavailableError), translated(address):
+                self._connection.process_data_events(0)
+                return
+            self.close()
+        self._connection = connect(address, "tiercel depths")
+
+    def alarms(self) -> list[str]:
+        """Return RabbitMQ's alarms, ``memory`` and ``disk``, during which it takes no messages.
+
+        At most five seconds old; empty if there is no management interface, or it does not answer.
+        """
+        now = time.monotonic()
+        if self._management_url is None or now < max(self._silent_until, self._alarms_until):
+            return self._alarms
+        self._alarms = []
+        self._alarms_until = now + LAG_S
+        with suppress(ManagementSilentError):
+            self._alarms = read_alarms(self._management_url, Address.parse(self._amqp_url))
+        return self._alarms
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

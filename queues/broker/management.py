@@ -40,6 +40,7 @@ _LONGEST_ANSWER = 1 << 20
 # RabbitMQ's largest page: more than the delay queues that a queue can have.
 _PAGE = 500
 _LEVELS = ("policies", "operator-policies")
+_ALARMS = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
 # The settings of policies that are not numbers.
 _TEXTS = ("dead-letter-exchange", "overflow")
 
@@ -86,6 +87,17 @@ def managed(management_url: str, address: Address, name: str) -> Managed | None:
     if found is None:
         return None
     return _managed(found, _lying_in_delay_queues(management_url, address, name))
+
+
+def read_alarms(management_url: str, address: Address) -> list[str]:
+    """Return the alarms that make RabbitMQ refuse messages now: ``memory``, ``disk``.
+
+    Raises ManagementSilentError, also if the user lacks the tag ``monitoring``, and AddressError.
+    """
+    columns = ",".join(_ALARMS)
+    nodes = _asked(_request(management_url, address, kind=f"nodes?columns={columns}"), list) or []
+    found = [node for node in nodes if isinstance(node, dict)]
+    return [alarm for flag, alarm in _ALARMS.items() if any(node.get(flag) for node in found)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -179,7 +179,7 @@ class QueueSink(Bolt):
     a step are published together, in order.
     """
 
-    transient = frozenset({"_amqp_url", "_known"})
+    transient = frozenset({"_amqp_url", "_around", "_known"})
     # Of ``prepare``.
     _amqp_url = ""
     _publisher: Publisher | None = None
@@ -204,12 +204,9 @@ class QueueSink(Bolt):
         _check_properties(properties)
         _check_exchange_type(exchange_type, exchange, declare=declare)
         self._envelope = Envelope(
-            queue=queue,
-            exchange=exchange,
-            routing_key=routing_key,
-            persistent=persistent,
+            queue=queue, exchange=exchange, routing_key=routing_key, persistent=persistent,
             properties=properties,
-        )
+        )  # fmt: skip
         _check_body(body, fields)
         _check_patience(patience_secs)
         self._body = None if body is None else value_of(body)
@@ -388,11 +385,9 @@ def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
         )
 
 
-def _check_patience(patience_secs: float) -> None:
-    if not patience_secs > 0:
-        raise TopologyError(
-            f"QueueSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
-        )
+def _check_patience(seconds: float) -> None:
+    if not seconds > 0:
+        raise TopologyError(f"QueueSink needs a patience_secs greater than 0, not {seconds!r:.50}")
 
 
 def _check_body(body: Any, fields: Sequence[str]) -> None:

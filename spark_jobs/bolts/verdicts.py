@@ -84,6 +84,25 @@ class TryAgain:
     error: BaseException
 
 
+class GivenBack(RetryLater):
+    """A ``RetryLater`` of tiercel itself, for tuples that only lack room or a permit: no problem,
+    and not shown as one.
+    """
+
+    def __init__(self, seconds: float, reason: str = "", *, blame: bool = False) -> None:
+        super().__init__(seconds, reason, blame=blame)
+
+
+def is_postponed(verdict: object) -> bool:
+    """Return True for a bolt's own ``RetryLater``."""
+    return isinstance(verdict, RetryLater) and not isinstance(verdict, GivenBack)
+
+
+def is_given_back(reason: str) -> bool:
+    """Return True for the reason of a tuple that tiercel itself gave back."""
+    return reason.startswith(f"{GivenBack.__name__}:")
+
+
 Verdict = Reject | RetryLater | TryAgain
 # The reason for a failure, and its verdict.
 Failing = tuple[str, Verdict | None]

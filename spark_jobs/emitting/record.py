@@ -25,12 +25,14 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, FAILED, OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import (
     Failing,
+    GivenBack,
     Reject,
     RetriedErrors,
     RetryLater,
     Verdict,
     again_after,
     failing_for,
+    is_postponed,
     verdict_of,
 )
 from tiercel.spark_jobs.emitting.outputs import Outputs, OutputStream, TaskOutput, copy_numbers
@@ -202,11 +204,11 @@ class Record:
         self.most = self.size + self.outputs.limit
 
     def begin_call(self) -> None:
-        """Begin a call of a bolt whose steps cannot be cut short; raises RetryLater if earlier
+        """Begin a call of a bolt whose steps cannot be cut short; raises GivenBack if earlier
         calls of the step have used up the output limit.
         """
         if self.size >= self.outputs.limit:
-            raise RetryLater(0, _NO_ROOM, blame=False)
+            raise GivenBack(0, _NO_ROOM)
 
     def add(self, size: int) -> None:
         """Count the bytes of an emission before it is recorded; raises OutputLimitError."""
@@ -253,7 +255,7 @@ class Record:
             reason=self.reasons[row],
             reject=isinstance(verdict, Reject),
             retry_after_s=verdict.seconds if isinstance(verdict, RetryLater) else None,
-            blame=_is_to_blame(verdict),
+            blame=not isinstance(verdict, RetryLater) or verdict.blame,
         )
 
     def reset(self, tup: Tuple) -> None:
@@ -294,6 +296,11 @@ class Record:
         """The bolt's verdicts by failed row; most failed rows have none."""
         return {}
 
+    @property
+    def postponed(self) -> int:
+        """Number of tuples that the bolt postponed with ``RetryLater``."""
+        return sum(map(is_postponed, self.verdicts.values()))
+
     @cached_property
     def replayed(self) -> set[int]:
         """The rows that are never retried in place, because their messages have failed or an
@@ -310,7 +317,7 @@ class Record:
         """Note an error of the bolt; return its reason and the bolt's verdict.
 
         ``where`` names the method that raised it, unless that was ``execute``. Operators see the
-        error unless no message is to blame.
+        error unless tiercel itself gave the tuples back.
         """
         verdict: Verdict | None = verdict_of(error, where)
         if verdict is None:
@@ -321,12 +328,12 @@ class Record:
         else:
             # The bolt raised a verdict on purpose: its line of code is no bug.
             reason = reason_in(error, where)
-        if _is_to_blame(verdict):
+        if not isinstance(verdict, GivenBack):
             self.report(reason)
         return reason, verdict
 
     def failing(self, reason: BaseException | str) -> Failing:
-        """Return the failure of a tuple that the bolt fails for this reason, which may be empty."""
+        """Return the failure of a tuple for the bolt's reason, which may be empty."""
         text, verdict = failing_for(reason)
         return text, verdict or again_after(reason, self.retry)
 
@@ -336,11 +343,6 @@ class Record:
             return False
         self.errors.append(message)
         return True
-
-
-def _is_to_blame(verdict: Verdict | None) -> bool:
-    """Return False if the verdict says that the message is not to blame."""
-    return not isinstance(verdict, RetryLater) or verdict.blame
 
 
 class BasicRecord(Record):

@@ -83,10 +83,9 @@ class Calls:
         self._outputs = Outputs(topology, attempt.task)
         self._caller = _caller_of(around, attempt.task, self._outputs)
         self._tracing = around.tracing_of(attempt.task)
-        execution = replace(BASIC, execute=self._execute)
-        self.execution = (
-            execution if self._tracing is None else self._tracing.traced(execution, calls=True)
-        )
+        self.execution = replace(BASIC, execute=self._execute)
+        if self._tracing is not None:
+            self.execution = self._tracing.traced(self.execution, calls=True)
         self.copy = CallingCopy(
             topology, attempt.task, around.config, self._caller, self._places, self._tracing
         )
@@ -94,8 +93,7 @@ class Calls:
         self.flight = Flight(self._caller, self._places, gate)
         self.line = line_of(around, attempt.task)
         self._renewals = Renewals(around, attempt.task)
-        # Entries whose tuples are not in the line yet.
-        self._new: list[OpenEntry] = []
+        self._new: list[OpenEntry] = []  # entries whose tuples are not in the line yet
         self._tick: Call | None = None
         self._look_at = 0.0
         self._hanging: HangingCall | None = None

@@ -22,7 +22,7 @@ from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits import Grant, RateLimits
 from tiercel.queues import outage
 from tiercel.queues.habits import habits_of
-from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, RetryLater
+from tiercel.spark_jobs.bolts.verdicts import LONGEST_S, GivenBack
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
@@ -319,7 +319,7 @@ class Returns:
         # Per value, the time of the next turn to assign.
         self._promised: dict[bytes, float] = {}
 
-    def later(self, value: bytes, before: int, now: float) -> RetryLater:
+    def later(self, value: bytes, before: int, now: float) -> GivenBack:
         """Return the delay of a tuple whose value has ``before`` tuples in line.
 
         Each tuple that goes back gets a turn of its own.
@@ -329,7 +329,7 @@ class Returns:
         turn = max(now + before * self._interval_s, self._promised.get(value, now))
         self._promised[value] = turn + self._interval_s
         seconds = min(LONGEST_S, max(_LEAST_S, _EARLY * (turn - now)))
-        return RetryLater(seconds, _REASON, blame=False)
+        return GivenBack(seconds, _REASON)
 
 
 # Tuples that will begin within this time wait in the task. The time is longer than most messages

@@ -11,6 +11,9 @@ step_ns       total time of these steps, from the first tuple to the end of the 
 once_repeated, once_unkeyed, once_unsure
               for a bolt with ``once``: tuples that were applied before; tuples without a key;
               tuples older than the remembered keys, which may have been applied before
+retry_later   tuples that the bolt postponed with ``RetryLater``; they are among the failed ones
+state_lost_at seconds since the epoch at which the driver last saw that Redis had lost the bolt's
+              state; a count of task 0
 from:[…]      executed tuples by source component and stream: the edges of the topology's graph
 in:…          executed tuples by the component whose steps executed them, see running/chain.py
 
@@ -56,6 +59,10 @@ from tiercel.spark_jobs.running.step import Done
 
 ACKER = "__acker"
 ACKER_TASK = 0
+RETRY_LATER = "retry_later"
+STATE_LOST_AT = "state_lost_at"
+# The driver counts for no task of a bolt.
+DRIVER_TASK = 0
 _FROM = "from:"
 _IN = "in:"
 
@@ -108,6 +115,7 @@ def task_counts(done: Done, step_ns: int) -> dict[str, int]:
         "process_ns": done.process_ns,
         **sources_of(done.chunks),
         **(record.raised if record.errors else {}),
+        **({RETRY_LATER: record.postponed} if record.reasons else {}),
         **(record.once.counts if record.once is not None else {}),
     }
     return {name: count for name, count in counts.items() if count}

@@ -109,6 +109,9 @@ class MemoryStateStore:
         known = self._components
         return {one: len(known[one].marks) for one in components if one in known}
 
+    def has_lost(self, component: str) -> bool:  # noqa: ARG002 - memory loses nothing
+        return False
+
     def entries(
         self,
         component: str,

@@ -45,7 +45,9 @@ class StateKeys:
                                         marks: the number of marks; foreign:TASK: commits of
                                         other tasks that wrote entries of this one; foreign:*:
                                         commits and undone ones that may concern entries of all;
-                                        imported: the number of the import that replaced them
+                                        imported: the number of the import that replaced them;
+                                        born: a random word, by which a driver sees that the
+                                        server has lost its memory
     state-once:COMPONENT:BUCKET hash    marks: 11 bytes of a key to the mark's time (3 bytes, by
                                         ``ran``: a bit that is set, and units of 64 s) and its
                                         record: 16 bytes of a digest of the body, and the tuple's

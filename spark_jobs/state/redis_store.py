@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,8 @@ class RedisStateStore:
             for shard in range(spec.shards)
         ]
         self._shards: dict[tuple[str, int], list[StateShard]] = {}
+        # The last look at each shard of a component: its birth, and if a turn had begun.
+        self._births: dict[str, list[tuple[bytes, bool]]] = {}
 
     def begin_run(self, component: str) -> None:
         tasks = 0
@@ -119,6 +122,22 @@ class RedisStateStore:
         shards = len(self._at)
         sums = [sum(found[at : at + shards]) for at in range(0, len(found), shards)]
         return {name: number for name, number in zip(components, sums, strict=True) if number}
+
+    def has_lost(self, component: str) -> bool:
+        # Each call offers a word of its own, so a server that has lost the old one shows another.
+        word = secrets.token_hex(8)
+        looks: list[RedisEffect[Any]] = []
+        for shard, server in enumerate(self._at):
+            run = StateKeys(self._topology, shard, component).run
+            verb = "look at the state"
+            looks.append(server.command("HSETNX", run, "born", word, read=_number, verb=verb))
+            looks.append(server.command("HMGET", run, "born", "shards", read=list, verb=verb))
+        births = [(born, shards is not None) for born, shards in perform_all(looks)[1::2]]
+        before = self._births.get(component, births)
+        self._births[component] = births
+        return any(
+            begun and born != now for (born, begun), (now, _) in zip(before, births, strict=True)
+        )
 
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()

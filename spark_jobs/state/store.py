@@ -23,8 +23,8 @@ and promises:
 * Errors of the server are AckerErrors, as everywhere: RedisUnavailableError (the step may be
   repeated), RedisRefusedError (a person must act). Calls that the client repeats by itself
   take effect once.
-* A server that loses its memory loses the entries. This is not reported: their safety depends on
-  the server's persistence.
+* A server that loses its memory loses the entries: their safety depends on the server's
+  persistence. Turns do not notice it; ``has_lost`` does.
 """
 
 from __future__ import annotations
@@ -154,6 +154,12 @@ class StateStore(Protocol):
 
     def marks(self, components: Sequence[str]) -> Mapping[str, int]:
         """Count the marks of each component that has any."""
+
+    def has_lost(self, component: str) -> bool:
+        """Return True if a server has lost its memory since the last call, after a turn had begun
+        by then. The first call of a store only takes note, and a server that comes back with older
+        data has lost nothing.
+        """
 
     def entries(
         self, component: str, at_once: int = ENTRIES_AT_ONCE

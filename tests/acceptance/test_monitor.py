@@ -515,7 +515,8 @@ def alerts(data, name):
     return {
         each["labels"]["alertname"]
         for each in data["alerts"]
-        if each["labels"].get("topology") == name and each["state"] == "firing"
+        if name in (each["labels"].get("topology"), each["labels"].get("queue"))
+        and each["state"] == "firing"
     }
 
 

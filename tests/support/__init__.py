@@ -79,6 +79,7 @@ without        processes of Python where a package is not installed
 The monitor, and strangers:
 
 monitors       ``tiercel monitor`` as a process, and a real browser
+prometheus     Debian's Prometheus with the alert rules, in quick motion
 strangers      its page as a script drives it
 block_thief    a stranger that asks Spark for its broadcasts
 body_cost      the time and memory that one JSON body takes

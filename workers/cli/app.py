@@ -61,8 +61,11 @@ COMMANDS = {
         "list": "List all topologies that ran here: their order, processes, and newest run.",
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
+        "status": "Say how topologies are, and what is wrong with them.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
-        "errors": "Show the newest errors: which task of which bolt or spout, and why.",
+        "errors": (
+            "Show the newest errors: which task of which bolt or spout, why, and at which message."
+        ),
         "activate": "Let the spouts of a deactivated topology emit again.",
         "deactivate": "Stop the spouts of a topology from emitting; messages in flight go on.",
         "rebalance": "Spread the bolt tasks of a topology over the executors that Spark has now.",

@@ -1,5 +1,5 @@
 """The commands about topologies: ``list``, ``errors``, ``activate``, ``deactivate``,
-``rebalance``, ``kill``, ``forget``, and the views ``depths``, ``top``, ``monitor``.
+``rebalance``, ``kill``, ``forget``, and the views ``depths``, ``top``, ``status``, ``monitor``.
 
 Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
 one. If there are several, ``--run`` chooses, or the named topology or queues.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.acker.metrics.contract import ErrorReport, KnownError, Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
@@ -50,8 +51,10 @@ from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring import screen
+from tiercel.workers.monitoring.health import Grade
+from tiercel.workers.monitoring.overview import each_once
 from tiercel.workers.monitoring.tables import TOPOLOGIES, count, when
-from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor
+from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor, Watcher
 from tiercel.workers.terminal import ask, say
 
 commands = typer.Typer()
@@ -59,6 +62,8 @@ commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, ErrorReport]]
+_EXITS = {Grade.WELL: 0, Grade.STRAINED: 1, Grade.ILL: 2}
+_SECOND_LOOK_S = 1.2
 
 
 @commands.command()
@@ -77,9 +82,10 @@ def errors(
         ),
     ] = False,
     redis: Redis = None,
+    run: Run = None,
 ) -> None:
-    """Show the newest errors: which task of which bolt or spout, and why."""
-    settings = found_settings(topology=topology, redis=redis).required("redis")
+    """Show the newest errors: which task of which bolt or spout, why, and at which message."""
+    settings = found_settings(run=run, topology=topology, redis=redis).required("redis")
     if traceback:
         show_tracebacks(settings.redis_urls[0], topology, limit)
         return
@@ -93,17 +99,21 @@ def errors(
 def _newest(redis_url: str, topology: str | None, limit: int) -> _Found:
     """Return (topology, error) pairs, newest first."""
     found: _Found = []
-    for name in _names(redis_url, topology):
+    for name, note in _names(redis_url, topology).items():
+        bolts = [bolt.name for bolt in note.graph.bolts]
         with closing(RedisMetrics(redis_url, name)) as metrics:
-            found += [
-                (name, replace(error, message=redact(error.message)))
-                for error in metrics.errors(limit)
-            ]
+            # A failure may have two reports: its bolt's and its spout's.
+            reports = each_once(metrics.errors(2 * limit), bolts)
+            found += [(name, error) for error in reports]
+    found = [
+        (name, replace(error, message=redact(error.message), about=redact(error.about)))
+        for name, error in found
+    ]
     return sorted(found, key=lambda each: each[1].at, reverse=True)[:limit]
 
 
-def _names(redis_url: str, topology: str | None) -> Iterable[str]:
-    """Return the given name, or the names of all topologies that ran. Raises UsageError."""
+def _names(redis_url: str, topology: str | None) -> Mapping[str, TopologyNote]:
+    """Return the named topology, or all topologies that ran. Raises UsageError."""
     known = known_topologies(redis_url, topology)
     if not known:
         raise UsageError(
@@ -391,6 +401,42 @@ def top(
     stopped = threading.Event()
     on_signals(stopped.set)
     screen.run_top(_addresses(settings), next(iter(known)), chosen, stopped)
+
+
+@commands.command()
+def status(  # noqa: PLR0913 - one parameter an option
+    topology: Annotated[
+        str | None, typer.Argument(help="a topology's name; by default all that this Redis knows")
+    ] = None,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per topology, each on its own line")
+    ] = False,
+    amqp: Amqp = None,
+    redis: Redis = None,
+    management: Management = None,
+    run: Run = None,
+) -> None:
+    """Say how topologies are, and what is wrong with them.
+
+    Exits with 0 if all are well or at rest by order, 1 if one is strained, 2 if one is in trouble.
+    """
+    settings = found_settings(
+        run=run, topology=topology, amqp=amqp, redis=redis, management=management
+    ).required("redis")
+    names = _names(settings.redis_urls[0], topology)
+    with closing(Watcher(_addresses(settings))) as watcher:
+        # Rates need two readings, and one reading may see by chance that messages wait.
+        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
+        time.sleep(_SECOND_LOOK_S)
+        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
+    for name, look in looks.items():
+        say(
+            json.dumps(screen.status_json(name, look))
+            if as_json
+            else screen.status_text(name, look)
+        )
+    raise typer.Exit(max(_EXITS[look.health.worst] for look in looks.values()))
 
 
 @commands.command()

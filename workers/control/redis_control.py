@@ -1,6 +1,7 @@
 """Control and presence in Redis.
 
-Keys: one for the state, two for orders to rebalance, one per seat, one for the newest run's number.
+Keys: one for the state, one for the last kill, two for orders to rebalance, one per seat, one for
+the newest run's number.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from tiercel.workers.control.contract import (
 )
 
 _PACKAGE = "tiercel.workers.control"
+# The number of the newest run, in the keys of the topology.
+RUN_KEY = "run"
+_NO_RUN = b"0"
 
 
 class RedisControl:
@@ -35,7 +39,10 @@ class RedisControl:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
-        self._key = topology_prefix(topology) + "control"
+        prefix = topology_prefix(topology)
+        self._key = prefix + "control"
+        self._kill_key = f"{self._key}:killed"
+        self._run_key = prefix + RUN_KEY
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._client = connect_topology(redis_url, topology)
         self._rebalance = self._client.register_script(script_source("rebalance", package=_PACKAGE))
@@ -49,10 +56,23 @@ class RedisControl:
 
         KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
         """
+        with translated("control the topology"), self._client.pipeline() as pipeline:
+            lasts = KILL_LASTS if state is State.KILLED else None
+            pipeline.set(self._key, state.value, px=lasts)
+            pipeline.delete(self._kill_key)
+            pipeline.execute()
+
+    def note_kill(self) -> None:
+        """Note that ``tiercel kill`` has ended the topology; lasts until the next run or order."""
         with translated("control the topology"):
-            self._client.set(
-                self._key, state.value, px=KILL_LASTS if state is State.KILLED else None
-            )
+            run: Any = self._client.get(self._run_key)
+            self._client.set(self._kill_key, run or _NO_RUN)
+
+    def was_killed(self) -> bool:
+        """Return True if ``tiercel kill`` ended the topology and no run has begun since."""
+        with translated("read the topology's state"):
+            killed, run = self._client.mget([self._kill_key, self._run_key])
+        return killed is not None and killed == (run or _NO_RUN)
 
     def state(self) -> State | None:
         """Return the last order; None if there was none or it is lost."""
@@ -161,7 +181,7 @@ class RedisPresences:
         The number is higher than all earlier ones, and below 2**53. A repeat draws another.
         """
         with translated("begin a run"):
-            drawn: Any = self._draw(keys=[self.key(seat), self._prefix + "run"], args=[name])
+            drawn: Any = self._draw(keys=[self.key(seat), self._prefix + RUN_KEY], args=[name])
         return None if drawn is None else int(drawn)
 
     def newest_run(self) -> int | None:

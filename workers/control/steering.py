@@ -126,7 +126,7 @@ class Steering:
         requeued.
         """
         if not self._remaining():
-            self._control.order(State.ACTIVE)
+            self._note_kill()
             self._say(f"{self._name} does not run")
             return True
         self._control.order(State.DEACTIVATED)
@@ -147,9 +147,14 @@ class Steering:
                 "start them again?"
             )
             return False
-        self._control.order(State.ACTIVE)  # for the next start
+        self._note_kill()
         self._say(f"{self._name} has ended")
         return True
+
+    def _note_kill(self) -> None:
+        """Let the next start be active; until then, that nothing runs is no problem."""
+        self._control.order(State.ACTIVE)
+        self._control.note_kill()
 
     def check(self, change: Change) -> None:
         """Raise UsageError if ``change`` names a spout or an unknown bolt."""
@@ -275,13 +280,20 @@ def while_stopped(redis_url: str, name: str, why: str) -> Iterator[int]:
     A driver that starts meanwhile waits in reserve; monitors show ``why``. Raises UsageError if a
     driver runs, RedisUnavailableError.
     """
-    with closing(RedisPresences(redis_url, name)) as presences:
+    with (
+        closing(RedisPresences(redis_url, name)) as presences,
+        closing(RedisControl(redis_url, name)) as control,
+    ):
         lease = Lease(presences)
         keeper = Keeper(lease)
         try:
+            was_killed = control.was_killed()
             number = keeper.draw() if keeper.take() else None
             if number is None:
                 raise UsageError(f"{name} runs{_at(lease.holder())}: tiercel kill {name} first")
+            if was_killed:
+                # A number that is no run's: the topology is still as it was.
+                control.note_kill()
             keeper.attend_none(why)
             yield number
         finally:

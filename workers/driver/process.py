@@ -22,6 +22,8 @@ from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import Ledger
+from tiercel.acker.metrics.contract import total_of
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import check_eviction, connect_topology
 from tiercel.acker.redis.errors import LOGINS
 from tiercel.acker.redis_ledger import open_ledger
@@ -36,6 +38,7 @@ from tiercel.spark_jobs.errors import (
 )
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
+from tiercel.spark_jobs.running.counting import DRIVER_TASK, STATE_LOST_AT
 from tiercel.spark_jobs.spark.executors import start_failure
 from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -141,6 +144,7 @@ class Driver:
         self._runs = Runs(self._context)
         # Connects on its first call. It writes no state, so the run number does not matter.
         self._states = RedisStateStore(self._spec, run_number=0)
+        self._lost: list[str] = []
 
     def stop(self) -> None:
         """Begin to stop. Thread-safe, and safe in a signal handler."""
@@ -228,16 +232,46 @@ class Driver:
         )
 
     def _age(self) -> None:
+        self._report_lost_states()
         for name, spec in self._topology.bolts.items():
             if isinstance(spec.bolt, StatefulBolt) and spec.bolt.once:
                 self._states.age(name, int(spec.bolt.once_retention.total_seconds()))
 
+    @property
+    def _stateful(self) -> list[str]:
+        bolts = self._topology.bolts
+        return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+
+    def _report_lost_states(self) -> None:
+        """Log which bolts begin with an empty state, and leave the time for monitors.
+
+        ``_lost`` keeps them until that has been done.
+        """
+        self._lost += [name for name in self._stateful if self._states.has_lost(name)]
+        if not self._lost:
+            return
+        with closing(RedisMetrics(self._redis_url, self._topology.name)) as metrics:
+            totals = metrics.totals()
+            now = int(time.time())
+            metrics.add_all(
+                {
+                    (name, DRIVER_TASK): {
+                        STATE_LOST_AT: now - total_of(totals, name)[STATE_LOST_AT]
+                    }
+                    for name in self._lost
+                }
+            )
+        log.error(
+            "Redis lost the state of %s: it begins again with what Redis still has",
+            " and ".join(dict.fromkeys(self._lost)),
+            extra={"event": "states_lost"},
+        )
+        self._lost.clear()
+
     def _enter(self, run: Run) -> int:
         topology = run.topology
+        stateful = self._stateful
         # Check before releasing anything: otherwise the tasks of each run would fail on it.
-        stateful = [
-            name for name, spec in topology.bolts.items() if isinstance(spec.bolt, StatefulBolt)
-        ]
         spec = run.ledger
         check_layout(spec, stateful)
         check_eviction(spec.urls, spec.topology, spec.shards, stateful)
@@ -248,6 +282,9 @@ class Driver:
             released = enter(run.id, topology, self._context.inboxes, ledger, book)
             _take_back_half_done(run, stateful)
             stack.enter_context(closing(Registry(self._redis_url))).announce(topology)
+            # A server that is full takes no note, and has lost nothing.
+            with suppress(RedisUnavailableError):
+                self._report_lost_states()
             return released
 
 

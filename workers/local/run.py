@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,8 @@ from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.reasons import is_users
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.config import Settings, child_environment, python_path
+from tiercel.workers.control.presence import SpoutSeats
+from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.errors import WorkersError
 from tiercel.workers.loading import load_for_spark, module_of
 from tiercel.workers.processes import Child, Supervisor
@@ -85,11 +87,15 @@ class LocalRun:
 
         Logs the progress every ten seconds.
         """
-        spouts = self._topology.spouts
+        topology = self._topology
+        url = self._settings.redis_urls[0]
+        seats = SpoutSeats(RedisPresences(url, topology.name))
+        tasks = range(1, topology.spout_tasks + 1)
         progress = Progress(
-            RedisMetrics(self._settings.redis_urls[0], self._topology.name),
-            spouts,
+            RedisMetrics(url, topology.name),
+            topology.spouts,
             time.monotonic(),
+            lambda: sum(each.pending for each in seats.present(tasks).values()),
         )
         look_at = time.monotonic() + _PROGRESS_S
         # Only the driver's exit shows that the topology was killed: a spout worker that dies just
@@ -129,38 +135,66 @@ def spout_name(component: str, index: int) -> str:
 class Progress:
     """Logs progress from the spouts' counters; logs nothing while Redis is unavailable."""
 
-    def __init__(self, metrics: Metrics, spouts: Iterable[str], now: float) -> None:
-        """``now`` is monotonic time in seconds, as in ``look``."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        spouts: Iterable[str],
+        now: float,
+        in_flight: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``now`` is monotonic time in seconds, as in ``look``.
+
+        ``in_flight`` returns the number of messages in flight as the spout workers report it.
+        Counters do not know it: they lack the outcomes of a worker that was killed.
+        """
         self._metrics, self._spouts = metrics, tuple(spouts)
-        self._before: Counter[str] = Counter()
+        self._in_flight = in_flight
+        # The servers may be kept ones: earlier runs have counted.
+        self._before = self._counts()
+        self._said_in_flight: int | None = 0
         self._looked_at = now
 
     def look(self, now: float) -> None:
         """Log the progress since the last call, if there was any."""
+        counts = self._counts()
+        if counts is None:
+            return
+        before, self._before = self._before, counts
+        seconds, self._looked_at = now - self._looked_at, now
+        if before is None:
+            return
+        try:
+            in_flight = self._in_flight()
+        except AckerError:
+            in_flight = None
+        changed = in_flight is not None and in_flight != self._said_in_flight
+        if changed or any(counts[name] != before[name] for name in _NAMES):
+            self._said_in_flight = in_flight
+            line = describe(before, counts, seconds, in_flight)
+            log.info("%s", line, extra={"event": "progress"})
+
+    def _counts(self) -> Counter[str] | None:
+        """Return the counters of all spouts; None while Redis is unavailable."""
         try:
             totals = self._metrics.totals()
         except AckerError:
-            return
+            return None
         counts: Counter[str] = Counter()
         for spout in self._spouts:
             counts.update(total_of(totals, spout))
-        line = describe(self._before, counts, now - self._looked_at)
-        self._before = counts
-        self._looked_at = now
-        if line is not None:
-            log.info("%s", line, extra={"event": "progress"})
+        return counts
 
 
-def describe(before: Counter[str], now: Counter[str], seconds: float) -> str | None:
-    """Return ``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``; None without
-    progress.
+def describe(
+    before: Counter[str], now: Counter[str], seconds: float, in_flight: int | None = None
+) -> str:
+    """Return ``1,234 acked (123 per second), 5 failed, 7 released, 100 in flight``.
 
-    Tuples in flight have no outcome yet, including tuples of a killed worker.
+    If ``in_flight`` is not known, it is the number of messages without an outcome.
     """
     done = now["acked"] - before["acked"]
-    if all(now[name] == before[name] for name in _NAMES):
-        return None
-    in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
+    if in_flight is None:
+        in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
     parts = [
         f"{now['acked']:,} acked ({done / max(seconds, 0.001):,.0f} per second)",
         f"{now['failed']:,} failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -11,8 +12,10 @@ from typing import Any
 from prometheus_client import core, generate_latest
 from prometheus_client.registry import Collector
 
+from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring.health import OF_SERVERS, FindingKind
 from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.watcher import Watcher
+from tiercel.workers.monitoring.watcher import Look, Watcher
 
 # Name, attribute of a row, help.
 _Figures = tuple[tuple[str, str, str], ...]
@@ -87,6 +90,7 @@ _GROUPS = (
                 "retried",
                 "Attempts that failed and were followed by another",
             ),
+            ("tiercel_bolt_retry_later", "retry_later", "Failed tuples with RetryLater"),
             ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
             ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
         ),
@@ -169,13 +173,20 @@ class TiercelCollector(Collector):
         self._watcher = watcher
 
     def collect(self) -> Iterator[core.Metric]:
-        found, up = self._watcher.all()
+        looks, up = self._watcher.all()
+        found = {
+            name: look.overview
+            for name, look in looks.items()
+            if look.overview is not None and not look.unreadable
+        }
         servers = core.GaugeMetricFamily(
             "tiercel_up", "1 while a server answers", labels=["server"]
         )
         for server, answers in up.items():
             servers.add_metric([server], float(answers))
         yield servers
+        yield _orders(found)
+        yield _healths(looks)
         if up["redis"]:
             for group in _GROUPS:
                 yield from group.metrics(found)
@@ -196,6 +207,34 @@ class Scrape:
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(asyncio.to_thread(generate_latest, self._collector))
         return await asyncio.shield(self._look)
+
+
+def _orders(found: Mapping[str, Overview]) -> core.Metric:
+    family = core.GaugeMetricFamily(
+        "tiercel_topology_ordered",
+        "1 for the operator's order that stands, 0 for the others",
+        labels=["topology", "order"],
+    )
+    for name, overview in found.items():
+        for order in State:
+            family.add_metric([name, order.value], float(order is overview.ordered))
+    return family
+
+
+def _healths(looks: Mapping[str, Look]) -> core.Metric:
+    """Count the findings of each kind; kinds that cannot be judged while Redis is away are
+    missing.
+    """
+    family = core.GaugeMetricFamily(
+        "tiercel_health",
+        "Number of findings of this kind: 0 if all is well",
+        labels=["topology", "kind", "level"],
+    )
+    for name, look in looks.items():
+        found = Counter(finding.kind for finding in look.health.findings)
+        for kind in FindingKind if look.redis_problem is None else OF_SERVERS:
+            family.add_metric([name, kind.value, kind.level.label], float(found[kind]))
+    return family
 
 
 def _latencies(found: Mapping[str, Overview]) -> core.Metric:

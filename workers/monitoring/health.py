@@ -1,17 +1,33 @@
-"""The health of a topology: its grade, and its problems, worst first. Pure."""
+"""The health of a topology: everything that is wrong with it, from what was ordered and what is
+seen.
+
+The page, ``tiercel top``, ``tiercel status``, ``/health`` and ``/metrics`` all show these findings.
+Pure, but for ``HealthMemory``, which remembers since when a finding stands.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from operator import itemgetter
 
 from tiercel.queues.nouns import counted
+from tiercel.spark_jobs.running.counting import RETRY_LATER
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
+from tiercel.workers.monitoring.overview import NOT_RUNNING, REPORT_S, Overview
 from tiercel.workers.monitoring.rows import BoltRow, Load
-from tiercel.workers.monitoring.tables import count, duration, per_second, seconds, tasks_named
+from tiercel.workers.monitoring.tables import (
+    count,
+    duration,
+    per_second,
+    seconds,
+    span,
+    tasks_named,
+    when,
+)
 
 # Batches fill sooner: if a tuple waits longer, its bolt is behind.
 _LONG_WAIT_S = 2.0
@@ -19,28 +35,130 @@ _LONG_WAIT_S = 2.0
 _BACKLOG_S = 10.0
 # Longer calls of a bolt are reported.
 _LONG_CALL_S = 10.0
+# A topology that acks nothing for this long is in trouble, or for its message timeout if that is
+# longer; counts by slots reach no farther back than the second number.
+_QUIET_S = 60.0
+_LONGEST_QUIET_S = 540.0
+# Failures without a single ack are an outage from this number on.
+_OUTAGE = 5
+# Share of the message timeout that one message in a hundred may take.
+_NEAR = 0.8
+# Fewer latencies have no meaningful p99.
+_ENOUGH_LATENCIES = 20
+# A loss cannot be undone: after a day it is no news.
+_LOSS_SHOWN_S = 86_400.0
+# Findings that one reading may see by chance must last this long before they are reported.
+_MOMENT_S = 1.0
+_RECONNECT_S = 10.0
+# The reason of a tuple that a bolt postponed, as ``RetryLater`` formats it.
+_POSTPONED = re.compile(r"(?:\w+\[\d+\]: )?(?:flush: )?\w+: again after [\d.e+]+ s")
 
 
 class Grade(enum.Enum):
-    """Grade of a topology."""
+    """Grade of a topology, and level of a finding."""
 
     WELL = "well"
     # It works, but something needs attention.
     STRAINED = "strained"
-    # Processes are missing, or messages time out.
+    # Processes or servers are missing, or nothing completes.
     ILL = "ill"
-    # It is deactivated, or not running.
+    # It is deactivated or killed by order, or nothing of it is known.
     RESTING = "resting"
+
+    @property
+    def label(self) -> str:
+        """The name of the level in metrics and JSON."""
+        return "in_trouble" if self is Grade.ILL else self.value
+
+
+class FindingKind(enum.Enum):
+    """Everything that can be wrong; the names are stable."""
+
+    REDIS_AWAY = "redis_away"
+    REDIS_FULL = "redis_full"
+    RABBITMQ_AWAY = "rabbitmq_away"
+    RABBITMQ_BLOCKED = "rabbitmq_blocked"
+    UNREADABLE = "unreadable"
+    NOTHING_RUNS = "nothing_runs"
+    NO_DRIVER = "no_driver"
+    NO_EXECUTOR = "no_executor"
+    SPOUT_WITHOUT_WORKER = "spout_without_worker"
+    TASK_WITHOUT_PROCESS = "task_without_process"
+    NO_CONSUMERS = "no_consumers"
+    OVERDUE = "overdue"
+    NOTHING_ACKED = "nothing_acked"
+    ALL_FAIL = "all_fail"
+    FAILING = "failing"
+    TIMEOUTS = "timeouts"
+    RETRY_LATER = "retry_later"
+    IN_BACK_OFF = "in_back_off"
+    NEAR_TIMEOUT = "near_timeout"
+    BOTTLENECK = "bottleneck"
+    BEHIND = "behind"
+    LONG_CALL = "long_call"
+    DEAD_LETTERS = "dead_letters"
+    STATES_LOST = "states_lost"
+
+    @property
+    def level(self) -> Grade:
+        """``ILL`` or ``STRAINED``, always the same for a kind."""
+        return Grade.STRAINED if self in _STRAINED else Grade.ILL
+
+
+_STRAINED = frozenset(
+    {
+        FindingKind.FAILING,
+        FindingKind.TIMEOUTS,
+        FindingKind.RETRY_LATER,
+        FindingKind.IN_BACK_OFF,
+        FindingKind.NEAR_TIMEOUT,
+        FindingKind.BOTTLENECK,
+        FindingKind.BEHIND,
+        FindingKind.LONG_CALL,
+        FindingKind.DEAD_LETTERS,
+        FindingKind.STATES_LOST,
+    }
+)
+# Known even while Redis does not answer.
+OF_SERVERS = frozenset(
+    {
+        FindingKind.REDIS_AWAY,
+        FindingKind.REDIS_FULL,
+        FindingKind.RABBITMQ_AWAY,
+        FindingKind.RABBITMQ_BLOCKED,
+        FindingKind.UNREADABLE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hurt:
-    """One problem."""
+class Finding:
+    """One thing that is wrong."""
 
-    grade: Grade
-    says: str
+    kind: FindingKind
+    # One sentence, or the rest of one that begins with the component.
+    reason: str
     # The component that has it; None: the topology as a whole.
     component: str | None = None
+    queue: str | None = None
+    # Aware, UTC; None: not known, because this is the first reading.
+    since: datetime | None = None
+    # How long it has lasted by the counts alone, in seconds.
+    age_s: float = field(default=0.0, compare=False)
+    # How long readings must see it before it is reported.
+    lasts_s: float = field(default=0.0, compare=False)
+
+    @property
+    def level(self) -> Grade:
+        """``ILL`` or ``STRAINED``."""
+        return self.kind.level
+
+    @property
+    def sentence(self) -> str:
+        """The whole sentence, with the time since which it stands."""
+        who = "" if self.component is None else f"{self.component} "
+        since = "" if self.since is None else f" (since {when(self.since)})"
+        return f"{who}{self.reason}{since}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,91 +169,262 @@ class Health:
     # The badge: one or two words.
     badge: str
     # Worst first.
-    hurts: tuple[Hurt, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def worst(self) -> Grade:
+        """``ILL``, ``STRAINED`` or, without a finding, ``WELL``."""
+        return self.findings[0].level if self.findings else Grade.WELL
 
 
-def health_of(seen: Overview) -> Health:
-    """Judge the health of a topology."""
+UNKNOWN_HEALTH = Health(grade=Grade.RESTING, badge="?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerProblems:
+    """Problems of a topology's servers, each in one sentence; None: the server is well."""
+
+    redis: str | None = None
+    full: str | None = None
+    rabbitmq: str | None = None
+    # RabbitMQ answers, and takes no messages.
+    blocked: str | None = None
+    # Redis answers, but this topology's data in it cannot be decoded: the sentence is ``redis``.
+    unreadable: bool = False
+
+
+NO_PROBLEMS = ServerProblems()
+
+
+class HealthMemory:
+    """Since when each finding of one topology stands, for one reader that looks again and again."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[FindingKind, str | None, str | None], datetime] = {}
+
+    def judge(self, seen: Overview | None, problems: ServerProblems, at: datetime) -> Health:
+        """Return the health ``at`` this time, which must not go back; each finding has a time."""
+        known = self._since
+        self._since = {}
+        findings = []
+        for finding in findings_of(seen, problems):
+            key = (finding.kind, finding.component, finding.queue)
+            began = at - timedelta(seconds=finding.age_s)
+            since = self._since[key] = min(known.get(key, began), began)
+            if at - since >= timedelta(seconds=finding.lasts_s):
+                findings.append(replace(finding, since=since))
+        return _graded(seen, findings)
+
+
+def health_of(seen: Overview | None, problems: ServerProblems = NO_PROBLEMS) -> Health:
+    """Judge one reading alone; findings that one reading may see by chance are included."""
+    return _graded(seen, list(findings_of(seen, problems)))
+
+
+def findings_of(seen: Overview | None, problems: ServerProblems) -> Iterator[Finding]:
+    """Find everything that is wrong.
+
+    While a server does not answer, its last figures say nothing about now, and are not judged.
+    """
+    yield from _servers(problems)
+    if seen is None or problems.redis is not None:
+        return
+    if problems.rabbitmq is not None:
+        seen = replace(seen, queues=())
     if not seen.running:
-        return Health(grade=Grade.RESTING, badge=NOT_RUNNING, hurts=tuple(_left(seen)))
-    found = [
-        *_missing(seen),
-        *_late(seen),
-        *_busy(seen),
-        *_awaited(seen),
-        *_failing(seen),
-        *_left(seen),
-    ]
-    hurts = tuple(sorted(found, key=lambda hurt: hurt.grade is not Grade.ILL))
-    if any(hurt.grade is Grade.ILL for hurt in hurts):
-        return Health(grade=Grade.ILL, badge="in trouble", hurts=hurts)
+        if seen.ordered is State.ACTIVE:
+            yield Finding(
+                kind=FindingKind.NOTHING_RUNS,
+                reason=(
+                    "nothing runs: it is ordered to be active, and has neither a driver nor a "
+                    f"spout worker; start it, or tiercel kill {seen.name} if it is to stay down"
+                ),
+            )
+    else:
+        for find in (_missing, _stalled, _late, _busy, _awaited, _failing, _held):
+            yield from find(seen)
+    yield from _left(seen)
+
+
+def _graded(seen: Overview | None, found: Sequence[Finding]) -> Health:
+    findings = tuple(sorted(found, key=lambda each: each.level is not Grade.ILL))
+    if findings and findings[0].level is Grade.ILL:
+        return Health(grade=Grade.ILL, badge="in trouble", findings=findings)
+    if seen is None:
+        return replace(UNKNOWN_HEALTH, findings=findings)
+    if not seen.running:
+        return Health(grade=Grade.RESTING, badge=NOT_RUNNING, findings=findings)
     if seen.state == State.DEACTIVATED.value:
-        return Health(grade=Grade.RESTING, badge="deactivated", hurts=hurts)
-    if hurts:
-        return Health(grade=Grade.STRAINED, badge="strained", hurts=hurts)
-    return Health(grade=Grade.WELL, badge="well", hurts=())
+        return Health(grade=Grade.RESTING, badge="deactivated", findings=findings)
+    if findings:
+        return Health(grade=Grade.STRAINED, badge="strained", findings=findings)
+    return Health(grade=Grade.WELL, badge="well")
 
 
-def _missing(seen: Overview) -> Iterator[Hurt]:
-    """Find missing processes."""
+def _servers(problems: ServerProblems) -> Iterator[Finding]:
+    if problems.redis is not None:
+        kind = FindingKind.UNREADABLE if problems.unreadable else FindingKind.REDIS_AWAY
+        yield Finding(kind=kind, reason=problems.redis)
+    if problems.full is not None:
+        yield Finding(kind=FindingKind.REDIS_FULL, reason=problems.full)
+    if problems.rabbitmq is not None:
+        yield Finding(kind=FindingKind.RABBITMQ_AWAY, reason=problems.rabbitmq)
+    if problems.blocked is not None:
+        yield Finding(kind=FindingKind.RABBITMQ_BLOCKED, reason=problems.blocked)
+
+
+def _missing(seen: Overview) -> Iterator[Finding]:
+    """Find missing processes and consumers."""
     if not seen.driver:
-        yield _ill("there is no driver: no bolt works until one is started")
+        yield Finding(
+            kind=FindingKind.NO_DRIVER,
+            reason="there is no driver: no bolt works until one is started",
+        )
     if seen.executor_problem:
-        yield _ill(seen.executor_problem)
+        yield Finding(kind=FindingKind.NO_EXECUTOR, reason=seen.executor_problem)
     for spout in seen.spouts:
         if spout.missing:
-            yield _ill(
-                f"has no worker for {count(spout.missing)} of {counted(spout.tasks, 'task')}",
-                spout.name,
+            tasks = counted(spout.tasks, "task")
+            yield Finding(
+                kind=FindingKind.SPOUT_WITHOUT_WORKER,
+                reason=f"has no worker for {count(spout.missing)} of {tasks}",
+                component=spout.name,
             )
     for bolt in seen.bolts:
         if bolt.unattended and seen.driver:
-            yield _ill(f"has no process for task {tasks_named(bolt.unattended)}", bolt.name)
+            yield Finding(
+                kind=FindingKind.TASK_WITHOUT_PROCESS,
+                reason=f"has no process for task {tasks_named(bolt.unattended)}",
+                component=bolt.name,
+            )
+    if seen.active and seen.driver and any(spout.running for spout in seen.spouts):
+        for queue in seen.queues:
+            if not queue.consumers:
+                yield Finding(
+                    kind=FindingKind.NO_CONSUMERS,
+                    reason=f"queue {queue.name} has no consumer, although spout workers run",
+                    queue=queue.name,
+                    lasts_s=_RECONNECT_S,
+                )
 
 
-def _late(seen: Overview) -> Iterator[Hurt]:
+def _stalled(seen: Overview) -> Iterator[Finding]:
+    """Find that nothing completes although there is work."""
+    lately = seen.lately
+    ready = sum(queue.ready for queue in seen.queues)
+    waiting = ready + seen.own.pending + seen.own.in_back_off
+    if not seen.active or not waiting or lately.acked:
+        return
+    failures = max(lately.failed, *(lately.of(bolt.name)["failed"] for bolt in seen.bolts), 0)
+    if failures >= _OUTAGE:
+        yield Finding(
+            kind=FindingKind.ALL_FAIL,
+            reason=(
+                f"all messages fail: {count(failures)} failures and not one ack in the last "
+                f"{span(lately.seconds)}{_last_reason(seen)}"
+            ),
+            age_s=lately.quiet_s,
+        )
+        return
+    timeout_s = seen.message_timeout_s or _LONGEST_QUIET_S
+    patience_s = min(max(_QUIET_S, timeout_s), _LONGEST_QUIET_S)
+    quiet_s = lately.quiet_s
+    if seen.driver_at is not None:
+        quiet_s = min(quiet_s, (seen.at - seen.driver_at.since).total_seconds())
+    works = any(call_s >= patience_s for bolt in seen.bolts for _, call_s in bolt.calls)
+    if quiet_s < patience_s or works:
+        return
+    refused = bool(ready) and not lately.emitted
+    if lately.emitted_before or refused:
+        yield Finding(
+            kind=FindingKind.NOTHING_ACKED,
+            reason=(
+                f"no message was acked for {span(quiet_s)}, and {counted(waiting, 'message')} "
+                f"{_wait(waiting)}{_last_reason(seen)}"
+            ),
+            # A spout takes ready messages within a moment, unless it can send nothing.
+            age_s=quiet_s if lately.emitted_before else 0.0,
+            lasts_s=0.0 if lately.emitted_before else _MOMENT_S,
+        )
+
+
+def _late(seen: Overview) -> Iterator[Finding]:
     """Find messages and calls that take too long."""
     oldest_s = seen.own.oldest_pending_s
-    if 0 < seen.message_timeout_s < oldest_s:
-        yield _ill(
-            f"the oldest message has been in flight for {seconds(oldest_s)}, and times out after "
-            f"{seconds(seen.message_timeout_s)}"
+    timeout_s = seen.message_timeout_s
+    if 0 < timeout_s < oldest_s:
+        yield Finding(
+            kind=FindingKind.OVERDUE,
+            reason=(
+                f"the oldest message has been in flight for {seconds(oldest_s)}, and times out "
+                f"after {seconds(timeout_s)}"
+            ),
+            age_s=oldest_s - timeout_s,
+        )
+    p99_ms = seen.lately.p99_ms
+    enough = timeout_s > 0 and seen.lately.acked >= _ENOUGH_LATENCIES
+    if enough and p99_ms is not None and p99_ms / 1000 > _NEAR * timeout_s:
+        yield Finding(
+            kind=FindingKind.NEAR_TIMEOUT,
+            reason=(
+                f"one message in a hundred takes longer than {duration(p99_ms)}, and times out "
+                f"after {seconds(timeout_s)}"
+            ),
         )
     for bolt in seen.bolts:
         task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
         if call_s > _LONG_CALL_S:
-            yield _strained(f"has been in one call for {seconds(call_s)} in task {task}", bolt.name)
+            yield Finding(
+                kind=FindingKind.LONG_CALL,
+                reason=f"has been in one call for {seconds(call_s)} in task {task}",
+                component=bolt.name,
+                age_s=call_s,
+            )
 
 
-def _busy(seen: Overview) -> Iterator[Hurt]:
+def _busy(seen: Overview) -> Iterator[Finding]:
     """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
         if bolt.load is Load.HOT:
-            yield _strained(
-                f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
-                f"{_queued(bolt)}",
-                bolt.name,
+            yield Finding(
+                kind=FindingKind.BOTTLENECK,
+                reason=(
+                    f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
+                    f"{_queued(bolt)}"
+                ),
+                component=bolt.name,
             )
         elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting > bolt.retrying:
-            yield _strained(f"is behind{_queued(bolt)}", bolt.name)
+            yield Finding(
+                kind=FindingKind.BEHIND,
+                reason=f"is behind{_queued(bolt)}",
+                component=bolt.name,
+                age_s=bolt.oldest_s,
+            )
 
 
-def _awaited(seen: Overview) -> Iterator[Hurt]:
+def _awaited(seen: Overview) -> Iterator[Finding]:
     """Find the bottleneck if no bolt is busy: the bolt with most of the time until the ack."""
     ready = sum(queue.ready for queue in seen.queues)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
-    if any(bolt.load is Load.HOT for bolt in seen.bolts):
+    if not seen.bolts or any(bolt.load is Load.HOT for bolt in seen.bolts):
         return
-    slowest = max(seen.bolts, key=lambda bolt: bolt.process_s, default=None)
-    if slowest is None or slowest.process_s < sum(bolt.process_s for bolt in seen.bolts) / 2:
+    found = [(seen.lately.of(bolt.name), bolt.name) for bolt in seen.bolts]
+    counts, slowest = max(found, key=lambda each: each[0]["process_ns"])
+    if counts["process_ns"] < sum(each["process_ns"] for each, _ in found) / 2:
         return
-    if slowest.process_ms is not None and slowest.execute_ms is not None:
-        yield _strained(
-            f"is the bottleneck: a tuple spends {duration(slowest.process_ms)} in it, but only "
-            f"{duration(slowest.execute_ms)} working; {counted(ready, 'message')} "
-            f"{_wait(ready)} in the broker",
-            slowest.name,
+    if counts["acked"] and counts["executed"]:
+        process_ms = counts["process_ns"] / 1e6 / counts["acked"]
+        execute_ms = counts["execute_ns"] / 1e6 / counts["executed"]
+        yield Finding(
+            kind=FindingKind.BOTTLENECK,
+            reason=(
+                f"is the bottleneck: a tuple spends {duration(process_ms)} in it, but only "
+                f"{duration(execute_ms)} working; {counted(ready, 'message')} {_wait(ready)} in "
+                "the broker"
+            ),
+            component=slowest,
         )
 
 
@@ -155,30 +444,87 @@ def _wait(number: int) -> str:
     return "waits" if number == 1 else "wait"
 
 
-def _failing(seen: Overview) -> Iterator[Hurt]:
-    """Find bolts that fail tuples, and spouts with timeouts."""
+def _failing(seen: Overview) -> Iterator[Finding]:
+    """Find tuples that bolts failed or postponed in the last minute."""
+    lately = seen.lately
     for bolt in seen.bolts:
-        rate = seen.flow.of(bolt.name).failed_a_second
-        if rate:
-            last = next((each for each in seen.faults if each.component == bolt.name), None)
-            reason = f", last: {last.reason}" if last else ""
-            yield _strained(f"fails {per_second(rate)} tuples per second{reason}", bolt.name)
+        counts = lately.of(bolt.name)
+        postponed = counts[RETRY_LATER]
+        failed = counts["failed"] - postponed
+        if failed > 0:
+            yield Finding(
+                kind=FindingKind.FAILING,
+                reason=(
+                    f"fails {per_second(failed / lately.seconds)} tuples per second"
+                    f"{_last_reason(seen, bolt.name, postponed=False)}"
+                ),
+                component=bolt.name,
+            )
+        if postponed:
+            yield Finding(
+                kind=FindingKind.RETRY_LATER,
+                reason=(
+                    f"postpones {per_second(postponed / lately.seconds)} tuples per second with "
+                    f"RetryLater{_last_reason(seen, bolt.name, postponed=True)}"
+                ),
+                component=bolt.name,
+            )
+
+
+def _held(seen: Overview) -> Iterator[Finding]:
+    """Find messages that timed out in the last minute, and messages in back-off."""
     for spout in seen.spouts:
-        if spout.timeouts:
-            yield _strained(f"had {counted(spout.timeouts, 'message')} time out", spout.name)
+        if timeouts := seen.lately.of(spout.name)["timeout"]:
+            messages = counted(timeouts, "message")
+            yield Finding(
+                kind=FindingKind.TIMEOUTS,
+                reason=f"had {messages} time out in the last {span(seen.lately.seconds)}",
+                component=spout.name,
+            )
+        if spout.in_back_off:
+            messages = counted(spout.in_back_off, "failed message")
+            yield Finding(
+                kind=FindingKind.IN_BACK_OFF,
+                reason=f"holds {messages} until the back-off is over",
+                component=spout.name,
+            )
 
 
-def _left(seen: Overview) -> Iterator[Hurt]:
-    """Find dead letters."""
+def _last_reason(
+    seen: Overview, component: str | None = None, *, postponed: bool | None = None
+) -> str:
+    """Return ``, last: …`` with the newest reason within the span of the counts; without one, an
+    empty text.
+    """
+    oldest = seen.at - timedelta(seconds=seen.lately.seconds + REPORT_S)
+    for error in seen.errors:
+        if (
+            error.at >= oldest
+            and component in (None, error.component)
+            and postponed in (None, _POSTPONED.match(error.message) is not None)
+        ):
+            return f", last: {error.message}"
+    return ""
+
+
+def _left(seen: Overview) -> Iterator[Finding]:
+    """Find dead letters, and lost states."""
+    for bolt in seen.bolts:
+        if bolt.state_lost_at is None:
+            continue
+        age_s = (seen.at - bolt.state_lost_at).total_seconds()
+        if age_s < _LOSS_SHOWN_S:
+            yield Finding(
+                kind=FindingKind.STATES_LOST,
+                reason="has begun with an empty state, because Redis lost it",
+                component=bolt.name,
+                age_s=age_s,
+            )
     for queue in seen.queues:
         if queue.dead_lettered:
             some = counted(queue.dead_lettered, "dead letter")
-            yield _strained(f"{some} of queue {queue.name}")
-
-
-def _ill(says: str, component: str | None = None) -> Hurt:
-    return Hurt(grade=Grade.ILL, says=says, component=component)
-
-
-def _strained(says: str, component: str | None = None) -> Hurt:
-    return Hurt(grade=Grade.STRAINED, says=says, component=component)
+            yield Finding(
+                kind=FindingKind.DEAD_LETTERS,
+                reason=f"{some} of queue {queue.name}",
+                queue=queue.name,
+            )

@@ -6,15 +6,16 @@ Counts are exact: each tuple is counted once, where it is processed, however oft
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.metrics.contract import (
     ErrorReport,
     KnownError,
     cumulative,
+    merged,
     percentile,
     total_of,
 )
@@ -41,7 +42,9 @@ from tiercel.workers.monitoring.rows import (
 
 # Parts of a reason that vary between messages: quoted text and numbers.
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\b0x[0-9a-f]+\b|\d+(?:[.,]\d+)*")
-_ECHO = re.compile(r"(.+?)\[\d+\]: (.*)", re.DOTALL)
+_ECHO = re.compile(r"(.+?)\[(\d+)\]: (.*)", re.DOTALL)
+# Characters by which a report and its echo are compared, since reasons are clipped.
+_COMPARED = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +60,8 @@ class Fault:
     # Aware, UTC.
     first: datetime
     last: datetime
+    # The newest message that failed for this reason; empty if it is not known.
+    about: str = ""
 
 
 def grouped(
@@ -89,6 +94,7 @@ def _fault(
         exact=known is not None,
         first=min(first, known.first.at) if known else first,
         last=errors[0].at,
+        about=next((error.about for error in errors if error.about), ""),
     )
 
 
@@ -96,8 +102,37 @@ def _source(error: ErrorReport, bolts: Collection[str]) -> tuple[str, str]:
     """Return the component that raised an error, and the reason."""
     found = _ECHO.fullmatch(error.message)
     if found is not None and error.component not in bolts and found[1] in bolts:
-        return found[1], found[2]
+        return found[1], found[3]
     return error.component, error.message
+
+
+def each_once(errors: Iterable[ErrorReport], bolts: Collection[str]) -> list[ErrorReport]:
+    """Return each failure once, newest first: a spout repeats the error of a bolt, and adds the
+    message that failed.
+    """
+    found: list[ErrorReport] = []
+    # By component, task and reason: the reports that no report of the other side was found for.
+    told: dict[tuple[bool, str, int, str], deque[int]] = defaultdict(deque)
+    for error in errors:
+        own = _repeated(error, bolts)
+        is_echo = own is not error
+        name = own.component, own.task, own.message[:_COMPARED]
+        if others := told[not is_echo, *name]:
+            at = others.popleft()
+            bolt, echo = (found[at], own) if is_echo else (own, found[at])
+            found[at] = replace(bolt, at=found[at].at, about=echo.about)
+        else:
+            told[is_echo, *name].append(len(found))
+            found.append(own)
+    return found
+
+
+def _repeated(error: ErrorReport, bolts: Collection[str]) -> ErrorReport:
+    """Return the report of the bolt that a spout's report repeats, or the report itself."""
+    found = _ECHO.fullmatch(error.message)
+    if found is None or error.component in bolts or found[1] not in bolts:
+        return error
+    return replace(error, component=found[1], task=int(found[2]), message=found[3])
 
 
 def known_for(known: Iterable[KnownError], component: str, message: str) -> KnownError | None:
@@ -243,6 +278,39 @@ STANDSTILL = Flow()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Lately:
+    """The counts of the last minute or a little more, the same in every view: health is judged by
+    them.
+    """
+
+    # Length of the span; 0 if nothing was ever counted.
+    seconds: float = 0.0
+    # Messages of all spouts.
+    emitted: int = 0
+    acked: int = 0
+    # Timeouts included.
+    failed: int = 0
+    # From emit to complete tree; None if none was complete.
+    p99_ms: float | None = None
+    # By component.
+    counts: Mapping[str, Counter[str]] = field(default_factory=dict)
+    # How long no message was acked, within the ten minutes that are counted by slots.
+    quiet_s: float = 0.0
+    # Messages that were emitted during that time, but before the span of the other counts.
+    emitted_before: int = 0
+
+    def of(self, component: str) -> Counter[str]:
+        """Return the counts of a component."""
+        return self.counts.get(component, Counter())
+
+
+NOT_COUNTED = Lately()
+# An error may be this much older than the report that counts it.
+REPORT_S = 2.0
+_LATELY_SLOTS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
     """Everything that views show of a topology."""
 
@@ -260,6 +328,7 @@ class Overview:
     edges: tuple[EdgeRow, ...]
     own: Own
     message_timeout_s: float
+    # Each failure once, newest first.
     errors: tuple[ErrorReport, ...]
     # Grouped by reason, newest first.
     faults: tuple[Fault, ...] = ()
@@ -279,6 +348,9 @@ class Overview:
     sinks: tuple[QueueDepth, ...] = ()
     # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
+    lately: Lately = NOT_COUNTED
+    # When it was read; aware, UTC.
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def running(self) -> bool:
@@ -312,9 +384,7 @@ class Overview:
 def overview_of(name: str, readings: Readings) -> Overview:
     """Compute the overview of a topology from its readings."""
     graph = readings.graph
-    last: dict[str, ErrorReport] = {}
-    for error in readings.errors:
-        last.setdefault(error.component, error)
+    last = _last_errors(readings)
     spouts = tuple(_spout(each, readings, last.get(each.name)) for each in graph.spouts)
     tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
     all_tasks = tuple(row for rows in tasks.values() for row in rows)
@@ -333,7 +403,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         edges=tuple(_edge(each, readings) for each in graph.edges),
         own=_own(name, readings),
         message_timeout_s=readings.message_timeout_s,
-        errors=tuple(readings.errors),
+        errors=tuple(each_once(readings.errors, tasks.keys())),
         once=once_rows(readings),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
@@ -341,7 +411,54 @@ def overview_of(name: str, readings: Readings) -> Overview:
         processes=processes(readings, workers, all_tasks),
         driver_at=readings.driver_at,
         trouble=readings.trouble,
-        ordered=readings.state or State.ACTIVE,
+        ordered=_ordered(readings),
+        lately=_lately(readings),
+        at=readings.at,
+    )
+
+
+def _last_errors(readings: Readings) -> Mapping[str, ErrorReport]:
+    """Return the last error of each component, unless it is older than the counts beside it."""
+    seconds = readings.counted.seconds
+    oldest = readings.at - timedelta(seconds=seconds + REPORT_S)
+    last: dict[str, ErrorReport] = {}
+    for error in readings.errors:
+        if not seconds or error.at >= oldest:
+            last.setdefault(error.component, error)
+    return last
+
+
+def _ordered(readings: Readings) -> State:
+    if readings.killed and state_of(readings) == NOT_RUNNING:
+        return State.KILLED
+    return readings.state or State.ACTIVE
+
+
+def _lately(readings: Readings) -> Lately:
+    spouts = [spout.name for spout in readings.graph.spouts]
+    found = merged(readings.slots[:_LATELY_SLOTS])
+    counts = {each: total_of(found.counts, each) for each in found.counts}
+    together: Counter[str] = Counter()
+    for name in spouts:
+        together.update(counts.get(name, {}))
+    quiet_s = 0.0
+    emitted_before = 0
+    for number, slot in enumerate(readings.slots):
+        totals = [total_of(slot.counts, name) for name in spouts]
+        if any(total["acked"] for total in totals):
+            break
+        quiet_s += slot.seconds
+        if number >= _LATELY_SLOTS:
+            emitted_before += sum(total["emitted"] for total in totals)
+    return Lately(
+        seconds=found.seconds,
+        emitted=together["emitted"],
+        acked=together["acked"],
+        failed=together["failed"],
+        p99_ms=percentile(together, 0.99),
+        counts=counts,
+        quiet_s=quiet_s,
+        emitted_before=emitted_before,
     )
 
 

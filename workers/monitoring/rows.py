@@ -8,13 +8,14 @@ import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from datetime import UTC, datetime
 
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counting import chained_of
+from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_of
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
@@ -58,6 +59,14 @@ class Readings:
     trouble: str = ""
     # Counts per thousand seconds, averaged over the last ten seconds.
     rates: Counts = field(default_factory=dict)
+    # Counts of each slot of ten minutes, the current slot first.
+    slots: Sequence[Counted] = ()
+    # ``tiercel kill`` ended the topology, and no run has begun since.
+    killed: bool = False
+    # By bolt: when Redis lost its state, as the driver noticed.
+    states_lost: Mapping[str, datetime] = field(default_factory=dict)
+    # Aware, UTC.
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +133,7 @@ class BoltRow:
     transferred: int
     executed: int
     acked: int
+    # Postponed tuples included.
     failed: int
     # Mean time in ``execute`` and ``flush`` per tuple; None if nothing was executed.
     execute_ms: float | None
@@ -157,6 +167,10 @@ class BoltRow:
     retrying: int = 0
     # The bolt whose steps execute its tuples, and their share; None: its own tasks do all of it.
     chained: tuple[str, float] | None = None
+    # Tuples that it postponed with ``RetryLater``.
+    retry_later: int = 0
+    # When Redis lost its state, as the driver noticed; None: never.
+    state_lost_at: datetime | None = None
 
     @property
     def load(self) -> Load:
@@ -245,6 +259,8 @@ def bolt_row(
         retried=counts["retried"],
         retrying=sum(row.retrying for row in rows),
         chained=_chained(total_of(readings.rates, component.name)),
+        retry_later=counts[RETRY_LATER],
+        state_lost_at=readings.states_lost.get(component.name),
     )
 
 

@@ -18,6 +18,8 @@ from tiercel.workers.monitoring.watcher import Look, Watcher
 
 log = logging.getLogger(__name__)
 LOOK_S = 2.0
+# A reading of many topologies, or of servers that time out, takes some seconds.
+_STALE_S = 60.0
 FINE = timedelta(minutes=10)
 KEPT = timedelta(hours=3)
 STEP = timedelta(seconds=30)
@@ -71,6 +73,18 @@ class Sampler:
         ):
             return look
         return self._see(name, window)
+
+    def unready(self) -> str | None:
+        """Return which server did not answer the last reading; None if all did."""
+        seen_at, look = self._looks.get((None, Window.TEN_MINUTES), (0.0, None))
+        if look is None:
+            return "the servers were not read yet"
+        age_s = time.monotonic() - seen_at
+        if age_s > _STALE_S:
+            return f"the last reading is {age_s:.0f} s old"
+        if look.redis_problem is not None and not look.unreadable:
+            return "Redis does not answer"
+        return None if look.rabbitmq_problem is None else "RabbitMQ does not answer"
 
     def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
         """Return the samples of three hours, oldest first; if not ``long``, of ten minutes."""

@@ -17,7 +17,7 @@ from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.health import Grade, health_of
+from tiercel.workers.monitoring.health import Grade, Health
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Watcher
 from tiercel.workers.terminal import cell
@@ -28,6 +28,9 @@ _Found = tuple[str, ErrorReport]
 # terminal of 80 characters.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 _ALARM = "bold red"
+_LEVELS = {Grade.ILL: _ALARM, Grade.STRAINED: "yellow", Grade.WELL: "green"}
+# More would push the tables off the screen.
+_FINDINGS = 4
 _LAG = f"unacked, delayed, in/s and out/s are up to {LAG_S} s old; the other figures are current"
 # Wider than any terminal.
 _ENDLESS = 100_000
@@ -66,8 +69,8 @@ _ACKER = tables.TableKind(
 _LESS = {
     tables.SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     tables.BOLTS.title: (
-        *("transferred", "process ms", "acked", "emitted", "retried", "step ms", "steps/s"),
-        *("in steps of", "waiting for a retry"),
+        *("transferred", "process ms", "acked", "retry later", "emitted", "retried", "step ms"),
+        *("steps/s", "in steps of", "waiting for a retry"),
     ),
     tables.ACKER.title: ("updates", "memory", "late"),
     tables.ONCE.title: ("maybe too old", "no identity"),
@@ -108,37 +111,70 @@ def view_of(look: Look, window: Window) -> RenderableType:
             )
         )
     name = next(name for name, each in WINDOWS.items() if each is window)
-    return top_view(look.overview, name, look.problems)
+    return top_view(look.overview, name, look.health)
 
 
-def top_view(overview: Overview, window: str, problems: Sequence[str]) -> RenderableType:
+def top_view(overview: Overview, window: str, health: Health) -> RenderableType:
     """Render everything about a topology, from top to bottom."""
     heading = cell(overview.name, "bold")
     heading.append(
-        f"  {overview.state}  {window} ({tables.span(overview.seconds)} counted)", "not bold"
+        f"  {overview.state}  {window} ({tables.span(overview.seconds)} counted)  ", "not bold"
     )
-    if overview.running and not overview.driver:
-        heading.append("  no driver", _ALARM)
-    problems = [problem for problem in (*problems, overview.executor_problem) if problem]
-    parts: list[RenderableType] = [heading, *(cell(problem, _ALARM) for problem in problems)]
-    parts += [_fitting(_SPOUTS, overview.spouts), _fitting(_BOLTS, overview.bolts)]
-    ill = {hurt.component for hurt in health_of(overview).hurts if hurt.grade is Grade.ILL}
+    heading.append(health.badge, _LEVELS.get(health.grade, "not bold"))
+    parts: list[RenderableType] = [heading]
+    parts += [cell(each.sentence, _LEVELS[each.level]) for each in health.findings[:_FINDINGS]]
+    if (left := len(health.findings) - _FINDINGS) > 0:
+        parts.append(cell(f"and {left} more", "dim"))
+    parts += [fitting(_SPOUTS, overview.spouts), fitting(_BOLTS, overview.bolts)]
+    ill = {each.component for each in health.findings if each.level is Grade.ILL}
     parts += [
-        _fitting(
+        fitting(
             _INBOXES,
             overview.bolts,
             lambda column, row: column == "without a process" and row.name in ill,
         ),
-        _fitting(_ACKER, [overview.acker]),
+        fitting(_ACKER, [overview.acker]),
     ]
     if overview.once:
-        parts.append(_fitting(tables.ONCE, overview.once))
+        parts.append(fitting(tables.ONCE, overview.once))
     if overview.queue_rows:
         parts.append(depth_table(overview.queue_rows))
     parts.append(own_table([overview.own]))
     errors = overview.errors[:5]
-    parts.append(_fitting(tables.ERRORS, errors) if errors else cell("no errors", "dim"))
+    parts.append(fitting(tables.ERRORS, errors) if errors else cell("no errors", "dim"))
     return Group(*parts)
+
+
+def status_text(topology: str, look: Look) -> str:
+    """Content of ``tiercel status`` for one topology: its health, then one line per finding."""
+    order = "" if look.overview is None else f" (ordered: {look.overview.ordered.value})"
+    lines = [
+        f"{topology}: {each.level.label} {each.kind.value}: {each.sentence}"
+        for each in look.health.findings
+    ]
+    return "\n".join([f"{topology}: {look.health.badge}{order}", *lines])
+
+
+def status_json(topology: str, look: Look) -> dict[str, Any]:
+    """Return the object of ``tiercel status --json``."""
+    seen = look.overview
+    return {
+        "topology": topology,
+        "health": look.health.grade.label,
+        "ordered": None if seen is None else seen.ordered.value,
+        "running": None if seen is None else seen.running,
+        "findings": [
+            {
+                "kind": each.kind.value,
+                "level": each.level.label,
+                "component": each.component,
+                "queue": each.queue,
+                "reason": each.reason,
+                "since": None if each.since is None else each.since.isoformat(),
+            }
+            for each in look.health.findings
+        ],
+    }
 
 
 def survey_view(survey: Survey) -> RenderableType:
@@ -155,7 +191,7 @@ def survey_view(survey: Survey) -> RenderableType:
 
 def depth_table(found: Iterable[QueueRow]) -> RenderableType:
     """Return the table of queues; unknown figures are question marks."""
-    return _fitting(
+    return fitting(
         tables.QUEUES,
         found,
         lambda column, row: column == "dead letters" and bool(row.depth.dead_lettered),
@@ -164,7 +200,7 @@ def depth_table(found: Iterable[QueueRow]) -> RenderableType:
 
 def own_table(found: Iterable[Own]) -> RenderableType:
     """Return the table of tiercel's own queues, one row per topology."""
-    return _fitting(tables.OWN, found)
+    return fitting(tables.OWN, found)
 
 
 def error_table(found: Sequence[_Found]) -> Table:
@@ -181,7 +217,7 @@ def _of_error(column: tables.Column[ErrorReport]) -> tables.Column[_Found]:
     return tables.Column(column.name, lambda row: column.text(row[1]), column.kind)
 
 
-def _fitting(
+def fitting(
     kind: tables.TableKind[R], rows: Iterable[R], alarms: Callable[[str, R], bool] | None = None
 ) -> RenderableType:
     """Return the table with as many columns as the terminal has room for.

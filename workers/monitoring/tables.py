@@ -230,7 +230,9 @@ def _chained(chained: tuple[str, float] | None) -> str:
 
 
 def _message(error: ErrorReport | None) -> str:
-    return error.message if error else ""
+    if error is None:
+        return ""
+    return f"{error.message}; {error.about}" if error.about else error.message
 
 
 def _about(message: QueuedMessage) -> str:
@@ -292,6 +294,7 @@ BOLTS = TableKind[BoltRow](
         Column("acked", lambda row: count(row.acked)),
         Column("failed", lambda row: count(row.failed)),
         Column("retried", lambda row: count(row.retried)),
+        Column("retry later", lambda row: count(row.retry_later)),
         Column("waiting", lambda row: count(row.waiting)),
         Column("waiting for a retry", lambda row: count(row.retrying)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
@@ -381,7 +384,7 @@ ERRORS = TableKind[ErrorReport](
         Column("time", lambda row: when(row.at), Kind.MOMENT),
         Column("component", lambda row: row.component, Kind.TEXT),
         Column("task", lambda row: str(row.task)),
-        Column("reason", lambda row: row.message, Kind.LONG),
+        Column("reason", _message, Kind.LONG),
     ),
 )
 FAULTS = TableKind[Fault](
@@ -392,6 +395,7 @@ FAULTS = TableKind[Fault](
         Column("component", lambda row: row.component, Kind.TEXT),
         Column("reason", lambda row: row.reason, Kind.LONG),
         Column("first", lambda row: when(row.first), Kind.NAME),
+        Column("last message", lambda row: row.about.removeprefix("message "), Kind.TEXT),
     ),
 )
 SPOUT_TASKS = TableKind[SpoutTaskRow](

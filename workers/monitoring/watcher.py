@@ -19,7 +19,7 @@ from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window
+from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window, merged, total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, is_full, place_of
 from tiercel.acker.redis.scripts import RedisServers
@@ -29,11 +29,18 @@ from tiercel.queues.errors import AddressError, QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
+from tiercel.spark_jobs.running.counting import STATE_LOST_AT
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
+from tiercel.workers.monitoring.health import (
+    UNKNOWN_HEALTH,
+    Health,
+    HealthMemory,
+    ServerProblems,
+)
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
 from tiercel.workers.monitoring.rows import PER_SECOND, Readings
 
@@ -71,11 +78,16 @@ class Look:
     unreadable: bool = False
     # Redis answers, but accepts no new data.
     redis_full: str | None = None
+    # RabbitMQ answers, but accepts no messages.
+    rabbitmq_blocked: str | None = None
+    health: Health = UNKNOWN_HEALTH
 
     @property
     def problems(self) -> list[str]:
         """The problems of the servers, as views show them."""
-        found = (self.redis_problem, self.redis_full, self.rabbitmq_problem)
+        found = (
+            self.redis_problem, self.redis_full, self.rabbitmq_problem, self.rabbitmq_blocked,
+        )  # fmt: skip
         return [problem for problem in found if problem]
 
 
@@ -94,29 +106,28 @@ class Watcher:
         self._last: dict[tuple[str, Window], Overview] = {}
         self._said: dict[str, str] = {}
         self._depths: dict[str, tuple[QueueDepth, ...]] = {}
+        self._memories: dict[str, HealthMemory] = {}
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
 
     def look(self, name: str | None, window: Window) -> Look:
         """Read a topology, by default one that runs; returns within the clients' timeouts."""
         with self._lock:
-            return self._look(name, window)
+            return self._look(name, window, self._refresh())
 
-    def all(self) -> tuple[dict[str, Overview], dict[str, bool]]:
-        """Return every topology over all time, and for each server if it answers.
-
-        While Redis does not answer, there are no topologies.
-        """
+    def all(self, window: Window = Window.ALL_TIME) -> tuple[dict[str, Look], dict[str, bool]]:
+        """Return a reading of every known topology, and for each server if it answers."""
         with self._lock:
-            if self._refresh() is not None:
-                return {}, {"redis": False}
-            looks = [self._look(name, Window.ALL_TIME) for name in self._known]
-            up = {"redis": not any(look.redis_problem and not look.unreadable for look in looks)}
-            if self._addresses.amqp_url and looks:
-                up["rabbitmq"] = not any(look.rabbitmq_problem for look in looks)
-            readable = [
-                look.overview for look in looks if look.overview is not None and not look.unreadable
-            ]
-            return {overview.name: overview for overview in readable}, up
+            problem = self._refresh()
+            looks: dict[str, Look] = {}
+            for name in self._known:
+                look = looks[name] = self._look(name, window, problem)
+                # Otherwise each topology would wait for a server that is away.
+                problem = None if look.unreadable else look.redis_problem
+            up = {"redis": problem is None}
+            if self._addresses.amqp_url:
+                found = [look.rabbitmq_problem for look in looks.values()] or [self._survey(None)]
+                up["rabbitmq"] = not any(found)
+            return looks, up
 
     def close(self) -> None:
         """Release the connections, after a reading that is under way. Idempotent."""
@@ -126,8 +137,8 @@ class Watcher:
                 reader.close()
             self._depth_reader.close()
 
-    def _look(self, name: str | None, window: Window) -> Look:
-        problem = self._refresh()
+    def _look(self, name: str | None, window: Window, problem: str | None) -> Look:
+        """Read a topology, unless Redis has a ``problem``."""
         found = full = None
         unreadable = False
         chosen = name if name is not None else self._first(window, away=problem is not None)
@@ -136,24 +147,39 @@ class Watcher:
                 problem, unreadable = self._read(chosen, window)
             found = self._last.get((chosen, window))
             full = self._full(chosen) if problem is None else None
-        rabbitmq_problem = None
-        if found is not None and self._addresses.amqp_url:
-            rabbitmq_problem = self._survey(chosen or "")
-            read = self._known[found.name].graph.queues
-            depths = self._depths.get(found.name, ())
-            found = replace(
-                found,
-                queues=tuple(each for each in depths if each.name in read),
-                sinks=tuple(each for each in depths if each.name not in read),
-            )
+        rabbitmq_problem = self._survey(chosen)
+        found = None if found is None else self._with_queues(found)
+        at = datetime.now(UTC)
+        blocked = self._blocked() if rabbitmq_problem is None else None
+        problems = ServerProblems(
+            redis=problem, full=full, rabbitmq=rabbitmq_problem, blocked=blocked,
+            unreadable=unreadable,
+        )  # fmt: skip
         return Look(
-            at=datetime.now(UTC),
+            at=at,
             topologies=tuple(self._known),
             overview=found,
             redis_problem=problem,
             rabbitmq_problem=rabbitmq_problem,
             redis_full=full,
+            rabbitmq_blocked=blocked,
             unreadable=unreadable,
+            health=self._memory(chosen).judge(found, problems, at),
+        )
+
+    def _memory(self, name: str | None) -> HealthMemory:
+        """Return the memory of a topology; clients may ask for unknown ones, which have none."""
+        if name is None or name not in self._known:
+            return HealthMemory()
+        return self._memories.setdefault(name, HealthMemory())
+
+    def _with_queues(self, seen: Overview) -> Overview:
+        read = self._known[seen.name].graph.queues
+        depths = self._depths.get(seen.name, ())
+        return replace(
+            seen,
+            queues=tuple(each for each in depths if each.name in read),
+            sinks=tuple(each for each in depths if each.name not in read),
         )
 
     def _first(self, window: Window, *, away: bool) -> str | None:
@@ -207,13 +233,32 @@ class Watcher:
         except AckerError:  # the next reading reports it
             return None
 
-    def _survey(self, name: str) -> str | None:
-        graph = self._known[name].graph
+    def _survey(self, name: str | None) -> str | None:
+        """Read the queues of a topology, if there are any; return the problem if RabbitMQ does not
+        answer.
+        """
+        if not self._addresses.amqp_url:
+            return None
+        note = None if name is None else self._known.get(name)
+        queues = [] if note is None else [*note.graph.queues, *note.graph.sinks]
         try:
-            self._depths[name] = tuple(self._depth_reader.look([*graph.queues, *graph.sinks]))
+            if name is None or not queues:
+                self._depth_reader.reach()
+            else:
+                self._depths[name] = tuple(self._depth_reader.look(queues))
         except QueuesError as error:
             return redact(str(error))
         return None
+
+    def _blocked(self) -> str | None:
+        """Return the problem if RabbitMQ, which answers, takes no messages."""
+        alarms = self._depth_reader.alarms() if self._addresses.amqp_url else []
+        if not alarms:
+            return None
+        return (
+            f"RabbitMQ has a {' and a '.join(alarms)} alarm: it delivers messages, and takes none "
+            "until it has room again"
+        )
 
 
 class TopologyReader:
@@ -242,7 +287,9 @@ class TopologyReader:
 
     def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
         """Return the topology, without its queues."""
-        counted = self.metrics.over(window)
+        slots = self.metrics.slots()
+        ten_minutes = window is Window.TEN_MINUTES
+        counted = merged(slots) if ten_minutes else self.metrics.over(window)
         totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
         note = self.note
         holder = self._lease.holder()
@@ -257,11 +304,17 @@ class TopologyReader:
             trouble=redact(holder.trouble) if holder else "",
             inboxes=self._inboxes.figures(note.graph.inboxes),
             census=self._look_at_ledger(),
-            errors=[replace(error, message=redact(error.message)) for error in reports],
+            errors=[
+                replace(error, message=redact(error.message), about=redact(error.about))
+                for error in reports
+            ],
             marks=self._states.marks([each.name for each in note.graph.bolts]),
             known_errors=self._look_at_traces(reports),
             message_timeout_s=note.message_timeout_secs,
             rates=self._meter.look(time.monotonic(), totals),
+            slots=slots,
+            killed=holder is None and self._control.was_killed(),
+            states_lost=_states_lost(totals),
         )
         return overview_of(note.name, readings)
 
@@ -311,6 +364,12 @@ class TopologyReader:
             ended = time.monotonic()
             self._census_at = ended + _CENSUS_SHARE * (ended - began)
         return self._census
+
+
+def _states_lost(totals: Counts) -> Mapping[str, datetime]:
+    """Return for each bolt when Redis lost its state; bolts that lost none are missing."""
+    found = {name: total_of(totals, name)[STATE_LOST_AT] for name in totals}
+    return {name: datetime.fromtimestamp(at, UTC) for name, at in found.items() if at > 0}
 
 
 class RateMeter:

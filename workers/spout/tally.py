@@ -51,9 +51,9 @@ class Tally:
         with self._lock:
             self._counts.update(counts)
 
-    def error(self, message: str) -> bool:
+    def error(self, message: str, about: str = "") -> bool:
         """Keep an error for operators, unless five were kept within ten seconds; return True if it
-        was kept.
+        was kept. ``about`` names the message that failed.
         """
         now = self._clock()
         report = ErrorReport(
@@ -61,6 +61,7 @@ class Tally:
             component=self._component,
             task=self._task,
             message=message.partition("\n")[0][:500],
+            about=about,
         )
         with self._lock:
             self._counts["errors"] += 1

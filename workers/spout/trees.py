@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -15,10 +15,13 @@ from tiercel.acker.ledger import Failure, Ledger, Outcomes
 from tiercel.acker.metrics.contract import bucket_of
 from tiercel.queues.nouns import counted
 from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
+from tiercel.spark_jobs.bolts.verdicts import is_given_back
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.tally import Tally
 
 log = logging.getLogger(__name__)
+# Characters of a message's id or queue that are shown.
+_LONGEST_NAME = 200
 
 
 class OutcomeTeller:
@@ -53,6 +56,15 @@ class OutcomeTeller:
     def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
         """Have a message emitted again after this time, as a bolt requested."""
         self.spout.retry_later(msg_id, seconds, reason, blame=blame)
+
+    def describe(self, msg_id: MsgId) -> Mapping[str, str]:
+        """Return what operators know a message by."""
+        try:
+            found = dict(self.spout.describe(msg_id))
+        except Exception:  # noqa: BLE001 - a failure must be reported although the spout's code is bad
+            found = {}
+        found.setdefault("message_id", str(msg_id))
+        return {name: str(value)[:_LONGEST_NAME] for name, value in found.items()}
 
     def release(self, msg_id: MsgId) -> None:
         """Have a message emitted again without counting a failure."""
@@ -354,10 +366,13 @@ class Trees:
     def _fail(self, in_flight: InFlight, failure: Failure, now: float) -> None:
         """Fail, reject or postpone a message, as the bolt requested."""
         reason = _said(failure)
+        by = {"bolt": failure.component, "task": failure.task}
         if failure.blame:
-            self._count_failure(in_flight, reason)
+            self._count_failure(in_flight, reason, by)
         else:
             self._tally.add("released")
+            if not is_given_back(failure.reason):
+                self._report(in_flight, reason, by, failed=False)
         if not in_flight.waited:
             self._admission.failed(now - in_flight.emitted_at, now)
         told = self._teller
@@ -368,14 +383,32 @@ class Trees:
         else:
             told.fail(in_flight.msg_id, reason)
 
-    def _count_failure(self, in_flight: InFlight, reason: str) -> None:
+    def _count_failure(
+        self, in_flight: InFlight, reason: str, by: Mapping[str, object] | None = None
+    ) -> None:
         self._tally.add("failed")
-        if self._tally.error(reason):
+        self._report(in_flight, reason, by or {}, failed=True)
+
+    def _report(
+        self, in_flight: InFlight, reason: str, by: Mapping[str, object], *, failed: bool
+    ) -> None:
+        """Show a failure to operators, with its message, unless enough were shown lately."""
+        found = self._teller.describe(in_flight.msg_id)
+        about = f"message {found['message_id']}"
+        if "queue" in found:
+            about += f" of queue {found['queue']}"
+        if self._tally.error(reason, about):
             log.info(
-                "message %s failed: %s",
-                in_flight.msg_id,
+                "%s %s: %s",
+                about,
+                "failed" if failed else "is retried later",
                 reason,
-                extra={"event": "message_failed", "reason": reason},
+                extra={
+                    **found,
+                    **by,
+                    "event": "message_failed" if failed else "message_retried_later",
+                    "reason": reason,
+                },
             )
 
     def _release(self, roots: Sequence[int]) -> int:

@@ -18,7 +18,14 @@ from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.compose.credentials import draw_credentials
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.management import ManagementSilentError, Rule, managed, read_policies
+from tiercel.queues.broker.depths import DepthReader
+from tiercel.queues.broker.management import (
+    ManagementSilentError,
+    Rule,
+    managed,
+    read_alarms,
+    read_policies,
+)
 
 ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
 
@@ -187,3 +194,35 @@ def test_the_monitors_user_sees_queues_and_changes_nothing(rabbitmq, tmp_path: P
         assert asked(method, path, login) in (401, 403), path
     assert asked("GET", "users", login) in (401, 403)
     assert asked("GET", "users", application) in (401, 403), "the application is no administrator"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b"[]", []),
+        (b'[{"mem_alarm": false, "disk_free_alarm": false}]', []),
+        (b'[{"mem_alarm": false}, {"mem_alarm": true}]', ["memory"]),
+        (b'[{"mem_alarm": true, "disk_free_alarm": true}, 7, {}]', ["memory", "disk"]),
+    ],
+)
+def test_alarms_of_any_node_are_read(body, found):
+    with listening(code=200, body=body) as (url, _):
+        assert read_alarms(url, ADDRESS) == found
+
+
+@pytest.mark.parametrize(("code", "body"), [(401, b"{}"), (200, b"{}"), (200, b"no JSON")])
+def test_a_user_who_may_not_read_alarms_sees_none(code, body):
+    with listening(code=code, body=body) as (url, _):
+        with pytest.raises(ManagementSilentError):
+            read_alarms(url, ADDRESS)
+        assert DepthReader("amqp://u:p@rabbit.example/", url).alarms() == []
+
+
+def test_a_memory_alarm_is_seen(rabbitmq):
+    broker = rabbitmq()
+    reader = DepthReader(broker.url, broker.management_url)
+    assert reader.alarms() == []
+    broker.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    wait_until(lambda: reader.alarms() == ["memory"], 60, "the alarm")
+    broker.control("set_vm_memory_high_watermark", "0.4")
+    wait_until(lambda: reader.alarms() == [], 60, "its end")

@@ -101,7 +101,8 @@ def test_errors(tiercel, name):
 
 
 def test_top(tiercel, name):
-    assert is_harmless(tiercel("top", topology_of(name), "--window", "all", until=b"__acker"))
+    top = ["top", topology_of(name), "--window", "all"]
+    assert is_harmless(tiercel(*top, until=b"__acker", LINES="60"))
 
 
 def test_depths(tiercel, name):

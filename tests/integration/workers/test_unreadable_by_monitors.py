@@ -187,7 +187,10 @@ def test_counters_that_cannot_be_read_hide_no_other_topology(watched, own_client
         text = exposition(watched)
         assert 'tiercel_up{server="redis"} 1.0' in text
         assert 'topology="word-count"' in text
-        assert "strange" not in text
+        figures = [line for line in text.splitlines() if "strange" in line]
+        assert all(line.startswith("tiercel_health{") for line in figures)
+        unreadable = 'tiercel_health{kind="unreadable",level="in_trouble",topology="strange"} 1.0'
+        assert unreadable in figures
     assert len(lines()) == 4
     assert all("cannot read the data of strange in Redis" in line for line in lines())
 

@@ -1,4 +1,4 @@
-"""An outage is one line when it begins and one when it ends, for any number of waits."""
+"""An outage is one line when it begins and one when it ends, for any number of parts that wait."""
 
 import pytest
 

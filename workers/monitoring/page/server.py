@@ -111,8 +111,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # A separate watcher, so that scrapes and pages do not wait for each other.
-    scrape = Scrape(TiercelCollector(Watcher(addresses)))
-    rooms = Rooms()
+    scrape, rooms = Scrape(TiercelCollector(Watcher(addresses))), Rooms()
     cache = DeadLetterCache(addresses.amqp_url or "")
 
     @app.get("/metrics")
@@ -122,7 +121,9 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     # In the event loop, because all threads may be busy.
     @app.get("/health")
     async def health() -> Response:
-        return Response("serving", media_type="text/plain")
+        problem = sampler.unready()
+        text, code = ("serving", 200) if problem is None else (f"not ready: {problem}", 503)
+        return Response(text, code, media_type="text/plain")
 
     @ui.page("/", title="tiercel")
     def page(topology: str | None = None) -> Response | None:
@@ -151,7 +152,8 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
 class Gate:
     """Checks every request and websocket, on any address that the monitor listens on.
 
-    ``/health`` is open to all and reveals nothing: health checks may name any host, or none.
+    ``/health`` is open to all, and reveals only whether the servers answer: health checks may name
+    any host, or none.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:

@@ -20,7 +20,7 @@ from tiercel.acker.metrics.contract import Window
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.health import Grade, Health, health_of
+from tiercel.workers.monitoring.health import Finding, Grade, Health
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page import sections
 from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt
@@ -30,7 +30,7 @@ from tiercel.workers.monitoring.sampler import LOOK_S, Sample, Sampler
 from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache, Look
 
 # More would push the charts off the first screen.
-_HURTS = 6
+_FINDINGS = 6
 _GRADES = [grade.value for grade in Grade]
 _ORDERS = {
     State.ACTIVE: ("activate", "activate: take messages again"),
@@ -186,7 +186,7 @@ class Page:
             self._topology = seen.name
         if self._choice.value != seen.name and self._topology == seen.name:
             self._choice.set_value(seen.name)
-        self._verdict.show(seen, look.at)
+        self._verdict.show(seen, look)
         self._tiles.show(seen)
         self._side.show(seen)
         for kind, rows in sections.tables_of(seen).items():
@@ -319,13 +319,14 @@ class Verdict:
         self._badge.set_text("?")
         self._driver.set_text("")
 
-    def show(self, seen: Overview, at: datetime) -> None:
-        """Show the health of a topology, which was read ``at`` this time."""
-        self._state.set_text(f"{seen.name} is {seen.state}")
-        self._driver.set_text(_about(seen, at))
+    def show(self, seen: Overview, look: Look) -> None:
+        """Show the health of a topology."""
+        ordered = "" if seen.running else f" (ordered: {seen.ordered.value})"
+        self._state.set_text(f"{seen.name} is {seen.state}{ordered}")
+        self._driver.set_text(_about(seen, look.at))
         for state, button in self._buttons.items():
             button.set_visibility(state is not seen.ordered)
-        health = health_of(seen)
+        health = look.health
         if health == self._shown:
             return
         self._shown = health
@@ -333,9 +334,9 @@ class Verdict:
         self._card.classes(remove=" ".join(_GRADES), add=health.grade.value)
         self._hurts.clear()
         with self._hurts:
-            for hurt in health.hurts[:_HURTS]:
-                self._hurt(hurt.grade, hurt.says, hurt.component)
-            left = len(health.hurts) - _HURTS
+            for finding in health.findings[:_FINDINGS]:
+                self._add(finding)
+            left = len(health.findings) - _FINDINGS
             if left > 0:
                 ui.label(f"and {left} more").classes("tiercel-faint")
             if health.grade is Grade.WELL:
@@ -343,11 +344,11 @@ class Verdict:
                     "nothing fails, no bolt is at its limit, there are no dead letters"
                 ).classes("tiercel-faint")
 
-    def _hurt(self, grade: Grade, says: str, component: str | None) -> None:
-        text = says if component is None else f"{component} {says}"
-        label: Any = ui.label(printable(text)).classes(f"tiercel-hurt {grade.value}")
-        if component is not None:
-            label.classes("opens").on("click", partial(self._on_pick, component))
+    def _add(self, finding: Finding) -> None:
+        label: Any = ui.label(printable(finding.sentence))
+        label.classes(f"tiercel-hurt {finding.level.value}")
+        if finding.component is not None:
+            label.classes("opens").on("click", partial(self._on_pick, finding.component))
 
 
 def _about(seen: Overview, at: datetime) -> str:

@@ -368,3 +368,13 @@ def test_a_text_that_lua_takes_for_a_number_is_no_number(store, found):
         assert now(store) == {A: found, B: b"1"}
     else:
         assert now(store)[A] == b"%d" % (int(found) + 1)
+
+
+def test_a_store_that_loses_nothing_says_so(store, run):
+    assert not store.has_lost("count")
+    commit(store, 0, add(a=1))
+    assert not store.has_lost("count")
+    commit(run(2), 0, drop("a"))
+    assert not store.has_lost("count")
+    assert not run(3).has_lost("count")
+    assert now(store) == {}

@@ -328,3 +328,21 @@ def test_a_log_of_packed_records_is_undone_and_unpacked_in_bounded_portions(
     assert dict(turn.scan()) == before
     assert turn.read(many) == [b"1"] * 100 + [None] * 100
     assert dict.fromkeys(many[:100], b"4") | dict.fromkeys(many[100:], b"3") == now(store)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_server_that_loses_its_memory_is_noticed_once(server, opened, make_spec, shards):
+    spec = make_spec(urls=(server.url,), shards=shards)
+    watching, working = opened(spec=spec), opened(spec=spec)
+    assert not watching.has_lost("count")
+    server.restart(keep_data=False)
+    assert not watching.has_lost("count"), "there was no state yet"
+    commit_turn(begin(working, "count", 0, 0), adding(1), "d")
+    assert not watching.has_lost("count")
+    server.restart(keep_data=True)
+    assert not watching.has_lost("count")
+    server.restart(keep_data=False)
+    begin(opened(spec=spec), "count", 0, 1)
+    assert watching.has_lost("count"), "although a task has begun anew"
+    assert not watching.has_lost("count")
+    assert not watching.has_lost("another")

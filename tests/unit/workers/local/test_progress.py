@@ -4,9 +4,40 @@ from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.workers.local.run import Progress, describe
 
 
-def test_nothing_is_said_when_nothing_happened():
-    counts = Counter(emitted=5, acked=5)
-    assert describe(counts, counts + Counter(channels=1), 10) is None
+def test_nothing_is_said_when_nothing_happened(caplog):
+    caplog.set_level("INFO")
+    metrics = MemoryMetrics()
+    metrics.add("a", 1, {"emitted": 5, "acked": 5})
+    progress = Progress(metrics, ["a"], now=0.0)
+    metrics.add("a", 1, {"channels": 1})
+    progress.look(now=10.0)
+    assert caplog.messages == []
+
+
+def test_the_first_rate_counts_nothing_that_earlier_runs_did(caplog):
+    caplog.set_level("INFO")
+    metrics = MemoryMetrics()
+    metrics.add("a", 1, {"emitted": 4_180, "acked": 4_180})
+    progress = Progress(metrics, ["a"], now=0.0)
+    metrics.add("a", 1, {"emitted": 20, "acked": 20})
+    progress.look(now=10.0)
+    assert caplog.messages == ["4,200 acked (2 per second), 0 failed, 0 in flight"]
+
+
+def test_messages_of_a_killed_worker_do_not_stay_in_flight(caplog):
+    caplog.set_level("INFO")
+    metrics = MemoryMetrics()
+    reported = [92, 40, 0, 0]
+    progress = Progress(metrics, ["a"], 0.0, lambda: reported.pop(0))
+    # The worker was killed before it could count what became of 92 messages.
+    metrics.add("a", 1, {"emitted": 92})
+    for now in (10.0, 20.0, 30.0, 40.0):
+        progress.look(now)
+    assert [line.rpartition(", ")[2] for line in caplog.messages] == [
+        "92 in flight",
+        "40 in flight",
+        "0 in flight",
+    ]
 
 
 def test_the_rate_is_that_of_the_time_since_the_last_look():

@@ -13,10 +13,19 @@ from tiercel import QueueDepth
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import TiercelCollector
+from tiercel.workers.monitoring.health import (
+    NO_PROBLEMS,
+    OF_SERVERS,
+    FindingKind,
+    ServerProblems,
+    health_of,
+)
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
+from tiercel.workers.monitoring.watcher import Look
 
 COMPOSE = Path(__file__).parents[4] / "compose"
 EDGE = Edge(source="lines", stream="default", target="split", grouping="shuffle")
@@ -41,14 +50,23 @@ DEPTH = QueueDepth(
 class Seen:
     """Stands for a watcher that has looked."""
 
-    def __init__(self, *overviews):
-        self.overviews = {each.name: each for each in overviews}
+    def __init__(self, *overviews, problems=NO_PROBLEMS):
+        self.looks = {
+            each.name: Look(
+                at=each.at,
+                overview=each,
+                redis_problem=problems.redis,
+                health=health_of(each, problems),
+            )
+            for each in overviews
+        }
+        self.up = {"redis": problems.redis is None, "rabbitmq": problems.rabbitmq is None}
 
     def all(self):
-        return self.overviews, {"redis": True, "rabbitmq": True}
+        return self.looks, self.up
 
 
-def exposed(**changed: Any) -> dict[str, float]:
+def exposed(*, problems: ServerProblems = NO_PROBLEMS, **changed: Any) -> dict[str, float]:
     """{metric{labels}: value} of one topology."""
     given: dict[str, Any] = {
         "graph": GRAPH,
@@ -61,7 +79,8 @@ def exposed(**changed: Any) -> dict[str, float]:
         "errors": [],
     }
     seen = overview_of("t", Readings(**{**given, **changed}))
-    whole = generate_latest(TiercelCollector(Seen(replace(seen, queues=(DEPTH,))))).decode()
+    watcher = Seen(replace(seen, queues=(DEPTH,)), problems=problems)
+    whole = generate_latest(TiercelCollector(watcher)).decode()
     lines = [line.rsplit(" ", 1) for line in whole.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
 
@@ -116,6 +135,43 @@ def test_executors_are_fit_until_the_driver_says_that_none_can_run_bolts():
     assert exposed(trouble="executor 1 on h cannot start Python")[name] == 0
 
 
+def health(found: dict[str, float]) -> dict[tuple[str, str], float]:
+    """{(kind, level): number of findings}."""
+    pattern = re.compile(r'tiercel_health\{kind="(\w+)",level="(\w+)",topology="t"\}')
+    matches = {pattern.fullmatch(name): value for name, value in found.items()}
+    return {match.groups(): value for match, value in matches.items() if match}
+
+
+def test_each_kind_of_finding_is_a_series_whether_there_is_one_or_not():
+    found = health(exposed())
+    assert {kind for kind, _ in found} == {kind.value for kind in FindingKind}
+    assert all(found[kind.value, kind.level.label] >= 0 for kind in FindingKind)
+    assert found["spout_without_worker", "in_trouble"] == 1
+    assert found["task_without_process", "in_trouble"] == 1
+    assert found["dead_letters", "strained"] == 0
+
+
+def test_while_redis_is_away_only_the_findings_about_servers_are_known():
+    found = exposed(problems=ServerProblems(redis="Redis does not answer"))
+    assert found['tiercel_up{server="redis"}'] == 0
+    assert found['tiercel_up{server="rabbitmq"}'] == 1, "it is not gone because Redis is"
+    assert {kind for kind, _ in health(found)} == {kind.value for kind in OF_SERVERS}
+    assert health(found)["redis_away", "in_trouble"] == 1
+    assert found['tiercel_topology_ordered{order="active",topology="t"}'] == 1
+
+
+def test_the_order_that_stands_is_exposed_also_for_a_topology_that_does_not_run():
+    def ordered(**changed):
+        found = exposed(**changed)
+        name = 'tiercel_topology_ordered{{order="{}",topology="t"}}'
+        return [found[name.format(order.value)] for order in State]
+
+    assert ordered(driver=False) == [1, 0, 0]
+    assert ordered(driver=False, state=State.DEACTIVATED) == [0, 1, 0]
+    assert ordered(driver=False, killed=True) == [0, 0, 1]
+    assert ordered(driver=True, killed=True) == [1, 0, 0], "it was started again"
+
+
 def test_alerts_and_dashboard_ask_only_for_what_there_is():
     names = {name.partition("{")[0] for name in exposed()}
     alerts = yaml.safe_load((COMPOSE / "alerts.yml").read_text())["groups"][0]["rules"]
@@ -125,6 +181,13 @@ def test_alerts_and_dashboard_ask_only_for_what_there_is():
     asked = {name for question in questions for name in re.findall(r"tiercel_\w+", question)}
     assert asked
     assert asked <= names
+
+
+def test_alerts_and_dashboard_ask_only_for_findings_that_there_are():
+    known = {kind.value for kind in FindingKind}
+    for name in ("alerts.yml", "grafana-dashboard.json"):
+        asked = re.findall(r'kind=~?\\?"([^"\\]+)', (COMPOSE / name).read_text())
+        assert {kind for each in asked for kind in each.split("|")} <= known
 
 
 def test_the_panels_of_the_dashboard_do_not_cover_each_other():

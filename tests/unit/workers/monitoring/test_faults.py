@@ -1,11 +1,12 @@
 """Errors grouped by reason."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tiercel.acker.metrics.contract import ErrorReport, KnownError, TraceReport
-from tiercel.workers.monitoring.overview import grouped, known_for
+from tiercel.workers.monitoring.overview import each_once, grouped, known_for
 from tiercel.workers.monitoring.tables import heading_of
 
 RAISED_AT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
@@ -41,6 +42,27 @@ def test_what_a_bolt_raises_is_one_error_although_its_spout_reports_it_too():
     [fault] = grouped(errors, BOLTS)
     assert (fault.component, fault.count) == ("validate", 1)
     assert fault.last == THEN + timedelta(seconds=2)
+
+
+def test_a_failure_that_bolt_and_spout_report_is_one_and_names_the_message():
+    reported = [
+        replace(error("orders", "validate[1]: ValueError: 9", 9), about="message o-9 of queue q"),
+        error("validate", "ValueError: 9", 8),
+        error("validate", "ValueError: 7", 7),
+        replace(error("orders", "validate[1]: ValueError: 7", 6), about="message o-7 of queue q"),
+        replace(error("orders", "validate[1]: ValueError: 7", 5), about="message o-5 of queue q"),
+        replace(error("orders", "timeout", 4), about="message o-4 of queue q"),
+        error("orders", "nobolt[7]: gone", 3),
+    ]
+    found = each_once(reported, BOLTS)
+    assert [(each.component, each.message, each.about) for each in found] == [
+        ("validate", "ValueError: 9", "message o-9 of queue q"),
+        ("validate", "ValueError: 7", "message o-7 of queue q"),
+        ("validate", "ValueError: 7", "message o-5 of queue q"),
+        ("orders", "timeout", "message o-4 of queue q"),
+        ("orders", "nobolt[7]: gone", ""),
+    ]
+    assert [each.at for each in found] == sorted([each.at for each in found], reverse=True)
 
 
 def test_what_only_the_spout_has_reported_is_still_the_bolts():

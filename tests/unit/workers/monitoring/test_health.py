@@ -1,19 +1,30 @@
-"""The badge of a topology, and where it hurts."""
+"""The health of a topology: its badge, and each kind of finding."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
 from tiercel.acker.inbox.contract import InboxFigures
-from tiercel.acker.metrics.contract import Counted
+from tiercel.acker.ledger import Census
+from tiercel.acker.metrics.contract import Counted, ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
+from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence
-from tiercel.workers.monitoring.health import Grade, health_of
+from tiercel.workers.monitoring.health import (
+    OF_SERVERS,
+    FindingKind,
+    Grade,
+    HealthMemory,
+    ServerProblems,
+    health_of,
+)
 
 EDGES = (edge("lines", "split"),)
 PRESENT = {1: Presence(active=True, pending=0)}
+NOW = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 
 
 def inbox(**changed):
@@ -26,9 +37,22 @@ def running(**changed):
     return overview(*EDGES, **{**given, **changed})
 
 
+def slots(*counts):
+    """Slots of half a minute with these counts by component, the current slot first."""
+    tasks = {"lines": 1, "split": 2}
+    return [
+        Counted(counts={name: {tasks[name]: of} for name, of in slot.items()}, seconds=30)
+        for slot in counts
+    ]
+
+
+def kinds(health):
+    return [finding.kind.value for finding in health.findings]
+
+
 def test_one_that_works_is_well():
     health = health_of(running(rates={"split": {2: bolt_counts(executed=9_000, busy=0.3)}}))
-    assert (health.grade, health.badge, health.hurts) == (Grade.WELL, "well", ())
+    assert (health.grade, health.badge, health.findings) == (Grade.WELL, "well", ())
 
 
 def test_the_bottleneck_is_named_with_what_waits_for_it():
@@ -38,11 +62,11 @@ def test_the_bottleneck_is_named_with_what_waits_for_it():
     )
     health = health_of(seen)
     assert health.grade is Grade.STRAINED
-    [hurt] = health.hurts
-    assert hurt.component == "split"
-    assert "bottleneck" in hurt.says
-    assert "its task works 97% of the time" in hurt.says
-    assert "1,005 tuples wait for it, the oldest for 13.0 s" in hurt.says
+    [finding] = health.findings
+    assert finding.component == "split"
+    assert "bottleneck" in finding.reason
+    assert "its task works 97% of the time" in finding.reason
+    assert "1,005 tuples wait for it, the oldest for 13.0 s" in finding.reason
 
 
 def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
@@ -57,10 +81,9 @@ def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
 def waiting(ready, busy=0.02):
     """A bolt that executes 30 tuples per second, in which each is for 567 ms, works for 0.4 ms."""
     counts = {"executed": 9_000, "acked": 9_000, "execute_ns": 3_600_000_000}
+    lines = {"emitted": 9_000, "acked": 9_000}
     seen = running(
-        counted=Counted(
-            counts={"split": {2: counts | {"process_ns": 9_000 * 567_000_000}}}, seconds=300
-        ),
+        slots=slots({"lines": lines, "split": counts | {"process_ns": 9_000 * 567_000_000}}),
         rates={
             "lines": {1: {"acked": 30_000}},
             "split": {2: bolt_counts(executed=30_000, busy=busy)},
@@ -73,9 +96,9 @@ def waiting(ready, busy=0.02):
 def test_a_bottleneck_that_waits_for_others_is_named_although_it_is_idle():
     health = waiting(ready=4_809)
     assert health.grade is Grade.STRAINED
-    [hurt] = health.hurts
-    assert hurt.component == "split"
-    assert hurt.says == (
+    [finding] = health.findings
+    assert finding.component == "split"
+    assert finding.reason == (
         "is the bottleneck: a tuple spends 567 ms in it, but only 0.4 ms working; "
         "4,809 messages wait in the broker"
     )
@@ -86,8 +109,8 @@ def test_what_waits_in_the_broker_for_a_moment_is_no_backlog():
 
 
 def test_a_busy_bolt_is_the_only_bottleneck():
-    [hurt] = waiting(ready=4_809, busy=0.97).hurts
-    assert "works 97% of the time" in hurt.says
+    [finding] = waiting(ready=4_809, busy=0.97).findings
+    assert "works 97% of the time" in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -111,21 +134,21 @@ def test_a_busy_bolt_is_the_only_bottleneck():
 def test_what_keeps_it_from_its_work_is_trouble(changed, says):
     health = health_of(running(**changed))
     assert (health.grade, health.badge) == (Grade.ILL, "in trouble")
-    assert any(says in hurt.says for hurt in health.hurts)
-    assert health.hurts[0].grade is Grade.ILL, "the worst first"
+    assert any(says in finding.reason for finding in health.findings)
+    assert health.findings[0].level is Grade.ILL, "the worst first"
 
 
 def test_a_spout_without_a_worker_is_trouble():
     seen = overview(*EDGES, spouts=("lines", "more"), present={}, driver=True, inboxes={2: inbox()})
     health = health_of(seen)
-    assert [hurt.component for hurt in health.hurts] == ["lines", "more"]
-    assert health.hurts[0].says == "has no worker for 1 of 1 task"
+    assert [finding.component for finding in health.findings] == ["lines", "more"]
+    assert health.findings[0].reason == "has no worker for 1 of 1 task"
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"rates": {"split": {2: {"failed": 2100}}}}, "fails 2.1 tuples per second"),
+        ({"slots": slots({"split": {"failed": 63}})}, "fails 2.1 tuples per second"),
         ({"inboxes": {2: inbox(doing_s=45.0)}}, "has been in one call for 45.0 s in task 2"),
         ({"inboxes": {2: inbox(tuples=7, oldest_s=3.0)}}, "is behind; 7 tuples wait for it"),
         ({"inboxes": {2: inbox(tuples=1, oldest_s=3.0)}}, "is behind; 1 tuple waits for it"),
@@ -134,17 +157,212 @@ def test_a_spout_without_a_worker_is_trouble():
 def test_what_wants_to_be_looked_at_strains_it(changed, says):
     health = health_of(running(**changed))
     assert health.grade is Grade.STRAINED
-    [hurt] = health.hurts
-    assert (hurt.component, says in hurt.says) == ("split", True)
+    [finding] = health.findings
+    assert (finding.component, says in finding.reason) == ("split", True)
 
 
 def test_dead_letters_are_named_also_where_nothing_runs():
     queue = QueueDepth(name="orders", ready=0, unacked=0, consumers=1, dead_lettered=5)
-    health = health_of(replace(overview(*EDGES), queues=(queue,)))
+    health = health_of(replace(overview(*EDGES, killed=True), queues=(queue,)))
     assert (health.grade, health.badge) == (Grade.RESTING, "not running")
-    assert [hurt.says for hurt in health.hurts] == ["5 dead letters of queue orders"]
+    assert [finding.reason for finding in health.findings] == ["5 dead letters of queue orders"]
 
 
 def test_a_deactivated_one_rests():
     health = health_of(running(state=State.DEACTIVATED))
     assert (health.grade, health.badge) == (Grade.RESTING, "deactivated")
+
+
+def test_one_that_is_ordered_to_run_and_does_not_is_in_trouble():
+    health = health_of(overview(*EDGES))
+    assert (health.grade, health.badge, kinds(health)) == (
+        Grade.ILL,
+        "in trouble",
+        ["nothing_runs"],
+    )
+    assert "tiercel kill t" in health.findings[0].reason
+
+
+@pytest.mark.parametrize("changed", [{"killed": True}, {"state": State.DEACTIVATED}])
+def test_one_that_was_ended_by_order_is_not_in_trouble(changed):
+    health = health_of(overview(*EDGES, **changed))
+    assert (health.grade, health.badge, kinds(health)) == (Grade.RESTING, "not running", [])
+
+
+def test_while_a_server_is_away_old_figures_are_not_judged():
+    seen = running(slots=slots({"split": {"failed": 5}}), present={}, inboxes={})
+    problems = ServerProblems(redis="Redis does not answer", rabbitmq="RabbitMQ is away")
+    health = health_of(seen, problems)
+    assert (health.badge, kinds(health)) == ("in trouble", ["redis_away", "rabbitmq_away"])
+    assert {finding.kind for finding in health.findings} <= OF_SERVERS
+    unreadable = ServerProblems(redis="cannot read the data", unreadable=True)
+    assert kinds(health_of(None, unreadable)) == ["unreadable"]
+    assert kinds(health_of(running(), ServerProblems(full="Redis is full")))[0] == "redis_full"
+
+
+QUEUE = QueueDepth(name="orders", ready=2_182, unacked=16, consumers=1, dead_lettered=0)
+
+
+def outage(**changed):
+    given = {"slots": slots({"lines": {"emitted": 40, "failed": 40}, "split": {"failed": 40}})}
+    return replace(running(at=NOW, **{**given, **changed}), queues=(QUEUE,))
+
+
+def test_a_total_outage_is_trouble_with_its_reason():
+    error = ErrorReport(
+        at=NOW - timedelta(seconds=2), component="split", task=2, message="RuntimeError: 503"
+    )
+    health = health_of(outage(errors=[error]))
+    assert health.badge == "in trouble"
+    assert kinds(health) == ["all_fail", "failing"]
+    assert health.findings[0].reason == (
+        "all messages fail: 40 failures and not one ack in the last 30 s, last: RuntimeError: 503"
+    )
+
+
+def test_one_message_that_fails_alone_is_no_outage():
+    some = {"lines": {"emitted": 1, "failed": 1}, "split": {"failed": 1}}
+    assert health_of(outage(slots=slots(some))).badge == "strained"
+
+
+def test_failures_beside_acks_are_no_outage():
+    some = {"lines": {"emitted": 40, "failed": 39, "acked": 1}, "split": {"failed": 39}}
+    assert kinds(health_of(outage(slots=slots(some)))) == ["failing"]
+
+
+def test_a_reason_older_than_the_rate_is_not_shown_beside_it():
+    error = ErrorReport(
+        at=NOW - timedelta(minutes=8), component="split", task=2, message="RuntimeError: old"
+    )
+    [_, failing] = health_of(outage(errors=[error])).findings
+    assert failing.reason == "fails 1.3 tuples per second"
+
+
+def test_messages_that_wait_while_none_is_acked_are_trouble():
+    seen = outage(
+        slots=slots({}, {}, {}, {"lines": {"emitted": 16}}, {"lines": {"acked": 5}}),
+        message_timeout_s=30.0,
+    )
+    health = health_of(seen)
+    assert kinds(health) == ["nothing_acked"]
+    assert (
+        health.findings[0].reason == "no message was acked for 2 min 0 s, and 2,182 messages wait"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"message_timeout_s": 300.0},
+        {"message_timeout_s": 0.0},
+        {"driver_at": Whereabouts(host="h", pid=1, since=NOW - timedelta(seconds=20))},
+        {"inboxes": {2: inbox(doing_s=80.0)}},
+        {"state": State.DEACTIVATED},
+    ],
+    ids=["may take longer", "may take forever", "just started", "is at work", "by order"],
+)
+def test_it_may_ack_nothing_for_a_while(changed):
+    given = {"slots": slots({}, {}, {}, {"lines": {"emitted": 16}}, {"lines": {"acked": 5}})}
+    health = health_of(outage(**{**given, "message_timeout_s": 30.0, **changed}))
+    assert "nothing_acked" not in kinds(health)
+
+
+def test_a_message_that_comes_after_a_quiet_hour_is_no_trouble_while_it_is_worked_on():
+    census = Census(pending=1, memory_bytes=1, feed_entries=0, feed_lag_s=0)
+    late = running(at=NOW, slots=slots({"lines": {"emitted": 1}}, *[{}] * 19), census=census)
+    memory = HealthMemory()
+    for second in range(0, 10, 2):
+        at = NOW + timedelta(seconds=second)
+        assert memory.judge(late, ServerProblems(), at).badge == "well"
+
+
+def test_a_spout_that_takes_nothing_is_in_trouble_from_the_second_look_on():
+    seen = outage(slots=slots(*[{}] * 21), message_timeout_s=30.0)
+    memory = HealthMemory()
+    assert memory.judge(seen, ServerProblems(), NOW).badge == "well", "it may have come just now"
+    later = memory.judge(seen, ServerProblems(), NOW + timedelta(seconds=2))
+    assert kinds(later) == ["nothing_acked"]
+
+
+def test_what_a_bolt_postpones_is_told_apart_from_what_it_fails():
+    said = [
+        ("RetryLater: again after 30 s: the API is busy", 1),
+        ("ValueError: no amount", 2),
+    ]
+    errors = [
+        ErrorReport(at=NOW - timedelta(seconds=ago), component="split", task=2, message=message)
+        for message, ago in said
+    ]
+    counts = {"lines": {"acked": 9}, "split": {"failed": 90, "retry_later": 60}}
+    health = health_of(running(at=NOW, slots=slots(counts), errors=errors))
+    assert [(each.kind.value, each.reason) for each in health.findings] == [
+        ("failing", "fails 1.0 tuples per second, last: ValueError: no amount"),
+        (
+            "retry_later",
+            (
+                "postpones 2.0 tuples per second with RetryLater, last: RetryLater: again after "
+                "30 s: the API is busy"
+            ),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"slots": slots({"lines": {"timeout": 3, "acked": 1}})}, "timeouts"),
+        ({"present": {1: Presence(active=True, pending=0, in_back_off=16)}}, "in_back_off"),
+        (
+            {
+                "slots": slots({"lines": {"acked": 100, "complete_ms_bucket:108": 100}}),
+                "message_timeout_s": 30.0,
+            },
+            "near_timeout",
+        ),
+    ],
+)
+def test_spouts_and_their_latency_are_judged_too(changed, kind):
+    health = health_of(running(**changed))
+    assert (health.badge, kinds(health)) == ("strained", [kind])
+
+
+def test_a_queue_without_consumers_is_found_when_it_lasts():
+    seen = replace(running(), queues=(replace(QUEUE, ready=0, consumers=0),))
+    memory = HealthMemory()
+    assert memory.judge(seen, ServerProblems(), NOW).badge == "well", "it may connect again"
+    health = memory.judge(seen, ServerProblems(), NOW + timedelta(seconds=11))
+    assert kinds(health) == ["no_consumers"]
+    assert health.findings[0].queue == "orders"
+
+
+def test_a_finding_says_since_when_as_long_as_it_stands():
+    memory = HealthMemory()
+    seen = running(driver=False)
+
+    def since(at, seen=seen):
+        return [each.since for each in memory.judge(seen, ServerProblems(), at).findings]
+
+    assert since(NOW) == since(NOW + timedelta(minutes=5)) == [NOW]
+    assert since(NOW + timedelta(minutes=6), running()) == []
+    again = NOW + timedelta(minutes=7)
+    assert since(again) == [again]
+
+
+def test_a_finding_began_when_its_figures_say():
+    memory = HealthMemory()
+    seen = running(inboxes={2: inbox(tuples=7, oldest_s=90.0)})
+    [finding] = memory.judge(seen, ServerProblems(), NOW).findings
+    assert finding.since == NOW - timedelta(seconds=90)
+
+
+def test_every_kind_is_either_trouble_or_strain():
+    assert {kind.level for kind in FindingKind} == {Grade.ILL, Grade.STRAINED}
+    assert {kind.level.label for kind in FindingKind} == {"in_trouble", "strained"}
+
+
+@pytest.mark.parametrize("redis", [None, "Redis does not answer"])
+def test_a_broker_that_takes_no_messages_is_trouble_of_its_own(redis):
+    problems = ServerProblems(redis=redis, blocked="RabbitMQ has a memory alarm")
+    health = health_of(running(), problems)
+    assert health.grade is Grade.ILL
+    assert FindingKind.RABBITMQ_BLOCKED in {each.kind for each in health.findings}

@@ -24,9 +24,11 @@ from tiercel.acker.metrics.contract import Counted, ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_counter
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring import screen, tables
+from tiercel.workers.monitoring.health import Grade, Health, ServerProblems, health_of
 from tiercel.workers.monitoring.overview import (
     AckerRow,
     Overview,
@@ -35,10 +37,19 @@ from tiercel.workers.monitoring.overview import (
     SpoutRow,
     overview_of,
 )
-from tiercel.workers.monitoring.page.sections import DEAD, OWN, definitions, rows_of
+from tiercel.workers.monitoring.page.sections import (
+    DEAD,
+    DETAILS,
+    OWN,
+    definitions,
+    rows_of,
+    tables_of,
+)
 from tiercel.workers.monitoring.rows import BoltRow, Readings
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
+WELL = Health(grade=Grade.WELL, badge="well")
+AWAY = ServerProblems(redis="Redis does not answer")
 KINDS = [kind for kind in vars(tables).values() if isinstance(kind, TableKind)]
 
 
@@ -231,7 +242,7 @@ URGENT = (
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_top_is_readable_at_80_columns_and_shows_more_where_there_is_room(width):
-    shown = rendered(screen.top_view(BUSY, "10m", []), width)
+    shown = rendered(screen.top_view(BUSY, "10m", WELL), width)
     lines = shown.splitlines()
     assert max(map(len, lines)) <= width
     assert "…" not in shown
@@ -249,7 +260,7 @@ def test_a_long_name_is_broken_and_no_number_is():
         queues=(replace(BUSY.queues[0], name="q" * 60),),
         own=replace(BUSY.own, topology="t" * 60),
     )
-    shown = rendered(screen.top_view(long, "10m", []), 80)
+    shown = rendered(screen.top_view(long, "10m", WELL), 80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
     for text in URGENT:
@@ -287,11 +298,20 @@ EVERY_BOLT = {
     "once": Ledger(),
     "publishes": QueueSink("out"),
     "stores": DatabaseSink("sqlite:///orders.db", "orders"),
+    "ordered": BasicBolt(),
+    "limited": BasicBolt(),
+    "ticking": BasicBolt(),
+    "chained": BasicBolt(),
+}
+BOLT_SETTINGS = {
+    "ordered": {"ordered_by": "order"},
+    "limited": {"rate_limit": "100/s"},
+    "ticking": {"tick_tuple_freq_secs": 1},
 }
 COUNTS = dict.fromkeys(
     (
         *("emitted", "transferred", "executed", "acked", "failed", "steps", "execute_ns"),
-        *(NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE),
+        *(NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE, RETRY_LATER, "state_lost_at"),
     ),
     7,
 )
@@ -310,31 +330,61 @@ def seen_whole(builder):
         driver=True,
         inboxes={},
         census=Census(pending=1, memory_bytes=1, feed_entries=1, feed_lag_s=1),
-        errors=BUSY.errors,
+        errors=[replace(BUSY.errors[0], component=each.name) for each in components],
+        rates={"chained": {graph.bolts[-1].tasks[0]: COUNTS | {chained_counter("basic"): 7}}},
+        slots=[Counted(counts=counts, seconds=30)],
+        states_lost={each.name: datetime.now(UTC) for each in graph.bolts},
     )
     return replace(overview_of("orders", raw), queues=BUSY.queues, sinks=BUSY.queues)
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_top_shows_each_of_its_tables_for_every_kind_of_bolt(width):
+@pytest.fixture(scope="module")
+def overview():
+    """The overview of a topology with every kind of bolt."""
     builder = TopologyBuilder("orders")
     spout = QueueSpout("orders", "order string", identity="message_id")
     builder.set_spout("in", spout)
-    for name, bolt in EVERY_BOLT.items():
-        builder.set_bolt(name, bolt).shuffle_grouping("in")
-    overview = seen_whole(builder)
+    for name, each in EVERY_BOLT.items():
+        settings = BOLT_SETTINGS.get(name, {})
+        bolt = builder.set_bolt(name, each, config=settings)
+        bolt.fields_grouping("in", "order") if name == "ordered" else bolt.shuffle_grouping("in")
+    return seen_whole(builder)
+
+
+def test_every_section_of_the_page_shows_every_kind_of_bolt(overview):
+    found = tables_of(overview)
+    assert set(found) == {*DETAILS, tables.FAULTS}
+    for kind in (tables.BOLTS, tables.TASKS):
+        column = kind.columns[0].name
+        assert {row[column] for row in found[kind]} == EVERY_BOLT.keys()
+    assert {row["component"] for row in found[tables.ONCE]} == {"in", *EVERY_BOLT}
+    assert {row["component"] for row in found[tables.FAULTS]} == {"in", *EVERY_BOLT}
+    for kind, rows in found.items():
+        assert all(set(row) == {"key", *(each.name for each in kind.columns)} for row in rows)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.title)
+def test_the_terminal_can_leave_out_columns_of_any_table(kind):
+    """``tiercel top`` ended with a KeyError at a table that names no columns to leave out."""
+    assert rendered(screen.fitting(kind, ()), 40)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_top_shows_each_of_its_tables_for_every_kind_of_bolt(width, overview):
     assert {row.name for row in overview.once} == {"in", *EVERY_BOLT}
-    shown = rendered(screen.top_view(overview, "10m", ["Redis does not answer"]), width)
+    shown = rendered(screen.top_view(overview, "10m", health_of(overview, AWAY)), width)
     for table in (tables.SPOUTS, tables.BOLTS, tables.ONCE, tables.QUEUES, tables.ERRORS):
         heading = table.columns[0].name
         assert heading in shown, f"the table {table.title}"
     for name in EVERY_BOLT:
         assert shown.count(name) >= 3, "as a bolt, its tasks, and where it takes effect once"
+    assert "Redis does not answer" in shown
     assert max(map(len, shown.splitlines())) <= width
 
 
 def test_top_says_why_no_executor_can_run_bolts():
     trouble = "executor 1 on host-3 cannot start Python '/no/python': No such file or directory"
-    shown = rendered(screen.top_view(replace(BUSY, trouble=trouble), "10m", []))
+    seen = replace(BUSY, trouble=trouble)
+    shown = rendered(screen.top_view(seen, "10m", health_of(seen)))
     assert f"no executor can run bolts: {trouble}" in shown
-    assert "no executor" not in rendered(screen.top_view(BUSY, "10m", []))
+    assert "no executor" not in rendered(screen.top_view(BUSY, "10m", WELL))

@@ -273,6 +273,64 @@ def test_a_spout_is_told_when_a_bolt_wants_a_message_again(blame):
     assert counted.get("released" if blame else "failed", 0) == 0
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("RetryLater: again after 60 s: the API is busy", True),
+        ("GivenBack: again after 2 s: more tuples wait for the rate limit than begin soon", False),
+    ],
+)
+def test_a_message_that_a_bolt_postpones_is_shown_unless_tiercel_itself_did(reason, shown, caplog):
+    caplog.set_level("INFO")
+    with running(LaterSpout(1)) as bench:
+        ((_, root, _),) = received(bench, 1)
+        wanted = Failure(
+            root=root, component="sink", task=2, reason=reason, retry_after_s=60.0, blame=False
+        )
+        bench.ledger.fail([wanted])
+        told(bench, "later", "message 0", 60.0, f"sink[2]: {reason}", False)
+    assert [each.message for each in bench.metrics.errors()] == [f"sink[2]: {reason}"] * shown
+    records = [each for each in caplog.records if hasattr(each, "reason")]
+    assert [each.event for each in records] == ["message_retried_later"] * shown
+
+
+class NamingSpout(ListSpout):
+    def describe(self, msg_id):
+        return {"message_id": f"order-{msg_id}", "queue": "orders"}
+
+
+class ForgetfulSpout(ListSpout):
+    def describe(self, msg_id):
+        raise KeyError(msg_id)
+
+
+@pytest.mark.parametrize(
+    ("spout", "about", "fields"),
+    [
+        (ListSpout, "message message 0", {"message_id": "message 0"}),
+        (ForgetfulSpout, "message message 0", {"message_id": "message 0"}),
+        (
+            NamingSpout,
+            "message order-message 0 of queue orders",
+            {"message_id": "order-message 0", "queue": "orders"},
+        ),
+    ],
+)
+def test_a_failure_names_its_message_its_bolt_and_the_task(spout, about, fields, caplog):
+    caplog.set_level("INFO")
+    with running(spout(1)) as bench:
+        [(_, root, _)] = received(bench, 1)
+        bench.ledger.fail([Failure(root=root, component="sink", task=2, reason="ValueError: no")])
+        told(bench, "fail", "message 0", "sink[2]: ValueError: no")
+    [error] = bench.metrics.errors()
+    assert error.about == about
+    [record] = [each for each in caplog.records if getattr(each, "event", "") == "message_failed"]
+    assert record.getMessage() == f"{about} failed: sink[2]: ValueError: no"
+    said = vars(record)
+    assert {name: said.get(name) for name in ("message_id", "queue")} == {"queue": None, **fields}
+    assert (said["bolt"], said["task"], said["reason"]) == ("sink", 2, "sink[2]: ValueError: no")
+
+
 def test_a_spout_that_knows_nothing_of_later_is_told_of_a_failure():
     with running(StormSpout(1)) as bench:
         ((_, root, _),) = received(bench, 1)

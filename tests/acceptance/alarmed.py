@@ -1,0 +1,111 @@
+"""A topology whose bolts misbehave, each in a way of its own, while a file orders it.
+
+Messages say which bolt they concern: see ``KINDS``.
+"""
+
+import asyncio
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from tiercel import (
+    AsyncBolt,
+    BasicBolt,
+    Bolt,
+    Config,
+    QueueSpout,
+    Reject,
+    RetryPolicy,
+    StatefulBolt,
+    TopologyBuilder,
+)
+
+NAME = "alarmed"
+QUEUE = "alarmed"
+# Names the folder of the orders.
+FOLDER = "TIERCEL_TEST_ALARMED"
+BROKEN = "broken"
+TIMEOUT_S = 10
+# Longer than half of the timeout, the target of the latency.
+SLOW_S = 6.0
+# A call that outlives the timeout of its message.
+LONG_S = 25.0
+CRAWL_S = 0.5
+# How many messages of each kind come per second while bolts are broken.
+KINDS = {"good": 20, "raise": 20, "hold": 2, "slow": 3, "long": 1, "crawl": 40, "reject": 1}
+STREAMS = dict.fromkeys(("good", "hold", "slow", "long", "crawl"), "number long")
+
+
+def broken() -> bool:
+    return (Path(os.environ[FOLDER]) / BROKEN).exists()
+
+
+def lasts(seconds: float) -> None:
+    """Take this long, or until the bolts are mended."""
+    until = time.monotonic() + seconds
+    while broken() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+class Parted(BasicBolt):
+    """Sends each kind on a stream of its own, and fails what others only fail later."""
+
+    output_streams = STREAMS
+
+    def execute(self, tup, collector):
+        kind = tup["kind"]
+        if broken() and kind == "raise":
+            raise ValueError("the service is down")
+        if broken() and kind == "reject":
+            raise Reject("nobody ordered it")
+        if kind in self.output_streams:
+            collector.emit([tup["number"]], stream=kind)
+
+
+class Hold(Bolt):
+    def execute(self, tup, collector):
+        if not broken():
+            collector.ack(tup)
+
+
+class Slow(AsyncBolt):
+    async def execute(self, tup, collector):
+        if broken():
+            await asyncio.sleep(SLOW_S)
+
+
+class Long(BasicBolt):
+    def execute(self, tup, collector):
+        lasts(LONG_S)
+
+
+class Crawl(BasicBolt):
+    def execute(self, tup, collector):
+        lasts(CRAWL_S)
+
+
+class Count(StatefulBolt):
+    def execute(self, tup, collector):
+        self.state.increment("good")
+
+
+def topology():
+    """In back-off a message stays for longer than a scaled alert waits."""
+    settings = Config(
+        message_timeout_secs=TIMEOUT_S, max_spout_pending=2_000, shutdown_grace_secs=2
+    )
+    retry = RetryPolicy(first=timedelta(seconds=5), longest=timedelta(seconds=5))
+    builder = TopologyBuilder(NAME, settings)
+    fields = "kind string, number long"
+    spout = QueueSpout(QUEUE, fields=fields, format="json", retry=retry, prefetch=2_000)
+    builder.set_spout("messages", spout)
+    builder.set_bolt("parted", Parted()).shuffle_grouping("messages")
+    builder.set_bolt("count", Count()).shuffle_grouping("parted", stream="good")
+    builder.set_bolt("hold", Hold()).shuffle_grouping("parted", stream="hold")
+    builder.set_bolt("slow", Slow()).shuffle_grouping("parted", stream="slow")
+    long = builder.set_bolt("long", Long(), config={"execute_timeout_secs": 4 * LONG_S})
+    long.shuffle_grouping("parted", stream="long")
+    crawl = builder.set_bolt("crawl", Crawl())
+    crawl.fields_grouping("parted", "number", stream="crawl")
+    return builder.build()
