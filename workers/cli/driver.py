@@ -60,9 +60,9 @@ def driver(  # noqa: PLR0913 - one parameter an option
         check_spark_python(settings.master)
         use_this_python_for_spark(Path.cwd())
 
+        loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
         if not child:
             say_servers(f"driver of {topology} on Spark {settings.master},", settings)
-        loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
         options = DriverOptions(
             module=module_of(topology),
             logs=worker_logs(settings, mark),

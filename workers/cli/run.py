@@ -36,6 +36,7 @@ from tiercel.workers.loading import load_for_spark, load_topology
 from tiercel.workers.local.addresses import with_run
 from tiercel.workers.local.private import servers
 from tiercel.workers.local.run import LocalRun, ReloadingRun
+from tiercel.workers.spout.process import spout_spec
 from tiercel.workers.spout.worker import run_spouts
 from tiercel.workers.terminal import say
 
@@ -146,11 +147,12 @@ def spout(  # noqa: PLR0913 - one parameter an option
         else f"{component}-{task_index}"
     )
     settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
+    loaded = load_topology(topology, settings.spout_tasks)
+    if component is not None:
+        spout_spec(loaded, component, task_index or 0)
     if not child:
         say_servers(f"spout worker of {topology}", settings)
-    run_spouts(
-        topology, load_topology(topology, settings.spout_tasks), settings, component, task_index
-    )
+    run_spouts(topology, loaded, settings, component, task_index)
     logger.info("the spout worker has stopped", extra={"event": "stopped"})
 
 

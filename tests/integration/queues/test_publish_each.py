@@ -18,7 +18,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import (
-    BrokerRefusedError,
+    AccessRefusedError,
     BrokerUnavailableError,
     MessageTooLargeError,
     PublishRefusedError,
@@ -230,6 +230,6 @@ def test_a_login_that_is_refused_is_the_fate_of_all_and_is_tried_again_the_next_
     with Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher:
         for _ in range(2):
             fates = publisher.publish_each(to_queues([("q", b"a"), ("q", b"b")]))
-            assert [type(fate) for fate in fates] == [BrokerRefusedError] * 2
+            assert [type(fate) for fate in fates] == [AccessRefusedError] * 2
             assert "login" in str(fates[0])
             assert "hush" not in str(fates[0])

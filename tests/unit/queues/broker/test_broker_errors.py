@@ -12,7 +12,12 @@ from pika.adapters.utils.connection_workflow import (
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import backoff_s, translate
-from tiercel.queues.errors import BrokerRefusedError, BrokerUnavailableError, QueueMissingError
+from tiercel.queues.errors import (
+    AccessRefusedError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueueMissingError,
+)
 
 ADDRESS = Address.parse("amqp://me:hush@host/v")
 
@@ -37,19 +42,19 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
             "INTERNAL_ERROR",
         ),
         (amqp.ConnectionBlockedTimeout(), BrokerUnavailableError, "alarm"),
-        (amqp.ProbableAuthenticationError(repr(LOGIN)), BrokerRefusedError, "login of user 'me'"),
+        (amqp.ProbableAuthenticationError(repr(LOGIN)), AccessRefusedError, "login of user 'me'"),
         (
             amqp.ProbableAuthenticationError(repr(amqp.StreamLostError("x"))),
             BrokerUnavailableError,
             "did not answer",
         ),
-        (amqp.ProbableAccessDeniedError(repr(VHOST)), BrokerRefusedError, "virtual host 'v'"),
+        (amqp.ProbableAccessDeniedError(repr(VHOST)), AccessRefusedError, "virtual host 'v'"),
         (amqp.ProbableAccessDeniedError(repr(SHUTDOWN)), BrokerUnavailableError, "shutdown"),
-        (LOGIN, BrokerRefusedError, "login of user 'me'"),
-        (VHOST, BrokerRefusedError, "virtual host 'v'"),
+        (LOGIN, AccessRefusedError, "login of user 'me'"),
+        (VHOST, AccessRefusedError, "virtual host 'v'"),
         (
             amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"),
-            BrokerRefusedError,
+            AccessRefusedError,
             "permission",
         ),
         (
