@@ -155,6 +155,8 @@ def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(
     amqp_url, queue, caplog, monkeypatch
 ):
     monkeypatch.setattr("tiercel.queues.publishing.outlet._REFUSAL_S", 0.2)
+    # Only the first of the lines of an outage is a warning.
+    caplog.set_level("DEBUG", logger="tiercel.queues.outage")
     full = full_at(amqp_url, 0)
     with Publisher(amqp_url) as publisher:
         offered = []

@@ -145,6 +145,7 @@ def test_another_topology_that_reads_the_queue_is_named_at_the_start(start, redi
         registry.announce(builder.build())
         alone = start("alone", tasks=1)
         alone.task()
+        alone.says("driver_missing")  # after its look for others
         assert seats.report("worker", 1, Presence(active=True, pending=0))
         beside = start("beside", "--task-index", "0", "lines", tasks=1)
         told = beside.says("queue_shared")

@@ -68,7 +68,7 @@ def test_in_a_pipe_it_shows_everything_once(name, redis_url, amqp_url):
     [spout] = [line for line in lines if line[:1] == ["lines"]]
     assert spout[1:] == ["0/1", "12,345", "0", "0.000", "12,000", "45", "5", "0", "0"]
     bolt, tasks = [line for line in lines if line[:1] == ["[split]"]]
-    assert bolt[5:7] == ["1.000", "12,346"]
+    assert bolt[4:6] == ["1.000", "12,346"]
     assert (tasks[1], tasks[-3:]) == ("0", ["12.5", "0", "2"]), "no process runs task 2"
     assert "[red]no markup: amqp://u:***@h/" in result.output
     assert "secret" not in result.output

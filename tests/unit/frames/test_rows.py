@@ -116,7 +116,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_sent(row, option
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"body": None, "priority": 1}, "row 1 has no body"),
+        ({"body": None, "priority": 1}, "row 1 lacks its body, exchange or routing key"),
         ({"body": "a", "priority": 256}, "row 1 cannot be a message: priority is a number from 0"),
         ({"body": "a", "type": "x" * 256}, "type has 256 bytes"),
     ],

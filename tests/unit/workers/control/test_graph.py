@@ -49,7 +49,7 @@ def test_it_has_the_queues_that_sinks_always_publish_to():
         "one": QueueSink("out"),
         "same": QueueSink("out"),
         "back": QueueSink("in"),
-        "chosen": QueueSink(field("value")),
+        "chosen": QueueSink(field("body")),
         "led": QueueSink(exchange="events", routing_key="key"),
     }
     for name, sink in sinks.items():

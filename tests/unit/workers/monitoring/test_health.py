@@ -75,7 +75,7 @@ def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
     [row] = held.bolts
     assert (row.waiting, row.retrying) == (3, 3)
     behind = running(inboxes={2: inbox(tuples=4, retrying=3, oldest_s=300.0)})
-    assert "is behind" in health_of(behind).hurts[0].says
+    assert "is behind" in health_of(behind).findings[0].reason
 
 
 def waiting(ready, busy=0.02):

@@ -48,6 +48,10 @@ class World:
     number always fails. A task acks ``at_once`` together.
     """
 
+    @staticmethod
+    def describe(msg_id):
+        return {"message_id": str(msg_id)}
+
     def __init__(self, servers=2, depth=1, *, dealt=False, at_once=1, timeout_s=TIMEOUT_S):
         self.now = 0.0
         self.numbers = itertools.count(1)
@@ -76,7 +80,7 @@ class World:
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         shape = Shape(depth=depth, places=servers, dealt=dealt)
         self.admission = Admission.for_topology(None, timeout, shape)
-        tally = SimpleNamespace(add=lambda *_: None, add_all=lambda _: None, error=lambda _: False)
+        tally = SimpleNamespace(add=lambda *_: None, add_all=lambda _: None, error=lambda *_: False)
         ledger = SimpleNamespace(forget=lambda _: None)
         self.trees = Trees(self, ledger, tally, self.admission, timeout)
 
