@@ -292,7 +292,7 @@ def test_a_driver_that_was_away_for_too_long_gives_way_and_then_waits_in_reserve
     second = running(world, after=run)
     away.away = False
     wait_until(
-        lambda: "another driver has taken t over" in caplog.text, 5, "the first driver to notice"
+        lambda: "another driver has taken over t" in caplog.text, 5, "the first driver to notice"
     )
     wait_until(lambda: caplog.text.count("standing by") == 2, 5, "the first driver to wait")
     time.sleep(0.3)
