@@ -85,7 +85,8 @@ def _is_killed(settings: Settings, stopped: threading.Event | None, note: RunNot
     with suppress(AckerError):
         for url in urls[:1]:
             with closing(RedisControl(url, note.topology)) as control:
-                return control.state() is State.KILLED
+                # The order is taken back once the processes have ended.
+                return control.state() is State.KILLED or control.was_killed()
     return False
 
 
