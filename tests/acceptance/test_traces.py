@@ -145,15 +145,19 @@ def draw(stack, receiver, file):
     file.write_text(waterfall([span for span in receiver.spans if span.trace_id == trace_id]))
 
 
+def check_paths(found, whole):
+    """Each path is whole, or the end of one: a killed worker takes its last spans with it."""
+    assert whole in found
+    assert all(path == whole[-len(path) :] for path in found)
+
+
 def check(receiver, service):
     # The unsampled order has no span in the first topology.
     assert UNSAMPLED[3:35] not in {span.trace_id for span in receiver.spans}
     upstream = ["process orders", "execute split", "execute price"]
     downstream = [*upstream, "execute publish", "create invoices", "process invoices"]
-    found = paths(receiver, "execute book")
-    assert found
-    assert all(path == [*downstream, "execute book"] for path in found)
-    assert {tuple(path) for path in paths(receiver, "GET")} == {(*upstream, "GET")}
+    check_paths(paths(receiver, "execute book"), [*downstream, "execute book"])
+    check_paths(paths(receiver, "GET"), [*upstream, "GET"])
     for root in receiver.named("process orders"):
         assert root.parent_id == PUBLISHER
         if root.trace_id != TRACE_ID:
