@@ -223,7 +223,7 @@ class _LetterChoice:
     limit: int | None
     everything: bool
 
-    def check(self, queue: str) -> None:
+    def _check(self, queue: str) -> None:
         """Raise UsageError if the options contradict each other, or choose nothing."""
         _check_reason(self.reason)
         some = self.reason is not None or self.limit is not None
@@ -237,17 +237,26 @@ class _LetterChoice:
                 "--limit, or say --all"
             )
 
-    def resolve(self, url: str, queue: str) -> list[str] | None:
-        """Return the ids of the chosen letters, which may be none; None means all."""
-        if self.everything:
-            return None
-        if self.ids:
-            return list(self.ids)
-        return letters.ids_of(url, queue, self.limit, reason=self.reason or "")
+    def resolve(
+        self, queue: str, *, amqp: str | None, run: str | None
+    ) -> tuple[str, list[str] | None]:
+        """Return RabbitMQ's address and the ids of the chosen letters; None means all.
 
-    def say_none(self, queue: str) -> None:
-        """Say that no letter is there to be chosen."""
-        say(_no_such_reason(queue, self.reason) if self.reason else f"{queue} has no dead letters")
+        Ends the command if there is no such letter. Raises UsageError if the options contradict
+        each other, or choose nothing.
+        """
+        self._check(queue)
+        url = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp").amqp or ""
+        if self.everything:
+            return url, None
+        if self.ids:
+            return url, list(self.ids)
+        found = letters.ids_of(url, queue, self.limit, reason=self.reason or "")
+        if not found:
+            none = f"{queue} has no dead letters"
+            say(_no_such_reason(queue, self.reason) if self.reason else none)
+            raise typer.Exit
+        return url, found
 
 
 def _check_reason(reason: str | None) -> None:
@@ -279,14 +288,7 @@ def requeue(  # noqa: PLR0913 - one parameter an option
     Asks first, unless the letters are named by --id.
     """
     choice = _LetterChoice(ids=chosen or (), reason=reason, limit=limit, everything=everything)
-    choice.check(queue)
-    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
-
-    url = settings.amqp or ""
-    ids = choice.resolve(url, queue)
-    if ids == []:
-        choice.say_none(queue)
-        return
+    url, ids = choice.resolve(queue, amqp=amqp, run=run)
     if not (yes or choice.ids):
         ask(requeue_question(queue, None if ids is None else len(ids)))
     moved = None if ids is None else letters.requeue_chosen(url, queue, ids)
@@ -310,14 +312,7 @@ def delete(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Delete chosen dead letters of a queue for good. Asks first."""
     choice = _LetterChoice(ids=chosen or (), reason=reason, limit=limit, everything=everything)
-    choice.check(queue)
-    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
-
-    url = settings.amqp or ""
-    ids = choice.resolve(url, queue)
-    if ids == []:
-        choice.say_none(queue)
-        return
+    url, ids = choice.resolve(queue, amqp=amqp, run=run)
     if not yes:
         many = "all dead letters" if ids is None else counted(len(ids), "dead letter")
         ask(f"Delete {many} of {queue} for good?")
@@ -331,7 +326,7 @@ def delete(  # noqa: PLR0913 - one parameter an option
 def _report(
     done: str, number: int, ids: list[str] | None, found: list[str] | None, queue: str
 ) -> None:
-    """Say what was done. Raises UsageError for chosen letters that were not found."""
+    """Report an action. Raises UsageError for chosen letters that were not found."""
     missing = list((Counter(ids or ()) - Counter(found or ())).elements())
     if number or not missing:
         say(done)
