@@ -22,12 +22,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues import outage
-from tiercel.spark_jobs.logs.formatters import TextFormatter, log_to, plain_handler
+from tiercel.spark_jobs.logs.formatters import TextFormatter, log_to, plain_handler, redact
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tiercel.workers.config import LogFormat
+    from tiercel.workers.config import LogFormat, Settings
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -103,6 +103,17 @@ class Heartbeat:
         except OSError as error:
             self._path = None
             log.warning("no heartbeat from now on: %s", error, extra={"event": "heartbeat_failed"})
+
+
+def name_servers(who: str, settings: Settings) -> None:
+    """Log which servers ``who`` uses, without passwords."""
+    log.info(
+        "%s on RabbitMQ %s, Redis %s",
+        who,
+        redact(settings.amqp or "(none)"),
+        redact(settings.redis or "(none)"),
+        extra={"event": "servers_named"},
+    )
 
 
 def patiently(

@@ -20,11 +20,10 @@ from tiercel.workers.cli.options import (
     Redis,
     TopologyName,
     load_settings,
-    say_servers,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
 from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
-from tiercel.workers.lifecycle import Heartbeat, on_signals
+from tiercel.workers.lifecycle import Heartbeat, name_servers, on_signals
 from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
 from tiercel.workers.terminal import say
 
@@ -62,7 +61,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
 
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
         if not child:
-            say_servers(f"driver of {topology} on Spark {settings.master},", settings)
+            name_servers(f"driver of {topology} on Spark {settings.master},", settings)
         options = DriverOptions(
             module=module_of(topology),
             logs=worker_logs(settings, mark),

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.config import LogFormat, LogLevel, Settings, exposed
 from tiercel.workers.lifecycle import set_up_logging
 from tiercel.workers.local.addresses import with_run
@@ -76,17 +75,6 @@ def load_settings(component: str, **given: Any) -> Settings:
     for line in exposed(given):
         log.warning("%s", line, extra={"event": "password_readable"})
     return settings
-
-
-def say_servers(who: str, settings: Settings) -> None:
-    """Log which servers this process uses, without passwords."""
-    log.info(
-        "%s on RabbitMQ %s, Redis %s",
-        who,
-        redact(settings.amqp or "(none)"),
-        redact(settings.redis or "(none)"),
-        extra={"event": "servers_named"},
-    )
 
 
 def found_settings(

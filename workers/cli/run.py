@@ -27,11 +27,10 @@ from tiercel.workers.cli.options import (
     Run,
     TopologyName,
     load_settings,
-    say_servers,
 )
 from tiercel.workers.config import Settings, check_spark_python
 from tiercel.workers.errors import UsageError
-from tiercel.workers.lifecycle import on_signals, set_up_logging
+from tiercel.workers.lifecycle import name_servers, on_signals, set_up_logging
 from tiercel.workers.loading import load_for_spark, load_topology
 from tiercel.workers.local.addresses import with_run
 from tiercel.workers.local.private import servers
@@ -151,7 +150,7 @@ def spout(  # noqa: PLR0913 - one parameter an option
     if component is not None:
         spout_spec(loaded, component, task_index or 0)
     if not child:
-        say_servers(f"spout worker of {topology}", settings)
+        name_servers(f"spout worker of {topology}", settings)
     run_spouts(topology, loaded, settings, component, task_index)
     logger.info("the spout worker has stopped", extra={"event": "stopped"})
 

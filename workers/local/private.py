@@ -27,6 +27,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.errors import ConfigError
+from tiercel.workers.lifecycle import name_servers
 from tiercel.workers.local.addresses import Claim, RunNote, claimed
 
 # File that marks a folder as tiercel's for later runs; holds the pid of the run.
@@ -95,13 +96,7 @@ def _check_logins(settings: Settings, topology: str) -> None:
 
     The processes wait for a server that does not answer.
     """
-    log.info(
-        "%s on RabbitMQ %s, Redis %s",
-        topology,
-        redact(settings.amqp or ""),
-        redact(settings.redis or ""),
-        extra={"event": "servers_named"},
-    )
+    name_servers(topology, settings)
     with (
         suppress(RedisUnavailableError),
         closing(RedisControl(settings.redis_urls[0], topology)) as control,

@@ -125,7 +125,7 @@ def run_spouts(
 ) -> None:
     """Run a worker of this spout, or one of each spout, until a signal arrives.
 
-    The worker runs ``task_index``, or any free task if that is None.
+    The worker runs ``task_index``, which exists, or any free task if that is None.
     """
     if component is None and len(topology.spouts) > 1:
         stopped = threading.Event()
@@ -150,7 +150,6 @@ def run_spouts(
 
 def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
     """Run this task until a signal arrives; take it from any worker that has it."""
-    spout_spec(topology, component, task_index)
     heartbeat = Heartbeat(settings.heartbeat)
     seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name), of_this_process())
     name = secrets.token_hex(12)
