@@ -64,13 +64,13 @@ from tiercel.queues.nouns import counted
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.retry import BrokerLimit
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
-from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.session import check_versions
 from tiercel.spark_jobs.spark.settings import settings_of
 from tiercel.spark_jobs.state.redis_store import check_layout
+from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Topology, check_has_bolts
 from tiercel.workers.config import Settings, check_hadoop, check_spark_python, exposed, spark_python
 from tiercel.workers.control.contract import State
@@ -125,8 +125,7 @@ class _Scope:
     @property
     def stateful(self) -> list[str]:
         """The bolts with a state."""
-        bolts = {} if self.topology is None else self.topology.bolts
-        return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+        return [] if self.topology is None else stateful_bolts(self.topology)
 
 
 def findings(settings: Settings, name: str | None) -> Iterator[CheckResult]:

@@ -191,6 +191,12 @@ def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
         )
 
 
+def stateful_bolts(topology: Topology) -> list[str]:
+    """Return the bolts with a state."""
+    bolts = topology.bolts
+    return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+
+
 def _check_kind(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose tuples do not begin one by one."""
     bolt = spec.bolt

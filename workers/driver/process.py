@@ -45,6 +45,7 @@ from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
+from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.graph import (
     Topology,
     bolt_tasks,
@@ -237,17 +238,13 @@ class Driver:
             if isinstance(spec.bolt, StatefulBolt) and spec.bolt.once:
                 self._states.age(name, int(spec.bolt.once_retention.total_seconds()))
 
-    @property
-    def _stateful(self) -> list[str]:
-        bolts = self._topology.bolts
-        return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
-
     def _report_lost_states(self) -> None:
         """Log which bolts begin with an empty state, and leave the time for monitors.
 
         ``_lost`` keeps them until that has been done.
         """
-        self._lost += [name for name in self._stateful if self._states.has_lost(name)]
+        stateful = stateful_bolts(self._topology)
+        self._lost += [name for name in stateful if self._states.has_lost(name)]
         if not self._lost:
             return
         with closing(RedisMetrics(self._redis_url, self._topology.name)) as metrics:
@@ -270,7 +267,7 @@ class Driver:
 
     def _enter(self, run: Run) -> int:
         topology = run.topology
-        stateful = self._stateful
+        stateful = stateful_bolts(topology)
         # Check before releasing anything: otherwise the tasks of each run would fail on it.
         spec = run.ledger
         check_layout(spec, stateful)

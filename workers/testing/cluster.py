@@ -19,6 +19,7 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import FromField
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
+from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology, check_has_bolts
 from tiercel.workers.control.contract import State
@@ -380,9 +381,8 @@ class LocalCluster:
     def _keep_seen(self, engine: Engine) -> None:
         """Keep the results that a test can read after the engine is closed."""
         self._last_tracebacks = [known.first.text for known in engine.metrics.traces()]
-        for component, spec in self._topology.bolts.items():
-            if isinstance(spec.bolt, StatefulBolt):
-                self._last_states[component] = _state_of(engine, component)
+        for component in stateful_bolts(self._topology):
+            self._last_states[component] = _state_of(engine, component)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
