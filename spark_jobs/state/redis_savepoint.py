@@ -34,7 +34,7 @@ class Savepoints:
     """The states of one topology. Raises RedisUnavailableError, RedisRefusedError."""
 
     def __init__(self, spec: LedgerSpec, number: int) -> None:
-        """``number`` is above those of all earlier runs."""
+        """``number`` is above the numbers of all earlier runs."""
         self.topology = spec.topology
         self.number = number
         self._spec = spec

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -144,10 +145,10 @@ def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
     assert "hush" not in str(error)
 
 
-def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, monkeypatch):
-    caplog.set_level("INFO", "tiercel")
+@contextmanager
+def refused_while_it_works(server, monkeypatch):
+    """Yield a desk that had a message before the broker began to refuse its login."""
     monkeypatch.setattr(link, "_STABLE_S", 0)
-    server = rabbitmq()
     queue = filled(server.url, b"a")
     add_user(server, "worker", configure=".*")
     parts = urlsplit(server.url)
@@ -158,6 +159,13 @@ def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, 
         desk.next()
         manage(server, "users/worker", password="another", tags="")
         wire.cut()
+        yield desk
+
+
+def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, monkeypatch):
+    caplog.set_level("INFO", "tiercel")
+    server = rabbitmq()
+    with refused_while_it_works(server, monkeypatch) as desk:
         wait_until(lambda: desk.consumer._link._refusals > 8, 60, "refusals")
         assert desk.consumer.error() is None
         manage(server, "users/worker", password="worker", tags="")
@@ -169,19 +177,8 @@ def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, 
 
 
 def test_a_login_that_is_refused_for_ten_minutes_ends_it(rabbitmq, monkeypatch):
-    monkeypatch.setattr(link, "_STABLE_S", 0)
     monkeypatch.setattr(link, "_ACCESS_PATIENCE_S", 1.0)
-    server = rabbitmq()
-    queue = filled(server.url, b"a")
-    add_user(server, "worker", configure=".*")
-    parts = urlsplit(server.url)
-    with (
-        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
-        Desk(wire.url, queue) as desk,
-    ):
-        desk.next()
-        manage(server, "users/worker", password="another", tags="")
-        wire.cut()
+    with refused_while_it_works(rabbitmq(), monkeypatch) as desk:
         error = wait_until(desk.consumer.error, 60)
     assert "refused the login of user 'worker'" in str(error)
 
