@@ -128,7 +128,6 @@ def test_a_name_that_a_stranger_had_rebound_to_us_shows_nothing(services, name, 
             assert (answer.status, "words" in answer.text()) == (400, False)
         browser.wrong.clear()  # it asked a foreign host, as it was told to
         assert visit(page, url.replace("127.0.0.1", "localhost")).status == 200
-        browser.wrong.clear()
 
 
 ATTACK = """<!doctype html><script>

@@ -16,6 +16,7 @@ from tiercel.compose.install import find_system_program, install_missing
 
 TOKEN = "a token of the tests"
 _CUT_OFF = "ERR_NETWORK_CHANGED"
+_OURS = re.compile(r"\w+://(127\.0\.0\.1|localhost)[:/]")
 _VISITS = 20
 
 
@@ -110,7 +111,7 @@ def chromium(*arguments):
                 lambda said: "Content Security Policy" in said.text and wrong.append(said.text),
             )
             page.on(
-                "request", lambda request: "127.0.0.1" in request.url or wrong.append(request.url)
+                "request", lambda request: _OURS.match(request.url) or wrong.append(request.url)
             )
             visit(page, url, wrong)
             return page
