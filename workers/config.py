@@ -14,6 +14,9 @@ TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if enabled: http://user:password@host:15672
 TIERCEL_AMQP_USER, TIERCEL_AMQP_PASSWORD, and the same for REDIS and MANAGEMENT
                      login for an address that has none, with any characters
+TIERCEL_AMQP_HOST, _PORT, _VHOST, _TLS, _CA; TIERCEL_REDIS_HOST, _PORT, _DATABASE, _TLS, _CA;
+TIERCEL_MANAGEMENT_HOST, _PORT, _TLS
+                     parts of an address, in place of the whole one, with any characters
 TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and for changes, at
                      least 16 characters; by default the monitor draws and prints one
 TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
@@ -38,11 +41,21 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import IPv6Address
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -75,8 +88,16 @@ _TABLE = ("tool", "tiercel")
 # Least likeness of two names, of 1: less means that a variable is meant for another program.
 _ALIKE = 0.8
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-_LOGINS = ("amqp", "redis", "management")
-_PARTS = ("_user", "_password")
+_ADDRESSES = ("amqp", "redis", "management")
+_PARTS = ("host", "port", "vhost", "database", "tls", "ca")
+# Of each address: its scheme, the scheme with TLS, the port that means TLS, the option with the CA.
+_SCHEMES = {
+    "amqp": ("amqp", "amqps", 5671, "cafile"),
+    "redis": ("redis", "rediss", None, "ssl_ca_certs"),
+    "management": ("http", "https", 15671, ""),
+}
+_MANAGEMENT_PORTS = {False: 15672, True: 15671}
+_HOST = re.compile(r"[\w.-]+")
 # Variables that are no settings: of this module, of the compose file and of the manifests.
 _OTHER_VARIABLES = ("secrets", "topology", "topology_dir", "image")
 # Variables that Kubernetes makes from the name of a Service, such as tiercel-monitor.
@@ -139,10 +160,37 @@ def _management(value: str) -> str:
     )
 
 
+def _hosts(value: str) -> str:
+    for host in _without_controls(value).split(","):
+        if not _HOST.fullmatch(host.strip()) and not _is_ipv6(host):
+            raise ValueError(
+                "must be the name or the IP address of a host, or several separated by commas, "
+                "without a scheme, a login or a port"
+            )
+    return value
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host.strip().strip("[]")))
+    except ValueError:
+        return False
+
+
+def _port(value: object) -> object:
+    """Ignore the variable that Kubernetes makes of a Service that is named ``tiercel-redis``."""
+    return None if isinstance(value, str) and value.startswith(("tcp://", "udp://")) else value
+
+
 def _master(value: str) -> str:
     if not value.startswith(("local", "spark://", "k8s://", "yarn")):
         raise ValueError("must look like local[2] or spark://host:7077")
     return value
+
+
+Hosts = Annotated[str, AfterValidator(_hosts)] | None
+Port = Annotated[Annotated[int, Field(ge=1, le=65535)] | None, BeforeValidator(_port)]
+Plain = Annotated[str, AfterValidator(_without_controls)] | None
 
 
 class Settings(BaseSettings):
@@ -159,16 +207,34 @@ class Settings(BaseSettings):
         pyproject_toml_table_header=_TABLE,
     )
 
-    amqp: Annotated[str, AfterValidator(_amqp)] | None = None
+    # The parts of an address stand before it: its validator puts them together.
+    amqp_host: Hosts = None
+    amqp_port: Port = None
+    amqp_vhost: Plain = None
+    amqp_tls: bool | None = None
+    amqp_ca: Plain = None
     amqp_user: str | None = None
     amqp_password: str | None = None
-    redis: Annotated[str, AfterValidator(_redis)] | None = None
+    amqp: Annotated[str, AfterValidator(_amqp)] | None = Field(default=None, validate_default=True)
+    redis_host: Hosts = None
+    redis_port: Port = None
+    redis_database: Annotated[int, Field(ge=0)] | None = None
+    redis_tls: bool | None = None
+    redis_ca: Plain = None
     redis_user: str | None = None
     redis_password: str | None = None
-    master: Annotated[str, AfterValidator(_master)] = "local[*]"
-    management: Annotated[str, AfterValidator(_management)] | None = None
+    redis: Annotated[str, AfterValidator(_redis)] | None = Field(
+        default=None, validate_default=True
+    )
+    management_host: Hosts = None
+    management_port: Port = None
+    management_tls: bool | None = None
     management_user: str | None = None
     management_password: str | None = None
+    management: Annotated[str, AfterValidator(_management)] | None = Field(
+        default=None, validate_default=True
+    )
+    master: Annotated[str, AfterValidator(_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
     heartbeat: Path | None = None
@@ -185,7 +251,7 @@ class Settings(BaseSettings):
         found = {name: value for name, value in given.items() if value is not None}
         _refuse_typos("", os.environ)
         try:
-            return cls(**{"_secrets_dir": _secrets_folder(), **found})
+            return cls(**{"_secrets_dir": _secrets_folder(), **_other_form(found), **found})
         except ValidationError as error:
             raise ConfigError(_one_line(error, found)) from None
 
@@ -200,18 +266,33 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say where settings are looked for: pydantic-settings calls this."""
         dotenv, *tables = _files(settings_cls).values()
-        return init_settings, env_settings, dotenv, file_secret_settings, *tables
+        places = (env_settings, dotenv, file_secret_settings, *tables)
+        # A place's other form of an address stands behind it, before the later places.
+        both = [(place, _OtherForm(settings_cls, place)) for place in places]
+        return init_settings, *chain.from_iterable(both)
 
-    @model_validator(mode="before")
+    @field_validator(*_ADDRESSES, mode="before")
     @classmethod
-    def _add_logins(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Write user and password into each address that has none."""
-        for name in _LOGINS:
-            url, user, password = (values.get(f"{name}{part}") for part in ("", *_PARTS))
-            if isinstance(url, str) and (user or password):
-                urls = [_with_login(each, user, password) for each in split_urls(url)]
-                values = {**values, name: ",".join(urls)}
-        return values
+    def _put_together(cls, url: object, info: ValidationInfo) -> object:
+        """Make an address of its parts, and write user and password into one that has none."""
+        name = info.field_name or ""
+        parts = {part: info.data.get(f"{name}_{part}") for part in (*_PARTS, "user", "password")}
+        given = [part for part in _PARTS if parts[part] is not None]
+        if url and given:
+            raise ValueError(
+                f"is the whole address, and {_variable(f'{name}_{given[0]}')} is a part of one: "
+                "give one of the two"
+            )
+        if given and not parts["host"]:
+            raise ValueError(
+                f"there is {_variable(f'{name}_{given[0]}')}, but no {_variable(f'{name}_host')}"
+            )
+        if given:
+            url = _address(name, parts)
+        if isinstance(url, str) and (parts["user"] or parts["password"]):
+            urls = [_with_login(each, parts["user"], parts["password"]) for each in split_urls(url)]
+            return ",".join(urls)
+        return url
 
     @property
     def redis_urls(self) -> tuple[str, ...]:
@@ -238,9 +319,11 @@ class Settings(BaseSettings):
     def as_environment(self) -> dict[str, str]:
         """Return the environment from which a child process loads the same settings.
 
-        Passwords do not belong on a command line.
+        Passwords do not belong on a command line. Parts of an address are empty: the whole one has
+        them.
         """
-        return {f"{_PREFIX}{name.upper()}": str(value) for name, value in self if value is not None}
+        found = {_variable(name): str(value) for name, value in self if value is not None}
+        return {**found, **{_variable(part): "" for name in _ADDRESSES for part in _parts(name)}}
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -328,6 +411,35 @@ class _DotEnv(DotEnvSettingsSource):
         return {name: value for name, value in super().__call__().items() if name in _names()}
 
 
+class _OtherForm(PydanticBaseSettingsSource):
+    """Sets parts to None where a place has the whole address, and the whole where it has parts.
+
+    So an address overrides one of later places that is given in the other form.
+    """
+
+    def __init__(self, of: type[BaseSettings], place: PydanticBaseSettingsSource) -> None:
+        super().__init__(of)
+        self._place = place
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return a field of the place itself: the base class asks for this method."""
+        return self._place.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        return _other_form(self._place())
+
+
+def _other_form(values: Mapping[str, Any]) -> dict[str, None]:
+    """Return the parts of each address that is given whole, and the whole of one given by host."""
+    other: dict[str, None] = {}
+    for name in _ADDRESSES:
+        if name in values:
+            other |= dict.fromkeys(_parts(name))
+        elif f"{name}_host" in values:
+            other[name] = None
+    return other
+
+
 def _files(of: type[BaseSettings]) -> dict[str, PydanticBaseSettingsSource]:
     """Read the files in the current folder; ``.env`` is the first. Raises ConfigError."""
     with _named(DOTENV):
@@ -412,6 +524,31 @@ def _names() -> frozenset[str]:
 
 def _variable(name: str) -> str:
     return f"{_PREFIX}{name.upper()}"
+
+
+def _parts(name: str) -> list[str]:
+    """Return the settings that are parts of this address, without the login."""
+    names = [f"{name}_{part}" for part in _PARTS]
+    return [each for each in names if each in _names()]
+
+
+def _address(name: str, parts: Mapping[str, Any]) -> str:
+    """Put an address together from its parts, without the login."""
+    plain, secure, secure_port, ca_option = _SCHEMES[name]
+    tls = parts["tls"]
+    if tls is None:
+        tls = bool(parts["ca"]) or (parts["port"] is not None and parts["port"] == secure_port)
+    port = parts["port"] or (_MANAGEMENT_PORTS[tls] if name == "management" else None)
+    hosts = [each.strip(" []") for each in parts["host"].split(",")]
+    hosts = [f"[{host}]" if ":" in host else host for host in hosts]
+    hosts = [f"{host}:{port}" if port else host for host in hosts]
+    path = "" if parts["vhost"] is None else f"/{quote(parts['vhost'], safe='')}"
+    path += "" if parts["database"] is None else f"/{parts['database']}"
+    if tls and parts["ca"]:
+        path = f"{path or '/'}?{ca_option}={quote(parts['ca'], safe='/')}"
+    # Several hosts are one cluster of RabbitMQ, but one Redis server per shard.
+    places = hosts if name == "redis" else [",".join(hosts)]
+    return ",".join(f"{secure if tls else plain}://{place}{path}" for place in places)
 
 
 def _is_secret(name: str) -> bool:

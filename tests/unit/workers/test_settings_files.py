@@ -101,7 +101,7 @@ def test_a_typo_in_each_setting_is_refused_with_the_nearest_name(name, monkeypat
 
 def test_a_key_that_is_like_none_is_refused_with_all_of_them():
     write("tiercel.toml", "[server]\nhost = 1")
-    assert "there is no setting 'server'; the settings are amqp, amqp_password, " in refused()
+    assert "there is no setting 'server'; the settings are amqp, amqp_ca, " in refused()
 
 
 @pytest.mark.parametrize(
