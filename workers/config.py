@@ -98,7 +98,7 @@ _SCHEMES = {
 }
 _MANAGEMENT_PORTS = {False: 15672, True: 15671}
 _HOST = re.compile(r"[\w.-]+")
-# Variables that are no settings: of this module, of the compose file and of the manifests.
+# Variables that are no settings: of this module and of the compose file.
 _OTHER_VARIABLES = ("secrets", "topology", "topology_dir", "image")
 # Variables that Kubernetes makes from the name of a Service, such as tiercel-monitor.
 _OF_KUBERNETES = re.compile(r".*_(?:port|port_\d+_.*|service_(?:host|port.*))")

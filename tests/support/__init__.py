@@ -24,6 +24,7 @@ stack_image    its image
 docker_cli     the commands of Docker, fetched where they are missing
 docker_engine  the engine: without one a test is left out, and in CI it fails
 pip_settings   this machine's pip settings, for builds in containers
+helm           helm, built by Go where it is missing, and what it makes of the chart
 
 RabbitMQ:
 
