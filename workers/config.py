@@ -280,8 +280,8 @@ class Settings(BaseSettings):
         given = [part for part in _PARTS if parts[part] is not None]
         if url and given:
             raise ValueError(
-                f"is the whole address, and {_variable(f'{name}_{given[0]}')} is a part of one: "
-                "give one of the two"
+                f"this is the whole address, and {_variable(f'{name}_{given[0]}')} is a part of "
+                "one: give one of the two"
             )
         if given and not parts["host"]:
             raise ValueError(

@@ -82,8 +82,8 @@ def test_a_whole_address_and_a_part_in_one_place_are_one_line(part, monkeypatch)
     value = {"amqp_port": "5672", "amqp_tls": "true"}.get(part, "x")
     given(monkeypatch, amqp="amqp://rabbit", amqp_password=ODD, **{part: value})
     assert refused() == (
-        f"TIERCEL_AMQP: is the whole address, and TIERCEL_{part.upper()} is a part of one: give "
-        "one of the two"
+        f"TIERCEL_AMQP: this is the whole address, and TIERCEL_{part.upper()} is a part of one: "
+        "give one of the two"
     )
 
 
