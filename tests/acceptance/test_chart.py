@@ -440,6 +440,14 @@ def test_executors_of_kubernetes_are_made_by_a_driver_with_the_rights_for_it(
     assert [rule["apiGroups"] for rule in role["rules"]] == [[""]]
 
 
+def test_a_name_of_a_release_that_makes_no_name_of_a_service_is_refused(helm: Helm) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        helm.template(release="r" * 51)
+    assert "take at most 50 characters" in error.value.stderr
+    services = of_kind(helm.template(release="r" * 50), "Service")
+    assert max(len(each["metadata"]["name"]) for each in services) <= 63
+
+
 MONITORING = {
     "prometheus": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "p"}},
