@@ -299,6 +299,16 @@ def test_sparks_secret_has_what_compose_draws(default: Documents, tmp_path: Path
     differing = {key for key, value in drawn.items() if ours[key] != value}
     assert differing == {"spark.authenticate.secret"}
     assert len(ours["spark.authenticate.secret"]) >= 32
+    for key, value in drawn.items():
+        assert f"      {key} {'…' if key.endswith('.secret') else value}\n" in page("deploy.md")
+
+
+def test_the_page_makes_the_secrets_that_the_chart_needs_and_does_not_make(
+    default: Documents,
+) -> None:
+    made = set(re.findall(r"create secret generic (\S+)", page("deploy.md")))
+    made |= {each["metadata"]["name"] for each in of_kind(default, "Secret")}
+    assert made == set().union(*SECRETS.values())
 
 
 def cores(said: str) -> float:
