@@ -153,6 +153,24 @@ def test_the_rights_that_the_check_asks_for_are_enough_for_redis(checked, redis_
         assert checked(redis=f"redis://{name}:pw@{place(redis_url)}/0") == []
 
 
+def test_addresses_in_parts_with_odd_characters_have_no_fault(
+    checked, shared_rabbitmq, amqp_url, redis_url, monkeypatch
+):
+    """As a Secret of RabbitMQ's operator and a managed Redis give them."""
+    user = unique("parts")
+    odd = "@/:%'\"?#"
+    manage(shared_rabbitmq, f"users/{user}", password=odd, tags="monitoring")
+    manage(shared_rabbitmq, f"permissions/%2F/{user}", configure=".*", write=".*", read=".*")
+    with closing(connect(redis_url)) as client:
+        given = {"passwords": [f"+{odd}"], "keys": ["*"], "channels": ["*"]}
+        client.acl_setuser(user, enabled=True, categories=["+@all"], **given)
+    for server, url in (("AMQP", amqp_url), ("REDIS", redis_url)):
+        parts = {"HOST": urlsplit(url).hostname, "PORT": f"{urlsplit(url).port}"}
+        for part, value in {**parts, "USER": user, "PASSWORD": odd}.items():
+            monkeypatch.setenv(f"TIERCEL_{server}_{part}", value)
+    assert checked(amqp="", redis="") == []
+
+
 def test_without_a_server_there_is_nothing_to_complain_of(checked):
     assert checked(amqp="", redis="", management="") == []
     assert checked(amqp="", redis="", management="", topology=False) == []
