@@ -48,7 +48,7 @@ _SPOUTS = tables.SPOUTS.without("released", "oldest", "last error")
 _STEPS = (
     *(
         "waiting",
-        "waiting for a retry",
+        "retrying",
         "oldest",
         "busy now",
         "in steps of",
@@ -70,7 +70,7 @@ _LESS = {
     tables.SPOUTS.title: ("transferred", "timeouts", "emitted", "in back-off"),
     tables.BOLTS.title: (
         *("transferred", "process ms", "acked", "retry later", "emitted", "retried", "step ms"),
-        *("steps/s", "in steps of", "waiting for a retry"),
+        *("steps/s", "in steps of", "retrying"),
     ),
     tables.ACKER.title: ("updates", "memory", "late"),
     tables.ONCE.title: ("maybe too old", "no identity"),

@@ -296,7 +296,7 @@ BOLTS = TableKind[BoltRow](
         Column("retried", lambda row: count(row.retried)),
         Column("retry later", lambda row: count(row.retry_later)),
         Column("waiting", lambda row: count(row.waiting)),
-        Column("waiting for a retry", lambda row: count(row.retrying)),
+        Column("retrying", lambda row: count(row.retrying)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
         Column("in steps of", lambda row: _chained(row.chained), Kind.NAME),
         Column("steps/s", lambda row: per_second(row.steps_a_second)),
