@@ -558,4 +558,4 @@ class Renewals:
                 roots = waiting_roots(around.inboxes, around.run, around.topology, self._task)
                 ledger.reset_timeout(sorted(roots))
             except RedisUnavailableError as error:
-                log.debug("timeouts were not renewed: %s", error, extra={"event": "redis_away"})
+                log.debug("could not renew timeouts: %s", error, extra={"event": "redis_away"})

@@ -205,7 +205,11 @@ class LimitLine(OpenLine):
         try:
             self._limits.give_back(self._settings.task, dict.fromkeys(asked, 0))
         except RedisUnavailableError as error:
-            log.debug("places at a limit lapse: %s", error, extra={"event": "redis_away"})
+            log.debug(
+                "could not give places at a limit back, they expire: %s",
+                error,
+                extra={"event": "redis_away"},
+            )
 
     # -- permits ---------------------------------------------------------------------------------
 
@@ -293,7 +297,11 @@ class LimitLine(OpenLine):
             if everything and self.full:
                 ledger.reset_timeout(sorted({*self._behind()} - mine))
         except RedisUnavailableError as error:
-            log.debug("told later that tuples wait: %s", error, extra={"event": "redis_away"})
+            log.debug(
+                "could not report waiting tuples, will retry: %s",
+                error,
+                extra={"event": "redis_away"},
+            )
             self._tell_at = now + _TELL_S
             return
         self._untold.clear()

@@ -113,7 +113,7 @@ class TaskRetries:
         try:
             self._ledger.reset_timeout(sorted(roots))
         except RedisUnavailableError as error:
-            log.debug("timeouts were not renewed: %s", error, extra={"event": "redis_away"})
+            log.debug("could not renew timeouts: %s", error, extra={"event": "redis_away"})
 
     def _waiting_roots(self) -> Iterator[int]:
         for _, _, entry, row in self._waits:

@@ -453,7 +453,11 @@ class SetApart:
             if news:
                 self._ledger.reset_timeout(sorted(news), waiting=True)
         except RedisUnavailableError as error:
-            log.debug("told later that tuples wait: %s", error, extra={"event": "redis_away"})
+            log.debug(
+                "could not report waiting tuples, will retry: %s",
+                error,
+                extra={"event": "redis_away"},
+            )
             return
         self._told = roots
         self._unsure = False

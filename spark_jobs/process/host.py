@@ -300,4 +300,8 @@ class Host:
         try:
             self._around.counting.flush()
         except RedisUnavailableError as error:
-            log.warning("the last counts are lost: %s", error, extra={"event": "counts_lost"})
+            log.warning(
+                "could not send the last counts, they are lost: %s",
+                error,
+                extra={"event": "counts_lost"},
+            )

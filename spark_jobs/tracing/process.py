@@ -104,8 +104,8 @@ def _exporter(name: str, settings: Mapping[str, str]) -> Any:
     for entry in entry_points(group="opentelemetry_traces_exporter", name=name):
         return entry.load()()
     raise ValueError(
-        f"no exporter {name!r} is installed; 'otlp' and 'console' are, others are packages of "
-        "their own: OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL"
+        f"no exporter {name!r} is installed; 'otlp' and 'console' are, others are separate "
+        "packages: OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL"
     )
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.acceptance import traced
 from tests.support.broker import put
 from tests.support.children import python_workers
+from tests.support.monitors import chromium
 from tests.support.otlp import receiving
 from tests.support.running import running
 from tests.support.waiting import wait_until
-from tests.support.waterfall import waterfall
+from tests.support.zipkin import Zipkin
 from tiercel.workers.config import Settings
 from tiercel.workers.local.run import LocalRun
 
@@ -70,9 +73,7 @@ def booked(folder):
 @pytest.mark.quick
 @pytest.mark.promised
 @pytest.mark.timeout(400)
-def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(
-    tmp_path, monkeypatch, pytestconfig
-):
+def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(tmp_path, monkeypatch):
     with receiving() as receiver, priced(tmp_path) as service:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -113,36 +114,11 @@ def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(
                     lambda: booked(tmp_path) == {"unseen", "quick", "slow"}, 120, "all invoices"
                 )
                 wait_until(lambda: len(paths(receiver, "execute book")) == 2, 60, "the last spans")
-                if folder := pytestconfig.getoption("--screenshots"):
-                    draw(stack, receiver, Path(folder) / "trace.svg")
     check(receiver, service)
 
 
 def paths(receiver, name, trace_id=TRACE_ID):
     return [receiver.path_of(span) for span in receiver.named(name) if span.trace_id == trace_id]
-
-
-def draw(stack, receiver, file):
-    """Draw the trace of another order, which meets nothing bad."""
-    for number in (1, 2):  # once to warm up
-        trace_id = f"{number:032x}"
-        parent = f"00-{trace_id}-{PUBLISHER}-01"
-        put(
-            stack.amqp_url,
-            traced.ORDERS,
-            b'{"items": "pen paper"}',
-            headers={"traceparent": parent},
-        )
-        wait_until(
-            lambda trace_id=trace_id: (
-                len(paths(receiver, "execute book", trace_id)) == 2
-                and len(paths(receiver, "process orders", trace_id)) == 1
-                and len(paths(receiver, "process invoices", trace_id)) == 2
-            ),
-            60,
-            "a whole trace",
-        )
-    file.write_text(waterfall([span for span in receiver.spans if span.trace_id == trace_id]))
 
 
 def check_paths(found, whole):
@@ -168,3 +144,63 @@ def check(receiver, service):
     assert {parent.split("-")[1] for parent in service.parents["slow"]} == {TRACE_ID}
     gets = {span.span_id for span in receiver.named("GET")}
     assert service.parents["slow"][-1].split("-")[2] in gets
+
+
+@pytest.mark.rest
+@pytest.mark.promised
+@pytest.mark.timeout(400)
+def test_a_viewer_shows_a_trace_from_the_publisher_through_three_bolts(
+    tmp_path, monkeypatch, pytestconfig
+):
+    with receiving() as receiver, priced(tmp_path) as service, Zipkin(tmp_path) as viewer:
+        service.go_on.set()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with running(
+            "tests.acceptance.traced:first",
+            tmp_path,
+            traced.FOLDER,
+            queues=(traced.ORDERS, traced.INVOICES),
+        ) as stack:
+            for number in (1, 2):  # the first warms up
+                trace_id = f"{number:032x}"
+                put(
+                    stack.amqp_url,
+                    traced.ORDERS,
+                    b'{"items": "pen paper"}',
+                    headers={"traceparent": f"00-{trace_id}-{PUBLISHER}-01"},
+                )
+                wait_until(
+                    lambda trace_id=trace_id: (
+                        len(paths(receiver, "create invoices", trace_id)) == 2
+                        and len(paths(receiver, "process orders", trace_id)) == 1
+                    ),
+                    120,
+                    "a whole trace",
+                )
+        viewer.take(receiver.spans)
+        spans = wait_until(lambda: viewer.trace(trace_id), 30, "the trace in the viewer")
+        names = Counter(span["name"] for span in spans)
+        assert names == {
+            "process orders": 1,
+            "execute split": 1,
+            "execute price": 2,
+            "get": 2,
+            "execute publish": 2,
+            "create invoices": 2,
+        }
+        [root] = [span for span in spans if span["name"] == "process orders"]
+        assert root["parentId"] == PUBLISHER
+        look(f"{viewer.url}/zipkin/traces/{trace_id}", pytestconfig.getoption("--screenshots"))
+
+
+def look(address, folder):
+    """See the bolts on the viewer's page, and keep a picture if a folder is given."""
+    with chromium() as open_page:
+        page = open_page(address)
+        for name in ("execute split", "execute price", "execute publish"):
+            expect(page.get_by_text(name).first).to_be_visible()
+        if folder:
+            page.set_viewport_size({"width": 1280, "height": 640})
+            page.wait_for_load_state("networkidle")
+            page.screenshot(path=Path(folder) / "trace.png")

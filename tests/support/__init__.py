@@ -61,7 +61,7 @@ reasons        reasons of failures without the line that raised
 otlp           a receiver of OTLP, with the spans that arrived
 trace          the files that one message enters, from delivery to ack
 traces         spans that a test looks at
-waterfall      the picture of a trace
+zipkin         a viewer of traces, with a page
 runs           ``tiercel run`` as a user types it, and what is left of it
 running        a topology on servers of its own, which a test may hurt
 load           messages at a fixed rate, until it is stopped

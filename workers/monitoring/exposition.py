@@ -136,7 +136,7 @@ _GROUPS = (
         counters=(
             ("tiercel_acker_updates", "acker.updates", "Updates of roots by bolts"),
             ("tiercel_acker_completed", "acker.completed", "Trees that updates completed"),
-            ("tiercel_acker_late", "acker.late", "Updates of trees that were over"),
+            ("tiercel_acker_late", "acker.late", "Updates of trees that had already ended"),
         ),
         gauges=(
             ("tiercel_acker_pending", "acker.pending", "Roots in the ledger"),

@@ -201,7 +201,11 @@ class Outbox:
         try:
             self._ledger.forget(roots)
         except RedisUnavailableError as error:
-            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+            log.debug(
+                "could not delete entries, leaving them to expire: %s",
+                error,
+                extra={"event": "entries_left"},
+            )
 
 
 class Arrangement:

@@ -96,6 +96,10 @@ class Tally:
             if errors:
                 self._metrics.report(errors)
         except AckerError as error:
-            log.debug("counters are kept for later: %s", error, extra={"event": "metrics_kept"})
+            log.debug(
+                "could not send counters, keeping them for later: %s",
+                error,
+                extra={"event": "metrics_kept"},
+            )
             with self._lock:
                 self._errors = errors + self._errors

@@ -428,7 +428,11 @@ class Trees:
         try:
             self._ledger.forget(roots)
         except RedisUnavailableError as error:
-            log.debug("entries are left to expire: %s", error, extra={"event": "entries_left"})
+            log.debug(
+                "could not delete entries, leaving them to expire: %s",
+                error,
+                extra={"event": "entries_left"},
+            )
 
 
 def _said(failure: Failure) -> str:

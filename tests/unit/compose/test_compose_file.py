@@ -33,11 +33,20 @@ def test_the_services_are_those_of_the_picture():
         "monitor",
         "prometheus",
         "grafana",
+        "jaeger",
     }
     assert set(LASTING) == parts
-    assert {
-        name for name, service in SERVICES.items() if service.get("profiles") == ["metrics"]
-    } == {"prometheus", "grafana"}
+    profiles = {
+        name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service
+    }
+    assert profiles == {"prometheus": ["metrics"], "grafana": ["metrics"], "jaeger": ["traces"]}
+
+
+def test_traces_are_off_until_a_receiver_is_named():
+    for name in ("driver", "spout"):
+        environment = SERVICES[name]["environment"]
+        assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "${OTEL_EXPORTER_OTLP_ENDPOINT:-}"
+        assert set(SERVICES[name]["networks"]) & set(SERVICES["jaeger"]["networks"])
 
 
 @each

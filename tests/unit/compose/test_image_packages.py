@@ -34,9 +34,10 @@ def needed(requirements: list[str]) -> set[str]:
 
 def test_the_image_has_what_tiercel_and_its_monitor_need_and_nothing_that_only_tests_do():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     listed = (ROOT / "compose/packages.txt").read_text().split()
     assert listed == sorted(
-        needed(project["dependencies"] + project["optional-dependencies"]["monitor"]) | ALSO
+        needed(project["dependencies"] + extras["monitor"] + extras["otel"]) | ALSO
     )
 
 
