@@ -215,6 +215,8 @@ class Host:
             )
             for task in self._tasks
         ]
+        with suppress(RedisUnavailableError):
+            self._around.look_for_pauses()
         with self._watching(lookouts, self._part).looking():
             for thread in self._threads:
                 thread.start()
@@ -258,6 +260,7 @@ class Host:
             retrying = {task.task: task.retrying for task in self._tasks if task.retrying}
             doing_s = self._doing_s()
             stale = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
+            around.look_for_pauses()
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return

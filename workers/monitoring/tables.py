@@ -303,6 +303,7 @@ BOLTS = TableKind[BoltRow](
         Column("step ms", lambda row: milliseconds(row.step_ms)),
         Column("restarts", lambda row: count(row.restarts)),
         Column("without a process", lambda row: tasks_named(row.unattended)),
+        Column("paused", lambda row: "paused" if row.paused else "", Kind.TEXT),
         Column("last error", lambda row: _message(row.last_error), Kind.LONG),
     ),
 )

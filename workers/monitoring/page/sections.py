@@ -38,6 +38,7 @@ from tiercel.workers.monitoring.tables import (
     seconds,
     size,
     tasks_named,
+    when,
 )
 from tiercel.workers.monitoring.watcher import SHOWN, DeadLetterCache
 
@@ -334,6 +335,8 @@ def bolt_doing(row: BoltRow, seen: Overview) -> str:
         if row.waiting
         else "nothing waits in its inboxes",
     ]
+    if row.paused_since is not None:
+        lines.insert(0, f"is paused by order since {when(row.paused_since)}")
     if row.retrying:
         lines.append(f"{count(row.retrying)} of them have failed and wait for a retry")
     if speed.failed_a_second:
