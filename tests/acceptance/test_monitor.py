@@ -335,13 +335,16 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last_until_it_is_b
     metrics = RedisMetrics(store.url, name)
     metrics.add("lines", 1, {"acked": 1_234})
     with monitor(tmp_path, broker.url, store.url) as url:
-        page = browser(url)
+        page = browser(f"{url}?topology={name}")
+        first = browser(url)
         wait_until(lambda: [row["acked"] for row in rows(page, "Spouts")] == ["1,234"])
         wait_until(lambda: [row["queue"] for row in rows(page, "Queues")] == [name])
         expect(page.get_by_test_id("problems")).to_be_hidden()
 
         store.stop()
         expect(page.get_by_test_id("problems")).to_contain_text("Redis does not answer")
+        expect(first.get_by_test_id("problems")).to_contain_text("Redis does not answer")
+        assert rows(first, "Topologies")[0]["health"] == "in trouble"
         assert rows(page, "Spouts")[0]["acked"] == "1,234"
         assert (
             'tiercel_up{server="redis"} 0.0'

@@ -5,15 +5,18 @@ with fifty components: what it says at first sight, and that nothing is cut or l
 from __future__ import annotations
 
 import re
+from contextlib import closing
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.broker import put, unique
-from tests.support.monitors import chromium, give_token, monitor, rows
+from tests.support.broker import put, unique, wait_ready
+from tests.support.monitors import chromium, give_token, monitor, rows, visit
 from tests.support.staged import Play, orders, staged, wide
 from tests.support.waiting import wait_until
-from tiercel import WorkQueue, declare_queue
+from tiercel import QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -172,8 +175,135 @@ def test_a_click_opens_the_component_and_its_errors(url, services, browser):
         [fault] = rows(page, "Its errors")
         assert "amount None" in fault["reason"]
         side.get_by_text("amount None").click()
+        page.get_by_test_id("traceback button").click()
         give_token(page)
         expect(page.get_by_test_id("traceback")).to_contain_text("orders.py, line 12")
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_first_page_lists_all_topologies_the_worst_first(
+    url, services, browser, width, pytestconfig
+):
+    names = {"fine": unique("a-fine"), "strained": unique("b-strained"), "down": unique("c-down")}
+    with (
+        staged(services.redis_url, Play(name=names["fine"])),
+        staged(services.redis_url, orders(names["strained"])),
+        closing(Registry(services.redis_url)) as registry,
+    ):
+        builder = TopologyBuilder(names["down"])
+        builder.set_spout("orders", QueueSpout(names["down"]))
+        registry.announce(builder.build())
+        page = browser(url, width=width)
+        table = page.get_by_test_id("Topologies")
+
+        def shown():
+            return {
+                row["topology"]: row
+                for row in rows(page, "Topologies")
+                if row["topology"] in names.values()
+            }
+
+        wait_until(lambda: len(shown()) == 3, 30, "all three")
+        wait_until(lambda: shown()[names["fine"]]["acked/s"] != "0.0", 30, "its pace")
+        wait_until(
+            lambda: (
+                [shown()[name]["health"] for name in names.values()]
+                == ["well", "strained", "in trouble"]
+            ),
+            30,
+            "the health of each",
+        )
+        assert list(shown()) == [names["down"], names["strained"], names["fine"]]
+        assert shown()[names["fine"]]["what is wrong"] == ""
+        assert "nothing runs" in shown()[names["down"]]["what is wrong"]
+        assert "enrich" in shown()[names["strained"]]["what is wrong"]
+        if folder := pytestconfig.getoption("--screenshots"):
+            page.screenshot(path=f"{folder}/look-all-{width}.png")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(PALE) == {}
+        table.get_by_role("link", name=names["strained"]).click()
+        expect(page.get_by_test_id("state")).to_contain_text(names["strained"])
+        page.get_by_role("link", name="all topologies").click()
+        expect(table.get_by_role("link", name=names["down"])).to_be_visible()
+        page.go_back()
+        expect(page.get_by_test_id("state")).to_contain_text(names["strained"])
+
+
+def test_each_component_error_and_dead_letter_has_an_address(url, services, browser):
+    name = unique("addressed&more?")
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    put(services.amqp_url, f"{name}.dead", b"one", b"two")
+    with staged(services.redis_url, orders(name)):
+        page = browser(f"{url}?{urlencode({'topology': name})}", width=1400)
+        page.get_by_test_id("graph").locator("g.node", has_text="validate").click()
+        expect(page).to_have_url(re.compile("component=validate"))
+        component = page.url
+        page.get_by_test_id("component").get_by_text("amount None").click()
+        expect(page).to_have_url(re.compile("error="))
+        error = page.url
+        page.go_back()
+        expect(page.get_by_test_id("component")).to_contain_text("bolt validate")
+        expect(page).to_have_url(component)
+        page.get_by_role("button", name="close").click()
+        expect(page).not_to_have_url(re.compile("component="))
+        letters = page.get_by_test_id("Dead letters")
+        letters.get_by_role("button", name="whole body").nth(1).click()
+        give_token(page)
+        expect(page.get_by_test_id("whole body")).to_have_text("two")
+        expect(page).to_have_url(re.compile("letter="))
+        letter = page.url
+
+        # A colleague opens them.
+        other = browser(component, width=390)
+        expect(other.get_by_test_id("component")).to_contain_text("bolt validate")
+        visit(other, error)
+        expect(other.get_by_text("validate: ValueError")).to_be_visible()
+        expect(other.get_by_test_id("traceback")).to_be_hidden()
+        visit(other, letter)
+        expect(other.get_by_text("dead letter").last).to_be_visible()
+        other.get_by_test_id("whole body button").click()
+        give_token(other)
+        expect(other.get_by_test_id("whole body")).to_have_text("two")
+        for gone, said in (
+            (error[:-8] + "00000000", "is no longer among the last errors"),
+            (letter[:-4] + "0000", "is not among the oldest 50"),
+            (component + "x", "there is no component validatex"),
+        ):
+            visit(other, gone)
+            expect(other.get_by_text(said)).to_be_visible()
+
+
+def test_chosen_letters_are_deleted_once_it_is_confirmed(url, services, browser):
+    name = unique("deleted")
+    declare_queue(services.amqp_url, WorkQueue(name=name))
+    reason = {"x-tiercel-reason": "ValueError: amount None"}
+    put(services.amqp_url, f"{name}.dead", b"one")
+    put(services.amqp_url, f"{name}.dead", b"two", b"three", headers=reason)
+    with staged(services.redis_url, orders(name)):
+        page = browser(f"{url}?topology={name}", width=1400)
+        letters = page.get_by_test_id("Dead letters").locator("tbody tr")
+        expect(letters).to_have_count(3)
+        letters.nth(0).get_by_role("checkbox").click()
+        page.get_by_label("reason contains").fill("AMOUNT")
+        expect(letters).to_have_count(2)
+        # A letter that is not shown is not chosen.
+        expect(page.get_by_test_id("delete chosen")).to_be_hidden()
+        letters.nth(1).get_by_role("checkbox").click()
+        expect(page.get_by_test_id("delete chosen")).to_have_text("delete the 1 chosen")
+        page.get_by_test_id("delete chosen").click()
+        expect(page.get_by_text(f"Delete 1 dead letter of {name} for good?")).to_be_visible()
+        give_token(page)
+        expect(page.get_by_text("deleted 1 dead letter")).to_be_visible()
+        expect(letters).to_have_count(1)
+        page.get_by_label("reason contains").fill("")
+        expect(letters).to_have_count(2)
+        letters.nth(1).get_by_role("checkbox").click()
+        page.get_by_test_id("delete chosen").click()
+        page.get_by_role("button", name="cancel").click()
+        wait_ready(services.amqp_url, f"{name}.dead", 2)
+        page.get_by_test_id("delete chosen").click()
+        page.get_by_test_id("token ok").click()
+        wait_ready(services.amqp_url, f"{name}.dead", 1)
 
 
 def test_what_was_typed_and_chosen_stays(url, services, browser):

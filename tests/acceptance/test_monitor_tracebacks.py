@@ -66,6 +66,9 @@ def test_an_error_that_is_pressed_shows_its_traceback_once_the_token_is_given(
         page = open_page(f"{url}?topology={name}")
         errors = page.get_by_test_id("Errors")
         errors.get_by_text(REASON).click()
+        expect(page.get_by_text("3 times")).to_contain_text(f"enrich: {REASON}")
+        expect(page.get_by_test_id("traceback")).to_be_hidden()
+        page.get_by_test_id("traceback button").click()
         give_token(page)
         expect(page.get_by_test_id("traceback")).to_have_text(
             "Traceback:\n  <img src=x> price\nKeyError: 'deep' at redis://:***@host"
@@ -73,5 +76,5 @@ def test_an_error_that_is_pressed_shows_its_traceback_once_the_token_is_given(
         heading = page.get_by_text("3 times")
         expect(heading).to_contain_text(f"enrich: {REASON}")
         page.get_by_role("button", name="close").click()
-        errors.get_by_text("timeout").click()
+        errors.get_by_text("timeout").click()  # the token was given
         expect(page.get_by_text("no traceback is kept of this error")).to_be_visible()

@@ -174,7 +174,7 @@ def test_pictures(shop, pictures, tmp_path):
         chromium() as open_page,
         monitor(tmp_path, broker.url, store.url, broker.management_url) as url,
     ):
-        page = open_page(url, width=1200)
+        page = open_page(f"{url}?topology=word-shop", width=1200)
         wait_until(lambda: ready(broker.url, WORK.dead) >= 12, 600, "some bad sentences to be dead")
         wait_until(
             lambda: number(rows(page, "Spouts")[0]["acked"]) > 500 and rows(page, "Errors"),
@@ -199,7 +199,11 @@ def test_pictures(shop, pictures, tmp_path):
             "table => scrollTo(0, scrollY + table.getBoundingClientRect().top - 130)"
         )
         page.screenshot(path=pictures / "monitor-letters.png")
-        phone = open_page(url, width=390, dark=True)
+        first = open_page(url, width=1200)
+        wait_until(lambda: rows(first, "Topologies"))
+        first.set_viewport_size({"width": 1200, "height": 300})
+        first.screenshot(path=pictures / "monitor-all.png")
+        phone = open_page(f"{url}?topology=word-shop", width=390, dark=True)
         wait_until(lambda: rows(phone, "Spouts"))
         wait_until(lambda: phone.locator(".tiercel-chart path[d^=M]").count() >= 3)
         phone.screenshot(path=pictures / "monitor-phone.png")

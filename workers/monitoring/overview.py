@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 
 from tiercel.acker.metrics.contract import (
     ErrorReport,
@@ -62,6 +63,8 @@ class Fault:
     last: datetime
     # The newest message that failed for this reason; empty if it is not known.
     about: str = ""
+    # Eight hexadecimal digits, the same as long as errors of this group are kept.
+    id: str = ""
 
 
 def grouped(
@@ -72,17 +75,21 @@ def grouped(
     Errors of one kind that the same line of the user's code raised are one group. Other errors are
     one group if their reasons differ only in quoted text and numbers.
     """
-    groups: dict[Hashable, tuple[str, str, KnownError | None, list[ErrorReport]]] = {}
+    groups: dict[tuple[str, ...], tuple[str, str, KnownError | None, list[ErrorReport]]] = {}
     for error in errors:
         component, reason = _source(error, bolts)
         kind = known_for(known, component, reason)
-        key = (component, _VARIES.sub("…", reason) if kind is None else kind.first)
-        groups.setdefault(key, (component, reason, kind, []))[-1].append(error)
-    return [_fault(*group) for group in groups.values()]
+        name = (_VARIES.sub("…", reason),) if kind is None else (kind.first.kind, kind.first.place)
+        groups.setdefault((component, *name), (component, reason, kind, []))[-1].append(error)
+    return [_fault(name, *group) for name, group in groups.items()]
 
 
 def _fault(
-    component: str, reason: str, known: KnownError | None, errors: Sequence[ErrorReport]
+    name: tuple[str, ...],
+    component: str,
+    reason: str,
+    known: KnownError | None,
+    errors: Sequence[ErrorReport],
 ) -> Fault:
     # A spout reports the error of a bolt again, for the message that failed.
     count = sum(error.component == component for error in errors) or len(errors)
@@ -95,6 +102,7 @@ def _fault(
         first=min(first, known.first.at) if known else first,
         last=errors[0].at,
         about=next((error.about for error in errors if error.about), ""),
+        id=blake2b("\0".join(name).encode(), digest_size=4).hexdigest(),
     )
 
 

@@ -74,6 +74,14 @@ class Sampler:
             return look
         return self._see(name, window)
 
+    def all(self) -> tuple[dict[str, Look], list[str]]:
+        """Return the last reading of each known topology, and the problems of the servers."""
+        window = Window.TEN_MINUTES
+        first = self.look(None, window)
+        looks = {name: self.look(name, window) for name in first.topologies}
+        problems = [problem for look in looks.values() or [first] for problem in look.problems]
+        return looks, list(dict.fromkeys(problems))
+
     def unready(self) -> str | None:
         """Return which server did not answer the last reading; None if all did."""
         seen_at, look = self._looks.get((None, Window.TEN_MINUTES), (0.0, None))

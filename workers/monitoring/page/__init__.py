@@ -1,9 +1,10 @@
-"""The page of ``tiercel monitor``: one topology at a time, live.
+"""The pages of ``tiercel monitor``: all topologies, and one topology at a time, live.
 
-server       serves the page and ``/metrics``, under allowed host names only
+server       serves the pages and ``/metrics``, under allowed host names only
 limits       bounds on connections, pages, log lines, and guesses at the token
-view         the page
+view         the two pages
 drawing      the data of the charts and of the graph
-sections     tables, the section of dead letters, the panel of one component, tracebacks
+sections     tables, and the addresses of the pages
+dialogs      one component, one error, one dead letter; the list of dead letters
 actions      actions that need the token, and the prompt that asks for it
 """

@@ -1,5 +1,5 @@
 """Actions of the page that need the token, and the prompt that asks for it: activate, deactivate,
-read dead letters and put them back, read tracebacks.
+read dead letters, put them back and delete them, read tracebacks.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ _EFFECTS = {
         "Deactivate {}: its spouts take no more messages; messages in flight go on."
     ),
 }
+_PAUSED = (
+    "Pause {bolt} of {topology}: its tasks finish what they execute and take no more; messages that "
+    "wait for it do not time out."
+)
+_RESUMED = "Resume {bolt} of {topology}: its tasks take tuples again."
 
 
 class Actions:
@@ -45,6 +50,11 @@ class Actions:
         self._addresses = addresses
         self._cache = cache
         self._prompt = prompt
+
+    @property
+    def trusted(self) -> bool:
+        """True if the token was given on this page."""
+        return self._prompt.given
 
     async def turn(self, topology: str, state: State) -> None:
         """Activate or deactivate."""
@@ -61,6 +71,24 @@ class Actions:
                 ui.notify(line, type="positive")
 
         await self._prompt.let(_ORDERS[state], _EFFECTS[state].format(topology), action)
+
+    async def pause(self, topology: str, bolt: str, *, paused: bool) -> None:
+        """Pause a bolt, or let it go on."""
+        word = "pause" if paused else "resume"
+
+        def order() -> list[str]:
+            said: list[str] = []
+            url = self._addresses.redis_urls[0]
+            with closing(Steering.open(url, topology, said.append, threading.Event())) as steering:
+                (steering.pause if paused else steering.resume)(bolt)
+            return said
+
+        async def action() -> None:
+            for line in await _tried(word, f"{topology} {bolt}", order, "; ".join) or ():
+                ui.notify(printable(line), type="positive")
+
+        says = _PAUSED if paused else _RESUMED
+        await self._prompt.let(word, says.format(bolt=bolt, topology=topology), action)
 
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
@@ -91,6 +119,24 @@ class Actions:
             requeue_question(queue, None if chosen is None else len(chosen)),
             action,
         )
+
+    async def delete(
+        self, queue: str, chosen: Sequence[str], done: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Delete the dead letters with the chosen ids for good; asks first, each time."""
+
+        def delete() -> int:
+            return len(dead_letters.delete_chosen(self._addresses.amqp_url or "", queue, chosen))
+
+        async def action() -> None:
+            deleted = await _tried("delete", queue, delete, _deleted)
+            if deleted is not None:
+                ui.notify(_deleted(deleted), type="positive")
+            await done()
+
+        many = counted(len(chosen), "dead letter")
+        says = f"Delete {many} of {queue} for good? There is no way back."
+        await self._prompt.let("delete", says, action, always=True)
 
     async def look(self, queue: str, done: Callable[[Sequence[DeadLetter]], None]) -> None:
         """Read the oldest dead letters of a queue.
@@ -132,6 +178,10 @@ def _put_back(moved: int) -> str:
     return f"put {counted(moved, 'message')} back"
 
 
+def _deleted(gone: int) -> str:
+    return f"deleted {counted(gone, 'dead letter')}"
+
+
 async def _tried(
     action: str, target: str, function: Callable[[], Result], outcome: Callable[[Result], str]
 ) -> Result | None:
@@ -156,11 +206,13 @@ class TokenPrompt:
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._given = False
+        # True if the right token was given.
+        self.given = False
         self._asking = False
         with ui.dialog() as self._dialog, ui.card().style("width: 420px"):
             self._says = ui.label().classes("font-semibold").style("overflow-wrap: anywhere")
-            ui.label(f"This needs the monitor's token: {lock.hint}.").classes("text-sm")
+            self._needs = ui.label(f"This needs the monitor's token: {lock.hint}.")
+            self._needs.classes("text-sm")
             self._input = ui.input("token", password=True, password_toggle_button=True)
             self._input.classes("w-full").props("autofocus").on("keydown.enter", self._try)
             with ui.row():
@@ -170,12 +222,15 @@ class TokenPrompt:
                     "flat no-caps"
                 )
 
-    async def let(self, does: str, says: str, action: Callable[[], Awaitable[None]]) -> None:
+    async def let(
+        self, does: str, says: str, action: Callable[[], Awaitable[None]], *, always: bool = False
+    ) -> None:
         """Run the action if the token is given now, or was given before.
 
-        ``does`` is a short name of the action, ``says`` describes its effect.
+        ``does`` is a short name of the action, ``says`` describes its effect; with ``always`` the
+        operator is asked to confirm it each time.
         """
-        if self._given or await self._ask(does, says):
+        if (self.given and not always) or await self._ask(does, says):
             await action()
 
     async def _ask(self, does: str, says: str) -> bool:
@@ -184,6 +239,8 @@ class TokenPrompt:
         self._asking = True
         self._says.set_text(says)
         self._button.set_text(does)
+        self._needs.set_visibility(not self.given)
+        self._input.set_visibility(not self.given)
         try:
             return bool(await self._dialog)
         finally:
@@ -195,10 +252,12 @@ class TokenPrompt:
         """Check the typed token. A wrong one stays in the field, to be corrected."""
         if not self._asking:
             return
-        refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))
+        refusal = None
+        if not self.given:
+            refusal = self._lock.refusal(str(self._input.value), peer_of(ui.context.client))
         if refusal is not None:
             self._input.error = refusal
             ui.notify(refusal, type="negative")
             return
-        self._given = True
+        self.given = True
         self._dialog.submit(True)

@@ -8,9 +8,10 @@ import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Response
 from nicegui import __version__, core, ui
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,7 +23,8 @@ from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.monitoring.exposition import Scrape, TiercelCollector
 from tiercel.workers.monitoring.page.limits import BoundedConfig, Lock, Rooms, limit_reports
-from tiercel.workers.monitoring.page.view import Page
+from tiercel.workers.monitoring.page.sections import PageAddress
+from tiercel.workers.monitoring.page.view import AllTopologies, Page
 from tiercel.workers.monitoring.sampler import Sampler
 from tiercel.workers.monitoring.watcher import Addresses, DeadLetterCache, Watcher
 
@@ -110,28 +112,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A separate watcher, so that scrapes and pages do not wait for each other.
-    scrape, rooms = Scrape(TiercelCollector(Watcher(addresses))), Rooms()
-    cache = DeadLetterCache(addresses.amqp_url or "")
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(await scrape.text(), media_type=CONTENT_TYPE_LATEST)
-
-    # In the event loop, because all threads may be busy.
-    @app.get("/health")
-    async def health() -> Response:
-        problem = sampler.unready()
-        text, code = ("serving", 200) if problem is None else (f"not ready: {problem}", 503)
-        return Response(text, code, media_type="text/plain")
+    _add_figures(app, addresses, sampler)
+    rooms, cache = Rooms(), DeadLetterCache(addresses.amqp_url or "")
 
     @ui.page("/", title="tiercel")
-    def page(topology: str | None = None) -> Response | None:
+    def page(address: Annotated[PageAddress, Depends()]) -> Response | None:
         if not rooms.take(ui.context.client):
             return Response(
                 "too many pages are open; close one", 503, {"Retry-After": "10"}, "text/plain"
             )
-        Page(sampler, addresses, cache, lock, topology)
+        if address.topology is None:
+            AllTopologies(sampler)
+        else:
+            Page(sampler, addresses, cache, lock, address)
         return None
 
     # A browser that is cut off for longer reloads the page, and loses its selections.
@@ -147,6 +140,23 @@ def _app(addresses: Addresses, sampler: Sampler, lock: Lock) -> FastAPI:
     core.app.config.socket_io_js_transports = ["websocket"]
     limit_reports()
     return app
+
+
+def _add_figures(app: FastAPI, addresses: Addresses, sampler: Sampler) -> None:
+    """Add ``/metrics`` and ``/health``."""
+    # A separate watcher, so that scrapes and pages do not wait for each other.
+    scrape = Scrape(TiercelCollector(Watcher(addresses)))
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(await scrape.text(), media_type=CONTENT_TYPE_LATEST)
+
+    # In the event loop, because all threads may be busy.
+    @app.get("/health")
+    async def health() -> Response:
+        problem = sampler.unready()
+        text, code = ("serving", 200) if problem is None else (f"not ready: {problem}", 503)
+        return Response(text, code, media_type="text/plain")
 
 
 class Gate:

@@ -1,18 +1,19 @@
-"""The page of ``tiercel monitor``: one topology at a time, live.
+"""The pages of ``tiercel monitor``, live: the first one lists all topologies, the other one shows a
+topology.
 
-The first screen shows its health and its problems; the tables below show the details.
+The first screen of a topology shows its health and its problems; the tables below show the details.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from nicegui import run, ui
 
@@ -22,7 +23,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.health import Finding, Grade, Health
 from tiercel.workers.monitoring.overview import Overview
-from tiercel.workers.monitoring.page import sections
+from tiercel.workers.monitoring.page import dialogs, sections
 from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt
 from tiercel.workers.monitoring.page.drawing import CHARTS, ChartKind, chart_of, graph_of
 from tiercel.workers.monitoring.page.limits import Lock
@@ -40,6 +41,8 @@ _LOOK = Path(__file__).with_name("look")
 STYLE = _LOOK / "page.css"
 # In the head of the page, before the scripts whose failure it detects.
 LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
+# The address of the first page, relative to any page.
+_ALL = "./"
 _WINDOWS = {
     Window.TEN_MINUTES: "10 min",
     Window.THREE_HOURS: "3 h",
@@ -65,19 +68,23 @@ class Page:
         addresses: Addresses,
         cache: DeadLetterCache,
         lock: Lock,
-        topology: str | None,
+        address: sections.PageAddress,
     ) -> None:
         self._sampler = sampler
-        self._topology = topology
+        self._topology = address.topology or ""
+        self._address = address
+        # True until the thing that the address names has been opened.
+        self._arriving = True
         self._window = Window.TEN_MINUTES
         self._actions = Actions(addresses, cache, TokenPrompt(lock))
         self._tables: dict[tables.TableKind[Any], ui.table] = {}
-        ui.add_head_html(LOAD_AGAIN)
-        ui.add_css(STYLE)
-        ui.colors(primary="#23689b", accent="#0f4770")
-        self._header()
-        self._tracebacks = sections.TracebackDialog(self._actions, lambda: self._topology)
-        self._side = sections.ComponentSide(self._tracebacks)
+        with _header():
+            self._choice = ui.select(
+                [], label="topology", on_change=lambda event: self._choose(event.value)
+            )
+            self._choice.props('dense dark options-dense outlined data-testid="topology"')
+        self._errors = dialogs.ErrorDialog(self._actions, lambda: self._topology, self._go)
+        self._side = dialogs.ComponentSide(self._actions, self._errors, self._go)
         with ui.column().classes("tiercel-page"):
             self._first_screen()
             self._troubles(cache)
@@ -85,8 +92,7 @@ class Page:
         ui.timer(LOOK_S, self._refresh, immediate=True)
 
     def _first_screen(self) -> None:
-        self._problems = ui.label().classes("tiercel-problems")
-        self._problems.props('data-testid="problems"').set_visibility(False)
+        self._problems = _problems()
         self._verdict = Verdict(self._turn, self._side.open)
         self._choose_window()
         self._tiles = Tiles()
@@ -97,11 +103,11 @@ class Page:
 
     def _troubles(self, cache: DeadLetterCache) -> None:
         with _section("Errors"):
-            ui.label("one line per reason; click one for its traceback").classes("tiercel-faint")
+            ui.label("one line per reason; click one for more").classes("tiercel-faint")
             self._tables[tables.FAULTS] = sections.table_of(tables.FAULTS)
-            self._tracebacks.open_from(self._tables[tables.FAULTS])
+            self._errors.open_from(self._tables[tables.FAULTS])
         with _section(sections.DEAD.title):
-            self._letters = sections.LetterList(self._actions, cache)
+            self._letters = dialogs.LetterList(self._actions, cache, self._go)
 
     def _details(self) -> None:
         for kind in sections.DETAILS:
@@ -111,24 +117,6 @@ class Page:
             self._tables[long].classes("tiercel-long")
         # The other tables have too few rows to need it.
         self._tables[tables.TASKS].props("virtual-scroll")
-
-    def _header(self) -> None:
-        with ui.header().classes("tiercel-head"):
-            ui.label("tiercel").classes("text-lg font-bold tiercel-word")
-            self._choice = ui.select(
-                [], label="topology", on_change=lambda event: self._choose(event.value)
-            )
-            self._choice.props('dense dark options-dense outlined data-testid="topology"')
-            ui.space()
-            dark = ui.dark_mode(None)
-            with (
-                ui.button(icon="contrast").props(
-                    "flat dense color=white aria-label='dark or light'"
-                ),
-                ui.menu(),
-            ):
-                for text, value in (("as the system", None), ("light", False), ("dark", True)):
-                    ui.menu_item(text, on_click=lambda value=value: dark.set_value(value))
 
     def _choose_window(self) -> None:
         with ui.row().classes("items-center gap-2 no-wrap"):
@@ -149,15 +137,35 @@ class Page:
             self._graph = TopologyGraph(self._side.open)
 
     async def _turn(self, state: State) -> None:
-        if self._topology is not None:
-            await self._actions.turn(self._topology, state)
+        await self._actions.turn(self._topology, state)
 
     def _choose(self, topology: str | None) -> None:
-        self._topology = topology
-        if topology is not None:
-            # The page can be linked to, and shows the same topology after a reload.
-            ui.navigate.history.replace(f"?{urlencode({'topology': topology})}")
-        self._letters.clear()
+        if topology is not None and topology != self._topology:
+            self._topology = topology
+            self._go()
+            self._letters.clear()
+
+    def _go(self, **thing: str) -> None:
+        """Give the page the address of this thing of its topology, which can be sent to others.
+
+        The browser's back button shows the thing before it.
+        """
+        if not thing and self._side.name is not None:
+            thing = {"component": self._side.name}
+        address = sections.PageAddress(topology=self._topology, **thing)
+        if address != self._address:
+            self._address = address
+            ui.navigate.history.push(address.text)
+
+    def _arrive(self) -> None:
+        """Open the thing that the address names."""
+        address = self._address
+        if address.component is not None:
+            self._side.open(address.component)
+        if address.error is not None:
+            self._errors.open(address.error)
+        if address.queue is not None and address.letter is not None:
+            self._letters.open(address.queue, address.letter)
 
     async def _look_back(self, window: Window) -> None:
         self._window = window
@@ -180,15 +188,17 @@ class Page:
             self._choice.set_options(list(look.topologies))
         seen = look.overview
         if seen is None:
-            self._verdict.say("" if look.problems else _nothing(look, self._topology))
+            self._verdict.say("" if look.problems else f"there is no topology {self._topology}")
             return
-        if self._topology is None:
-            self._topology = seen.name
-        if self._choice.value != seen.name and self._topology == seen.name:
+        if self._choice.value != seen.name:
             self._choice.set_value(seen.name)
         self._verdict.show(seen, look)
         self._tiles.show(seen)
+        self._errors.show(seen)
         self._side.show(seen)
+        if self._arriving:
+            self._arriving = False
+            self._arrive()
         for kind, rows in sections.tables_of(seen).items():
             self._tables[kind].rows = rows
         samples = self._sampler.samples(seen.name, long=self._window is not Window.TEN_MINUTES)
@@ -197,10 +207,62 @@ class Page:
         self._graph.show(seen)
 
 
-def _nothing(look: Look, topology: str | None) -> str:
-    if look.topologies:
-        return f"there is no topology {topology}"
-    return "no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY"
+class AllTopologies:
+    """The first page: one row per topology, the ones in trouble first."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        with _header():
+            ui.label("all topologies")
+        with ui.column().classes("tiercel-page"):
+            self._problems = _problems()
+            with _section(sections.ALL.title):
+                self._note = ui.label().classes("tiercel-faint")
+                self._table = sections.table_of(sections.ALL)
+                self._table.add_slot("body-cell-topology", sections.LINK_CELL)
+                self._table.add_slot("body-cell-health", sections.BADGE_CELL)
+        ui.timer(LOOK_S, self._refresh, immediate=True)
+
+    async def _refresh(self) -> None:
+        seen = await run.io_bound(self._sampler.all)
+        if seen is None:  # the server is stopping
+            return
+        looks, problems = seen
+        self._problems.set_text(" · ".join(problems))
+        self._problems.set_visibility(bool(problems))
+        found = sections.topology_rows(looks)
+        self._table.rows = found
+        self._table.set_visibility(bool(found))
+        none = "no topology has run here yet: start one, tiercel run MODULE:TOPOLOGY"
+        self._note.set_text("" if found or problems else none)
+
+
+@contextmanager
+def _header() -> Iterator[None]:
+    """Make the head of a page, with its styles; what is made meanwhile stands in its middle."""
+    ui.add_head_html(LOAD_AGAIN)
+    ui.add_css(STYLE)
+    ui.colors(primary="#23689b", accent="#0f4770")
+    with ui.header().classes("tiercel-head"):
+        with ui.link(target=_ALL).classes("tiercel-home").props("aria-label='all topologies'"):
+            ui.icon("home")
+            ui.label("tiercel").classes("tiercel-word")
+        yield
+        ui.space()
+        dark = ui.dark_mode(None)
+        with (
+            ui.button(icon="contrast").props("flat dense color=white aria-label='dark or light'"),
+            ui.menu(),
+        ):
+            for text, value in (("as the system", None), ("light", False), ("dark", True)):
+                ui.menu_item(text, on_click=lambda value=value: dark.set_value(value))
+
+
+def _problems() -> ui.label:
+    """Make the line of the servers' problems, which is hidden."""
+    label = ui.label().classes("tiercel-problems").props('data-testid="problems"')
+    label.set_visibility(False)
+    return label
 
 
 def _section(title: str) -> ui.element:
@@ -249,23 +311,15 @@ class _Tile:
     alarms: bool = False
 
 
-def _latency(number_ms: float | None) -> str:
-    return "-" if number_ms is None else tables.duration(number_ms)
-
-
 _TILES = (
     _Tile("acked/s now", attrgetter("flow.acked_a_second"), tables.per_second),
-    _Tile("p50 now", attrgetter("flow.p50_ms"), _latency),
-    _Tile("p99 now", attrgetter("flow.p99_ms"), _latency),
+    _Tile("p50 now", attrgetter("flow.p50_ms"), sections.latency),
+    _Tile("p99 now", attrgetter("flow.p99_ms"), sections.latency),
     _Tile("pending trees", attrgetter("own.pending")),
     _Tile("oldest pending", attrgetter("own.oldest_pending_s"), tables.seconds),
     _Tile("failed", lambda seen: sum(spout.failed for spout in seen.spouts), alarms=True),
     _Tile("timeouts", attrgetter("acker.timeouts"), alarms=True),
-    _Tile(
-        "dead letters",
-        lambda seen: sum(queue.dead_lettered or 0 for queue in seen.queues),
-        alarms=True,
-    ),
+    _Tile("dead letters", sections.dead_in, alarms=True),
 )
 
 

@@ -14,7 +14,8 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.overview import overview_of
-from tiercel.workers.monitoring.page.sections import bolt_doing, tables_of
+from tiercel.workers.monitoring.page.dialogs import bolt_doing
+from tiercel.workers.monitoring.page.sections import tables_of
 from tiercel.workers.monitoring.rows import Readings
 from tiercel.workers.monitoring.tables import (
     BOLTS,

@@ -19,4 +19,6 @@
   addEventListener("load", () => {
     if (!broken) sessionStorage.removeItem(KEY);
   });
+  // The back button changes the address only; the page shows what the address names.
+  addEventListener("popstate", () => location.reload());
 })();
