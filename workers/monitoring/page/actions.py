@@ -1,4 +1,4 @@
-"""Actions of the page that need the token, and the prompt that asks for it: activate, deactivate,
+"""Actions of the page that need the token, and the prompt that asks for it: activate, pause,
 read dead letters, put them back and delete them, read tracebacks.
 """
 
@@ -37,8 +37,8 @@ _EFFECTS = {
     ),
 }
 _PAUSED = (
-    "Pause {bolt} of {topology}: its tasks finish what they execute and take no more; messages that "
-    "wait for it do not time out."
+    "Pause {bolt} of {topology}: its tasks finish what they execute and take no more; messages "
+    "that wait for it do not time out."
 )
 _RESUMED = "Resume {bolt} of {topology}: its tasks take tuples again."
 
