@@ -58,7 +58,7 @@ COMMANDS = {
         "state": "Look at the state of a stateful bolt, export states to a file, or import them.",
     },
     "topologies": {
-        "list": "List all topologies that ran here: their order, processes, and newest run.",
+        "list": "List all topologies that ran here: their health, order, processes, newest run.",
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "status": "Say how topologies are, and what is wrong with them.",

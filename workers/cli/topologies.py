@@ -37,7 +37,7 @@ from tiercel.workers.monitoring import screen
 from tiercel.workers.monitoring.health import Grade
 from tiercel.workers.monitoring.overview import each_once
 from tiercel.workers.monitoring.tables import TOPOLOGIES, when
-from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor, Watcher
+from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Surveyor, Watcher
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -142,13 +142,16 @@ def list_(
     redis: Redis = None,
     run: Run = None,
 ) -> None:
-    """List all topologies that ran here: their order, processes, and newest run."""
+    """List all topologies that ran here: their health, order, processes, newest run."""
     settings = found_settings(run=run, redis=redis).required("redis")
     url = settings.redis_urls[0]
     found = []
-    for name in known_topologies(url):
+    for name, look in _looked(settings, known_topologies(url)).items():
         with closing(Steering.open(url, name, say, threading.Event())) as steering:
-            found.append(steering.standing())
+            standing = steering.standing()
+        found.append(
+            replace(standing, health=look.health.badge, findings=len(look.health.findings))
+        )
     if as_json:
         for row in found:
             say(json.dumps(_standing_json(row)))
@@ -161,6 +164,8 @@ def list_(
 def _standing_json(row: Standing) -> dict[str, Any]:
     return {
         "topology": row.name,
+        "health": row.health,
+        "findings": row.findings,
         "ordered": row.ordered.value,
         "running": row.driver or row.spouts > 0,
         "driver": row.driver,
@@ -277,12 +282,7 @@ def status(  # noqa: PLR0913 - one parameter an option
     settings = found_settings(
         run=run, topology=topology, amqp=amqp, redis=redis, management=management
     ).required("redis")
-    names = _names(settings.redis_urls[0], topology)
-    with closing(Watcher(_addresses(settings))) as watcher:
-        # Rates need two readings, and one reading may see by chance that messages wait.
-        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
-        time.sleep(_SECOND_LOOK_S)
-        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
+    looks = _looked(settings, _names(settings.redis_urls[0], topology))
     for name, look in looks.items():
         say(
             json.dumps(screen.status_json(name, look))
@@ -290,6 +290,18 @@ def status(  # noqa: PLR0913 - one parameter an option
             else screen.status_text(name, look)
         )
     raise typer.Exit(max(_EXITS[look.health.worst] for look in looks.values()))
+
+
+def _looked(settings: Settings, names: Mapping[str, TopologyNote]) -> dict[str, Look]:
+    """Read topologies twice: rates need two readings, and one may see by chance that messages
+    wait.
+    """
+    with closing(Watcher(_addresses(settings))) as watcher:
+        for name in names:
+            watcher.look(name, Window.TEN_MINUTES)
+        if names:
+            time.sleep(_SECOND_LOOK_S)
+        return {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
 
 
 @commands.command()

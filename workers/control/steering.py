@@ -59,6 +59,9 @@ class Standing:
     in_flight: int
     # Beginning of the newest run; None: there was none.
     last_run: datetime | None
+    # Badge of its health, and the number of findings; empty: not judged.
+    health: str = ""
+    findings: int = 0
 
     @property
     def state(self) -> str:
