@@ -207,3 +207,19 @@ def test_a_paused_bolt_gets_one_tick_when_it_is_resumed():
         wait_until(lambda: len(ticked) == 1)
     finally:
         cluster.stop()
+
+
+@pytest.mark.parametrize("kind", ["basic", "async", "batches", "ordered"])
+def test_a_task_that_waits_for_tuples_takes_none_once_it_is_woken_by_a_pause(kind):
+    cluster = InboxCluster(topology(*KINDS[kind]))
+    cluster.start()
+    try:
+        threading.Event().wait(0.3)
+        cluster.around.paused.add("work")
+        cluster.threads[2][0].wake()
+        threading.Event().wait(0.3)
+        cluster.emit([["one"]])
+        threading.Event().wait(0.5)
+        assert not Work.began
+    finally:
+        cluster.stop()
