@@ -75,6 +75,11 @@ def topology_prefix(topology: str) -> str:
     return f"tiercel:{{{_quoted(topology)}}}:"
 
 
+def paused_key(topology: str) -> str:
+    """Return the key of the hash whose fields are the paused bolts of a topology."""
+    return f"{topology_prefix(topology)}control:paused"
+
+
 def shard_prefix(topology: str, shard: int) -> str:
     """Return the prefix of all keys of one shard: its hash tag, so that they lie on one
     server of a cluster.

@@ -325,6 +325,9 @@ class InBatches:
             attempt.fetch(wanted, slices.patience_s(backlog.tuples, wait_s), Claims(wanted))
         return attempt.first(slices.allowed(backlog.tuples) if backlog else 0)
 
+    def ends(self, wait_s: float) -> StepInput | None:
+        return self._attempt.answered(wait_s)
+
     def hanging(self) -> None:
         """Return None: no call runs between two steps."""
 

@@ -136,6 +136,14 @@ class Calls:
         self._start()
         return self._over()
 
+    def ends(self, wait_s: float) -> StepInput | None:
+        if not self.flight.has_ended:
+            if self.flight.under_way:
+                self.flight.pause(wait_s)
+            else:
+                self._attempt.stop.wait(wait_s)
+        return self._over()
+
     def close(self) -> None:
         """Cancel the calls, and clean the bolt up if none is still running."""
         if self._caller.cancel():

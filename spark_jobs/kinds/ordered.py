@@ -60,6 +60,9 @@ class InOrder:
             return attempt.first(self.slices.size if waiting else 0)
         return taken
 
+    def ends(self, wait_s: float) -> StepInput | None:
+        return self._inner.ends(wait_s)
+
 
 class CallsInOrder(InOrder):
     """``InOrder`` for concurrent calls, which wait for the steps of their predecessors."""
@@ -75,16 +78,27 @@ class CallsInOrder(InOrder):
     def takes(self, wait_s: float) -> StepInput | None:
         order = self._in_order
         backlog = self._attempt.backlog
-        if self._stepped:
-            self._gate.left()
-            self._calls.call_again(order.fresh)
-        if order.due(backlog) or self._stepped:
-            # Tuples that were held back may begin: do not wait for new tuples.
+        self._let_others_begin()
+        if order.due(backlog):
             self._calls.flight.ask_again()
         order.tell(backlog, self._gate.busy)
         taken = self._calls.takes(wait_s)
         self._stepped = taken is not None
         return taken
+
+    def ends(self, wait_s: float) -> StepInput | None:
+        self._let_others_begin()
+        taken = self._calls.ends(wait_s)
+        self._stepped = taken is not None
+        return taken
+
+    def _let_others_begin(self) -> None:
+        """Let tuples begin that waited for the last step."""
+        if self._stepped:
+            self._gate.left()
+            self._calls.call_again(self._in_order.fresh)
+            # Tuples that were held back may begin: do not wait for new tuples.
+            self._calls.flight.ask_again()
 
 
 class CallsAgain(InOrder):

@@ -66,6 +66,10 @@ class BoltTask:
     def stop(self) -> None:
         """End after the current step."""
         self._stop.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """End a wait for tuples."""
         current = self._current
         if current is not None:
             # Waking needs the server. If it is down, the task's wait for it ends within seconds.
@@ -215,6 +219,8 @@ class Host:
             )
             for task in self._tasks
         ]
+        with suppress(RedisUnavailableError):
+            self._around.look_for_pauses()
         with self._watching(lookouts, self._part).looking():
             for thread in self._threads:
                 thread.start()
@@ -258,6 +264,7 @@ class Host:
             retrying = {task.task: task.retrying for task in self._tasks if task.retrying}
             doing_s = self._doing_s()
             stale = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
+            self._look_for_pauses()
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
             return
@@ -273,6 +280,15 @@ class Host:
         # Separate from the beat: a server that is out of memory refuses counts but not heartbeats.
         with suppress(RedisUnavailableError):
             around.counting.flush()
+
+    def _look_for_pauses(self) -> None:
+        """Read which bolts are paused; their tasks must not wait for tuples, and so take them."""
+        around = self._around
+        before = set(around.paused)
+        around.look_for_pauses()
+        for task in self._tasks:
+            if around.topology.component_of(task.task) in around.paused - before:
+                task.wake()
 
     def _doing_s(self) -> dict[int, float]:
         """Seconds for which tasks have been in the same call of their bolt, as seen by beats."""

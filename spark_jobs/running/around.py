@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -56,8 +57,19 @@ class Around:
     limits: Mapping[str, RateLimits] = field(default_factory=dict)
     # Seconds between two ticks, by component.
     ticks: Mapping[str, float] = field(default_factory=dict)
+    # Reads which bolts an operator has paused. Raises RedisUnavailableError.
+    read_paused: Callable[[], AbstractSet[str]] = frozenset
+    # The paused bolts, as read last.
+    paused: set[str] = field(default_factory=set)
     # The spans of this process; None: no traces.
     tracing: Tracing | None = None
+
+    def look_for_pauses(self) -> None:
+        """Read which bolts are paused. Raises RedisUnavailableError."""
+        found = self.read_paused()
+        # In this order no task sees a bolt that stays paused as running.
+        self.paused.update(found)
+        self.paused.intersection_update(found)
 
     def traced(self, execution: E, task: int) -> E:
         """Return the ``Execution`` of a task's bolt: with spans if there are traces."""

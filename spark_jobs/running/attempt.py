@@ -57,6 +57,8 @@ LONGEST_WAIT_S = 5.0
 # If a call lasts longer, the tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
 _RETRY_S = 0.1
+# Interval at which the task of a paused bolt looks whether the bolt was resumed.
+_PAUSED_S = 0.2
 _THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
 T = TypeVar("T")
 
@@ -171,7 +173,11 @@ class Attempt:
         try:
             self.recover()
             while not self.stop.is_set():
-                self.turn(self._longest_wait())
+                paused = self.around.paused
+                if paused and self._setup.component in paused:
+                    self._stand_still()
+                else:
+                    self.turn(self._longest_wait())
             self.patiently(self._committer.finish)
         except RedisUnavailableError as error:
             outage.REDIS.begins(("task", self.task), error)
@@ -205,6 +211,13 @@ class Attempt:
             return False
         self._commit(taken, None)
         return True
+
+    def _stand_still(self) -> None:
+        """Commit what the paused bolt has begun, and take nothing new: no tuple, tick or retry."""
+        self.finish()
+        ended = self.kind.ends(_PAUSED_S)
+        if ended is not None:
+            self._commit(ended, None)
 
     def close(self) -> None:
         """Clean up the bolt and close the inbox."""
@@ -242,6 +255,15 @@ class Attempt:
         if self.retaken is None:
             return StepInput(shares=self.backlog.first(most), ticks=ticks)
         return StepInput(shares=self.retaken.shares(self.backlog, most), ticks=ticks)
+
+    def answered(self, wait_s: float) -> StepInput | None:
+        """Return the input of a step that only commits answers of threads; None if there are none
+        after ``wait_s``.
+        """
+        answers = self._setup.copy.answers
+        if not answers.waiting:
+            self.stop.wait(wait_s)
+        return StepInput() if answers.waiting else None
 
     def due(self) -> list[Chunk]:
         """Return the tick that is due, or an empty list."""
@@ -508,6 +530,9 @@ class Plain:
             more = slices.worthwhile + min(0, claims)
             attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
         return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
+
+    def ends(self, wait_s: float) -> StepInput | None:
+        return self._attempt.answered(wait_s)
 
     def hanging(self) -> None:
         """Return None: no call is under way between two steps."""

@@ -13,6 +13,7 @@ where that bolt's own tasks take it:
   that a deadly tuple is found at the bolt that it kills;
 * the tuples that are left when the step has lasted its time;
 * all tuples for a while if the next bolt is slow: free tasks then help;
+* all tuples while the next bolt is paused: they wait there;
 * all tuples of a bolt whose attributes change: they outlive the process only in its own tasks.
 
 A seal notes how many tuples each bolt executed, and a repeated step executes exactly as many.
@@ -243,6 +244,7 @@ class _Link:
         self.head = topology.component_of(head)
         self.task = task
         self.component = topology.component_of(task)
+        self._paused = around.paused
         (subscription,) = topology.bolts[self.component].subscriptions
         tasks = topology.task_ids(self.component)
         self.targets = frozenset(subscription.grouping.receivers(tasks))
@@ -275,7 +277,7 @@ class _Link:
 
     def chains(self, now: float) -> bool:
         """Return True if the head may execute tuples of the bolt now."""
-        return not self.closed and now >= self._begins_at
+        return not self.closed and now >= self._begins_at and self.component not in self._paused
 
     def tries(self, now: float) -> bool:
         """Return True if the next step should be small."""

@@ -62,6 +62,12 @@ class BoltKind(Protocol):
         The attempt executes the step before it calls this again.
         """
 
+    def ends(self, wait_s: float) -> StepInput | None:
+        """Return the input of one step with what the bolt has begun and ended, and begin nothing;
+        None if nothing has ended after ``wait_s``. Called in place of ``takes`` while the bolt is
+        paused.
+        """
+
     def hanging(self) -> WatchedStep | None:
         """Return a call that is under way between two steps and lasts too long. Any thread."""
 

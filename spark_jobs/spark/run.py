@@ -9,13 +9,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.layout import paused_key
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
+from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.logs.relay import WorkerLogs
 from tiercel.spark_jobs.process.host import Host
@@ -63,6 +67,7 @@ class Run:
         name = self.topology.name
         url = self.ledger.urls[0]
         with ExitStack() as stack:
+            client = stack.enter_context(closing(connect_topology(url, name)))
             tracked = self.topology.config.ackers > 0
             ledger = stack.enter_context(closing(open_ledger(self.ledger))) if tracked else None
             book = stack.enter_context(closing(RedisCaseBook(connect_topology(url, name), name)))
@@ -89,6 +94,7 @@ class Run:
                     for component, rate in rates_of(self.topology).items()
                 },
                 ticks=ticks_of(self.topology),
+                read_paused=partial(_paused, client, paused_key(name)),
                 tracing=tracing.start(self.otel, name),
             )
 
@@ -115,6 +121,11 @@ class Run:
                 return
             finally:
                 tracing.flush()
+
+
+def _paused(client: Any, key: str) -> frozenset[str]:
+    with translated("look which bolts are paused"):
+        return frozenset(name.decode() for name in client.hkeys(key))
 
 
 def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:

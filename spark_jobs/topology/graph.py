@@ -328,7 +328,7 @@ def cycle_of(topology: Topology, task: int) -> frozenset[int]:
     return frozenset(
         target
         for target in behind(topology, task)
-        if component in _reach(topology, topology.component_of(task_of(target)))
+        if component in reach(topology, topology.component_of(task_of(target)))
     )
 
 
@@ -337,7 +337,7 @@ def has_cycle(topology: Topology) -> bool:
     return any(cycle_of(topology, topology.task_ids(bolt)[0]) for bolt in topology.bolts)
 
 
-def _reach(topology: Topology, component: str) -> frozenset[str]:
+def reach(topology: Topology, component: str) -> frozenset[str]:
     """Return this component and all components that are downstream of it."""
     found = {component}
     left: Sequence[str] = [component]

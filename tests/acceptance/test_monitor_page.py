@@ -16,6 +16,7 @@ from tests.support.monitors import chromium, give_token, monitor, rows, visit
 from tests.support.staged import Play, orders, staged, wide
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, TopologyBuilder, WorkQueue, declare_queue
+from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
@@ -327,3 +328,26 @@ def test_what_was_typed_and_chosen_stays(url, services, browser):
         give_token(page)
         expect(page.get_by_text(f"put 1 message back into {name}")).to_be_visible()
         expect(letters.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_bolt_is_paused_and_resumed_with_the_token(url, services, browser):
+    name = unique("paused")
+    with (
+        staged(services.redis_url, orders(name)),
+        closing(RedisControl(services.redis_url, name)) as control,
+    ):
+        page = browser(f"{url}?topology={name}&component=enrich", width=1400)
+        button = page.get_by_test_id("component").get_by_test_id("pause")
+        expect(button).to_have_text("pause: take no more tuples")
+        button.click()
+        assert control.paused() == frozenset()
+        give_token(page)
+        wait_until(lambda: control.paused() == {"enrich"}, 30, "the order")
+        expect(page.get_by_test_id("doing")).to_contain_text("is paused by order since")
+        expect(page.get_by_test_id("hurts")).to_contain_text("enrich is paused by order")
+        expect(page.get_by_test_id("hurts")).not_to_contain_text("bottleneck")
+        expect(button).to_have_text("resume: take tuples again")
+        button.click()
+        wait_until(lambda: control.paused() == frozenset(), 30, "the order")
+        expect(button).to_have_text("pause: take no more tuples")
+        page.context.close()

@@ -6,7 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, Rebalance, State
+from tiercel.workers.control.contract import (
+    KILL_LASTS,
+    NO_PAUSES,
+    NO_REBALANCE,
+    Change,
+    Pauses,
+    Rebalance,
+    State,
+)
 
 
 class MemoryControl:
@@ -17,6 +25,7 @@ class MemoryControl:
         self._lock = threading.Lock()
         self._order: tuple[State, float] | None = None
         self._rebalance = NO_REBALANCE
+        self._pauses = NO_PAUSES
 
     def order(self, state: State) -> None:
         with self._lock:
@@ -48,11 +57,32 @@ class MemoryControl:
                 self._rebalance = known
             return self._rebalance
 
+    def pause(self, bolt: str) -> None:
+        with self._lock:
+            since = {**self._pauses.since_ms, bolt: int(time.time() * 1000)}
+            self._pauses = Pauses(number=self._pauses.number + 1, since_ms=since)
+
+    def resume(self, bolt: str) -> None:
+        with self._lock:
+            left = {name: ms for name, ms in self._pauses.since_ms.items() if name != bolt}
+            self._pauses = Pauses(number=self._pauses.number + 1, since_ms=left)
+
+    def paused(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self._pauses.since_ms)
+
+    def pauses(self, known: Pauses) -> Pauses:
+        with self._lock:
+            if not self._pauses.number:
+                self._pauses = known
+            return self._pauses
+
     def lose(self) -> None:
         """Forget everything, as a Redis that restarts empty does."""
         with self._lock:
             self._order = None
             self._rebalance = NO_REBALANCE
+            self._pauses = NO_PAUSES
 
     def close(self) -> None:
         pass

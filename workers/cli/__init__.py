@@ -7,6 +7,7 @@ driver      driver, prepare
 publish     publish
 queues      peek, dead-letters
 state       state show, state export, state import
-topologies  list, depths, top, monitor, errors, activate, deactivate, rebalance, kill, forget
+topologies  list, depths, top, status, monitor, errors
+orders      activate, deactivate, pause, resume, rebalance, kill, forget
 options     options and settings shared by the commands
 """

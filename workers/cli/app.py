@@ -58,7 +58,7 @@ COMMANDS = {
         "state": "Look at the state of a stateful bolt, export states to a file, or import them.",
     },
     "topologies": {
-        "list": "List all topologies that ran here: their order, processes, and newest run.",
+        "list": "List all topologies that ran here: their health, order, processes, newest run.",
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "status": "Say how topologies are, and what is wrong with them.",
@@ -66,8 +66,12 @@ COMMANDS = {
         "errors": (
             "Show the newest errors: which task of which bolt or spout, why, and at which message."
         ),
+    },
+    "orders": {
         "activate": "Let the spouts of a deactivated topology emit again.",
         "deactivate": "Stop the spouts of a topology from emitting; messages in flight go on.",
+        "pause": "Stop a bolt from taking tuples; the other bolts go on.",
+        "resume": "Let a paused bolt take tuples again.",
         "rebalance": "Spread the bolt tasks of a topology over the executors that Spark has now.",
         "kill": "End all processes of a topology, once messages in flight are done.",
         "forget": (

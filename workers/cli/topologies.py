@@ -1,5 +1,5 @@
-"""The commands about topologies: ``list``, ``errors``, ``activate``, ``deactivate``,
-``rebalance``, ``kill``, ``forget``, and the views ``depths``, ``top``, ``status``, ``monitor``.
+"""The commands that show topologies: ``list``, ``errors``, ``depths``, ``top``, ``status`` and
+``monitor``.
 
 Without an address they use the private servers of a ``tiercel run`` on this machine, if there is
 one. If there are several, ``--run`` chooses, or the named topology or queues.
@@ -21,41 +21,24 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.metrics.contract import ErrorReport, KnownError, Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues import outage
 from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.state.redis_savepoint import Savepoints
-from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
-from tiercel.workers.control.contract import State, parse_change
-from tiercel.workers.control.registry import (
-    Registry,
-    TopologyNote,
-    known_topologies,
-    remove_keys,
-    topology_named,
-)
-from tiercel.workers.control.steering import (
-    Standing,
-    Steering,
-    log_action,
-    this_user,
-    while_stopped,
-)
+from tiercel.workers.control.registry import TopologyNote, known_topologies
+from tiercel.workers.control.steering import Standing, Steering
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
-from tiercel.workers.local.addresses import runs_here
 from tiercel.workers.monitoring import screen
 from tiercel.workers.monitoring.health import Grade
 from tiercel.workers.monitoring.overview import each_once
-from tiercel.workers.monitoring.tables import TOPOLOGIES, count, when
-from tiercel.workers.monitoring.watcher import Addresses, Survey, Surveyor, Watcher
-from tiercel.workers.terminal import ask, say
+from tiercel.workers.monitoring.tables import TOPOLOGIES, when
+from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Surveyor, Watcher
+from tiercel.workers.terminal import say
 
 commands = typer.Typer()
 
@@ -159,13 +142,16 @@ def list_(
     redis: Redis = None,
     run: Run = None,
 ) -> None:
-    """List all topologies that ran here: their order, processes, and newest run."""
+    """List all topologies that ran here: their health, order, processes, newest run."""
     settings = found_settings(run=run, redis=redis).required("redis")
     url = settings.redis_urls[0]
     found = []
-    for name in known_topologies(url):
+    for name, look in _looked(settings, known_topologies(url)).items():
         with closing(Steering.open(url, name, say, threading.Event())) as steering:
-            found.append(steering.standing())
+            standing = steering.standing()
+        found.append(
+            replace(standing, health=look.health.badge, findings=len(look.health.findings))
+        )
     if as_json:
         for row in found:
             say(json.dumps(_standing_json(row)))
@@ -178,6 +164,8 @@ def list_(
 def _standing_json(row: Standing) -> dict[str, Any]:
     return {
         "topology": row.name,
+        "health": row.health,
+        "findings": row.findings,
         "ordered": row.ordered.value,
         "running": row.driver or row.spouts > 0,
         "driver": row.driver,
@@ -186,136 +174,6 @@ def _standing_json(row: Standing) -> dict[str, Any]:
         "in_flight": row.in_flight,
         "last_run": None if row.last_run is None else row.last_run.isoformat(),
     }
-
-
-@commands.command()
-def forget(
-    topology: Name,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask first")] = False,
-    redis: Redis = None,
-) -> None:
-    """Remove everything of a topology that does not run from Redis: states, figures, orders.
-
-    Its queues in RabbitMQ stay, with all messages.
-    """
-    settings = found_settings(topology=topology, redis=redis).required("redis")
-    urls = settings.redis_urls
-    note = topology_named(urls[0], topology)
-    with closing(_steering(topology, settings, threading.Event())) as steering:
-        steering.check_ended()
-        if not yes:
-            ask(_forget_question(note, urls))
-        with while_stopped(urls[0], topology, "it is being forgotten"):
-            removed = remove_keys(urls, topology)
-            with closing(Registry(urls[0])) as registry:
-                registry.forget(topology)
-    log_action("forget", topology, f"removed {counted(removed, 'key')}", this_user())
-    say(f"forgot {topology}: {counted(removed, 'key')} removed from Redis")
-
-
-def _forget_question(note: TopologyNote, urls: tuple[str, ...]) -> str:
-    """Say what is lost for good: states above all."""
-    spec = note.ledger_spec(urls)
-    with closing(Savepoints(spec, 0)) as savepoints, closing(RedisStateStore(spec, 0)) as store:
-        sizes = {name: store.count(name) for name in savepoints.components()}
-    states = [f"{count(size)} in the state of {name}" for name, size in sizes.items() if size]
-    lost = f"the entries of its states ({', '.join(states)})" if states else "no state"
-    return (
-        f"Forget {note.name}: remove {lost}, what it remembers of processed messages, its inboxes, "
-        "figures, errors and orders from Redis for good? Messages in RabbitMQ stay."
-    )
-
-
-@commands.command()
-def activate(topology: Name, *, redis: Redis = None) -> None:
-    """Let the spouts of a deactivated topology emit again."""
-    settings = found_settings(topology=topology, redis=redis)
-    _steering(topology, settings, threading.Event()).turn(State.ACTIVE)
-    log_action("activate", topology, "ordered", this_user())
-
-
-@commands.command()
-def deactivate(topology: Name, *, redis: Redis = None) -> None:
-    """Stop the spouts of a topology from emitting; messages in flight go on."""
-    settings = found_settings(topology=topology, redis=redis)
-    _steering(topology, settings, threading.Event()).turn(State.DEACTIVATED)
-    log_action("deactivate", topology, "ordered", this_user())
-
-
-@commands.command()
-def rebalance(
-    topology: Name,
-    *,
-    parallelism: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BOLT=N",
-            help="give a bolt N tasks; BOLT=default: as many as its code says; repeat it for more"
-            " bolts",
-        ),
-    ] = None,
-    redis: Redis = None,
-) -> None:
-    """Spread the bolt tasks of a topology over the executors that Spark has now.
-
-    What is in flight is finished first.
-
-    A number of tasks that is given here overrides that of the code, also of newer code, until
-    BOLT=default.
-
-    The tasks of a spout are processes: start more workers to have more of them.
-    """
-    change = parse_change(parallelism or [])
-    stopped = threading.Event()
-    steering = _steering(topology, found_settings(topology=topology, redis=redis), stopped)
-    steering.check(change)
-    on_signals(stopped.set)
-    log_action("rebalance", topology, ", ".join(["ordered", *(parallelism or [])]), this_user())
-    raise typer.Exit(0 if steering.rebalance(change) else 1)
-
-
-@commands.command()
-def kill(
-    topology: Name,
-    *,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="seconds to wait, at most, for messages in flight; by default the message timeout"
-            " plus the execute_timeout_secs of bolts that may take longer",
-        ),
-    ] = None,
-    redis: Redis = None,
-) -> None:
-    """End all processes of a topology, once messages in flight are done.
-
-    Deactivates it, waits, and gives the rest back to the broker.
-    """
-    settings = found_settings(topology=topology, redis=redis)
-    stopped = threading.Event()
-    private = _is_private(settings)
-    steering = _steering(topology, settings, stopped)
-    on_signals(stopped.set)
-    log_action("kill", topology, "ordered", this_user())
-    try:
-        ended = steering.kill(wait)
-    except RedisUnavailableError:
-        # The private servers of a ``tiercel run`` end with its topology.
-        if not private or _is_private(settings):
-            raise
-        say(f"{topology} has ended, and its servers with it")
-    else:
-        raise typer.Exit(0 if ended else 1)
-
-
-def _is_private(settings: Settings) -> bool:
-    return settings.redis in [note.redis for note in runs_here()]
-
-
-def _steering(name: str, settings: Settings, stopped: threading.Event) -> Steering:
-    return Steering.open(settings.required("redis").redis_urls[0], name, say, stopped)
 
 
 AllowedHost = Annotated[
@@ -424,12 +282,7 @@ def status(  # noqa: PLR0913 - one parameter an option
     settings = found_settings(
         run=run, topology=topology, amqp=amqp, redis=redis, management=management
     ).required("redis")
-    names = _names(settings.redis_urls[0], topology)
-    with closing(Watcher(_addresses(settings))) as watcher:
-        # Rates need two readings, and one reading may see by chance that messages wait.
-        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
-        time.sleep(_SECOND_LOOK_S)
-        looks = {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
+    looks = _looked(settings, _names(settings.redis_urls[0], topology))
     for name, look in looks.items():
         say(
             json.dumps(screen.status_json(name, look))
@@ -437,6 +290,18 @@ def status(  # noqa: PLR0913 - one parameter an option
             else screen.status_text(name, look)
         )
     raise typer.Exit(max(_EXITS[look.health.worst] for look in looks.values()))
+
+
+def _looked(settings: Settings, names: Mapping[str, TopologyNote]) -> dict[str, Look]:
+    """Read topologies twice: rates need two readings, and one may see by chance that messages
+    wait.
+    """
+    with closing(Watcher(_addresses(settings))) as watcher:
+        for name in names:
+            watcher.look(name, Window.TEN_MINUTES)
+        if names:
+            time.sleep(_SECOND_LOOK_S)
+        return {name: watcher.look(name, Window.TEN_MINUTES) for name in names}
 
 
 @commands.command()

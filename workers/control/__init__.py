@@ -4,5 +4,5 @@ registry       the known topologies and queues, and each topology's graph withou
 presence       who holds a seat: the driver's lease and its renewal, the seats of spout tasks
 contract       orders and seats, and parsing of numbers of tasks
 redis_control  orders and seats in Redis, with their contracts
-steering       activate, deactivate, rebalance and kill, and the log of operators' actions
+steering       activate, deactivate, pause, resume, rebalance and kill, and the log of actions
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -74,11 +75,27 @@ class Rebalance:
 NO_REBALANCE = Rebalance()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pauses:
+    """The bolts that an operator has paused."""
+
+    # Number of orders to pause or resume so far; 0: none.
+    number: int = 0
+    # Paused bolt to the time of the order, in milliseconds since the epoch.
+    since_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_PAUSES = Pauses()
+
+
 class Control(Protocol):
     """The orders to one topology, as its spout tasks see them."""
 
     def ask(self, known: State) -> State | None:
         """Return the last order; if there is none, make ``known`` the order, and return None."""
+
+    def paused(self) -> AbstractSet[str]:
+        """Return the paused bolts; some may not exist in the topology."""
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -1,22 +1,26 @@
 """Control and presence in Redis.
 
-Keys: one for the state, one for the last kill, two for orders to rebalance, one per seat, one for
-the newest run's number.
+Keys: one for the state, one for the last kill, two each for orders to rebalance and to pause bolts,
+one per seat, one for the newest run's number.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from tiercel.acker.layout import topology_prefix
+from tiercel.acker.layout import paused_key, topology_prefix
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
+    NO_PAUSES,
     Attendant,
     Change,
+    Pauses,
     Rebalance,
     Seat,
     State,
@@ -44,10 +48,11 @@ class RedisControl:
         self._kill_key = f"{self._key}:killed"
         self._run_key = prefix + RUN_KEY
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
+        self._pauses = [f"{self._key}:pauses", paused_key(topology)]
         self._client = connect_topology(redis_url, topology)
-        self._rebalance = self._client.register_script(script_source("rebalance", package=_PACKAGE))
-        self._rebalanced = self._client.register_script(
-            script_source("rebalanced", package=_PACKAGE)
+        self._note, self._noted = (
+            self._client.register_script(script_source(name, package=_PACKAGE))
+            for name in ("note_bolts", "noted_bolts")
         )
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
 
@@ -98,7 +103,7 @@ class RedisControl:
         """
         pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
         with translated("control the topology"):
-            self._rebalance(keys=self._rebalances, args=pairs)
+            self._note(keys=self._rebalances, args=pairs)
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance; if there is none, make ``known`` the last order.
@@ -107,7 +112,7 @@ class RedisControl:
         """
         pairs = [part for pair in known.parallelism.items() for part in pair]
         with translated("look for an order to rebalance"):
-            count, *found = self._rebalanced(keys=self._rebalances, args=[known.number, *pairs])
+            count, *found = self._noted(keys=self._rebalances, args=[known.number, *pairs])
         numbers = {}
         for bolt, number in zip(found[::2], found[1::2], strict=True):
             try:
@@ -118,6 +123,44 @@ class RedisControl:
                 )
         # An unreadable count, from another version, counts as no order.
         return Rebalance(number=int(count) if count.isdigit() else 0, parallelism=numbers)
+
+    def pause(self, bolt: str) -> None:
+        """Order the tasks of a bolt to take nothing new; lasts until ``resume``.
+
+        The bolt need not exist in the topology. A repeat pauses it again, from now on.
+        """
+        with translated("control the topology"):
+            self._note(keys=self._pauses, args=[bolt, int(time.time() * 1000)])
+
+    def resume(self, bolt: str) -> None:
+        """Take back the order to pause a bolt, if there is one. Idempotent."""
+        with translated("control the topology"):
+            self._note(keys=self._pauses, args=[bolt, ""])
+
+    def paused(self) -> frozenset[str]:
+        """Return the paused bolts; some may not exist in the topology."""
+        with translated("look which bolts are paused"):
+            found: Any = self._client.hkeys(self._pauses[1])
+        return frozenset(name.decode() for name in found)
+
+    def paused_since(self) -> dict[str, datetime]:
+        """Return the paused bolts with the times of the orders, aware, UTC."""
+        since_ms = self.pauses(NO_PAUSES).since_ms
+        return {bolt: datetime.fromtimestamp(ms / 1000, UTC) for bolt, ms in since_ms.items()}
+
+    def pauses(self, known: Pauses) -> Pauses:
+        """Return the paused bolts; if there was no order, make ``known`` the order.
+
+        So a Redis that was emptied learns the paused bolts from the driver.
+        """
+        pairs: list[str | int] = [part for pair in known.since_ms.items() for part in pair]
+        with translated("look which bolts are paused"):
+            count, *found = self._noted(keys=self._pauses, args=[known.number, *pairs])
+        since = zip(found[::2], found[1::2], strict=True)
+        return Pauses(
+            number=int(count) if count.isdigit() else 0,
+            since_ms={bolt.decode(): int(ms) if ms.isdigit() else 0 for bolt, ms in since},
+        )
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -1,5 +1,5 @@
-"""``tiercel activate``, ``deactivate``, ``rebalance`` and ``kill``: gives the order, waits until it
-is obeyed, reports the result, and logs each action of an operator.
+"""``tiercel activate``, ``deactivate``, ``pause``, ``resume``, ``rebalance`` and ``kill``: gives
+the order, waits until it is obeyed, reports the result, and logs each action of an operator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from tiercel.queues.nouns import counted
+from tiercel.queues.nouns import counted, did_you_mean
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import KILL_LASTS, NO_REBALANCE, Change, State
 from tiercel.workers.control.presence import Holder, Keeper, Lease, Presence, SpoutSeats
@@ -28,6 +28,10 @@ _LOOK_S = 0.25
 _SAY_S = 1.0
 _ANSWER_S = 5.0
 _BEGIN_S = 30.0
+_PAUSED = (
+    "its tasks finish what they execute and take nothing new; tuples wait for it and do not time "
+    "out"
+)
 _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (
     "begun a new run, but without these numbers of tasks: its driver has other code, or an older "
@@ -55,6 +59,9 @@ class Standing:
     in_flight: int
     # Beginning of the newest run; None: there was none.
     last_run: datetime | None
+    # Badge of its health, and the number of findings; empty: not judged.
+    health: str = ""
+    findings: int = 0
 
     @property
     def state(self) -> str:
@@ -117,6 +124,40 @@ class Steering:
         else:
             pending = sum(presence.pending for presence in there.values())
             self._say(f"{self._name} is {state.value}, {counted(pending, 'message')} in flight")
+
+    def pause(self, bolt: str) -> None:
+        """Order the tasks of a bolt to begin nothing new. Raises UsageError for an unknown bolt."""
+        self.check_pausable(bolt)
+        self._control.pause(bolt)
+        self._say(f"{bolt} of {self._name} is paused{self._from_when()}: {_PAUSED}")
+
+    def resume(self, bolt: str) -> None:
+        """Let the tasks of a paused bolt go on. Raises UsageError for a bolt that is not paused and
+        does not exist.
+        """
+        if bolt not in self._control.paused():
+            self.check_pausable(bolt)
+            self._say(f"{bolt} of {self._name} is not paused")
+            return
+        self._control.resume(bolt)
+        self._say(f"{bolt} of {self._name} goes on{self._from_when()}")
+
+    def _from_when(self) -> str:
+        runs = self._lease.holder() is not None
+        return " within two seconds" if runs else ", once the topology runs"
+
+    def check_pausable(self, bolt: str) -> None:
+        """Raise UsageError for a spout, and for an unknown bolt."""
+        bolts = [each.name for each in self._note.graph.bolts]
+        if bolt in [each.name for each in self._note.graph.spouts]:
+            raise UsageError(
+                f"{bolt!r} is a spout of {self._name}: tiercel deactivate {self._name} stops spouts"
+            )
+        if bolt not in bolts:
+            raise UsageError(
+                f"{self._name} has no bolt {bolt!r}; its bolts are {', '.join(bolts)}"
+                f"{did_you_mean(bolt, bolts)}"
+            )
 
     def kill(self, wait_s: float | None) -> bool:
         """Deactivate, wait until nothing is in flight, then end every process.

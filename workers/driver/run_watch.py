@@ -21,7 +21,7 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.state.store import AGED_EVERY_S
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
-from tiercel.workers.control.contract import Rebalance, State
+from tiercel.workers.control.contract import NO_PAUSES, Rebalance, State
 from tiercel.workers.control.presence import UNATTENDED_S, Keeper, Lease
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.lifecycle import Heartbeat
@@ -103,6 +103,8 @@ class RunWatch:
         self._keeper = keeper
         self._stop = stop
         self._is_over = is_over
+        # The paused bolts, for a Redis that is emptied.
+        self._pauses = NO_PAUSES
 
     def until_end(
         self, run: Run, tasks: LongTasks, order: Rebalance, may_widen: Callable[[float], bool]
@@ -127,6 +129,7 @@ class RunWatch:
                 if now >= age_at:
                     age_at = now + AGED_EVERY_S
                     self._age()
+                self.keep_pauses()
                 if self._is_rebalanced(order):
                     log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
                     self._drain(run, tasks)
@@ -142,6 +145,11 @@ class RunWatch:
                     self._drain(run, tasks)
                     return Ended.REBALANCED
         return Ended.STOPPED
+
+    def keep_pauses(self) -> None:
+        """Read which bolts are paused, and tell a Redis that was emptied."""
+        with suppress(RedisUnavailableError):
+            self._pauses = self._context.control.pauses(self._pauses)
 
     def _age(self) -> None:
         """Age the memory of once bolts, except while spouts are deactivated: then no message can

@@ -108,6 +108,7 @@ class Runs:
         if order is None:
             return None
         self._order = order
+        self._watch.keep_pauses()
         run = self._context.make(
             number, slots, self._context.topology.with_parallelism(order.parallelism)
         )

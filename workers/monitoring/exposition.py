@@ -94,6 +94,7 @@ _GROUPS = (
             ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
             ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
         ),
+        gauges=(("tiercel_bolt_paused", "paused", "1 while an operator has paused the bolt"),),
     ),
     _Group(
         labels={"component": "component", "task": "task"},

@@ -96,6 +96,7 @@ class FindingKind(enum.Enum):
     BOTTLENECK = "bottleneck"
     BEHIND = "behind"
     LONG_CALL = "long_call"
+    BOLT_PAUSED = "bolt_paused"
     DEAD_LETTERS = "dead_letters"
     STATES_LOST = "states_lost"
 
@@ -115,6 +116,7 @@ _STRAINED = frozenset(
         FindingKind.BOTTLENECK,
         FindingKind.BEHIND,
         FindingKind.LONG_CALL,
+        FindingKind.BOLT_PAUSED,
         FindingKind.DEAD_LETTERS,
         FindingKind.STATES_LOST,
     }
@@ -241,7 +243,7 @@ def findings_of(seen: Overview | None, problems: ServerProblems) -> Iterator[Fin
                 ),
             )
     else:
-        for find in (_missing, _stalled, _late, _busy, _awaited, _failing, _held):
+        for find in (_paused, _missing, _stalled, _late, _busy, _awaited, _failing, _held):
             yield from find(seen)
     yield from _left(seen)
 
@@ -257,7 +259,9 @@ def _graded(seen: Overview | None, found: Sequence[Finding]) -> Health:
     if seen.state == State.DEACTIVATED.value:
         return Health(grade=Grade.RESTING, badge="deactivated", findings=findings)
     if findings:
-        return Health(grade=Grade.STRAINED, badge="strained", findings=findings)
+        only_paused = all(each.kind is FindingKind.BOLT_PAUSED for each in findings)
+        badge = "paused" if only_paused else "strained"
+        return Health(grade=Grade.STRAINED, badge=badge, findings=findings)
     return Health(grade=Grade.WELL, badge="well")
 
 
@@ -271,6 +275,31 @@ def _servers(problems: ServerProblems) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.RABBITMQ_AWAY, reason=problems.rabbitmq)
     if problems.blocked is not None:
         yield Finding(kind=FindingKind.RABBITMQ_BLOCKED, reason=problems.blocked)
+
+
+def _paused(seen: Overview) -> Iterator[Finding]:
+    """Find the bolts that an operator has paused."""
+    for bolt in seen.bolts:
+        if bolt.paused_since is not None:
+            yield Finding(
+                kind=FindingKind.BOLT_PAUSED,
+                reason=(
+                    f"is paused by order{_queued(bolt)}; tiercel resume {seen.name} "
+                    f"--bolt {bolt.name}"
+                ),
+                component=bolt.name,
+                age_s=max(0.0, (seen.at - bolt.paused_since).total_seconds()),
+            )
+
+
+def _held_up(seen: Overview) -> set[str]:
+    """Return the components whose tuples may wait for a paused bolt: it, and all before it."""
+    found = {bolt.name for bolt in seen.bolts if bolt.paused}
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {row.edge.source for row in seen.edges if row.edge.target in found}
+    return found
 
 
 def _missing(seen: Overview) -> Iterator[Finding]:
@@ -313,7 +342,7 @@ def _stalled(seen: Overview) -> Iterator[Finding]:
     lately = seen.lately
     ready = sum(queue.ready for queue in seen.queues)
     waiting = ready + seen.own.pending + seen.own.in_back_off
-    if not seen.active or not waiting or lately.acked:
+    if not seen.active or not waiting or lately.acked or any(b.paused for b in seen.bolts):
         return
     failures = max(lately.failed, *(lately.of(bolt.name)["failed"] for bolt in seen.bolts), 0)
     if failures >= _OUTAGE:
@@ -384,7 +413,10 @@ def _late(seen: Overview) -> Iterator[Finding]:
 
 def _busy(seen: Overview) -> Iterator[Finding]:
     """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
+    held_up = _held_up(seen)
     for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
+        if bolt.name in held_up:
+            continue
         if bolt.load is Load.HOT:
             yield Finding(
                 kind=FindingKind.BOTTLENECK,
@@ -408,7 +440,7 @@ def _awaited(seen: Overview) -> Iterator[Finding]:
     ready = sum(queue.ready for queue in seen.queues)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
-    if not seen.bolts or any(bolt.load is Load.HOT for bolt in seen.bolts):
+    if not seen.bolts or any(bolt.load is Load.HOT or bolt.paused for bolt in seen.bolts):
         return
     found = [(seen.lately.of(bolt.name), bolt.name) for bolt in seen.bolts]
     counts, slowest = max(found, key=lambda each: each[0]["process_ns"])

@@ -65,6 +65,8 @@ class Readings:
     killed: bool = False
     # By bolt: when Redis lost its state, as the driver noticed.
     states_lost: Mapping[str, datetime] = field(default_factory=dict)
+    # Paused bolt to the time of the order.
+    paused: Mapping[str, datetime] = field(default_factory=dict)
     # Aware, UTC.
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -171,6 +173,13 @@ class BoltRow:
     retry_later: int = 0
     # When Redis lost its state, as the driver noticed; None: never.
     state_lost_at: datetime | None = None
+    # Since when it is paused by order; None: it is not.
+    paused_since: datetime | None = None
+
+    @property
+    def paused(self) -> bool:
+        """True if an operator has paused it."""
+        return self.paused_since is not None
 
     @property
     def load(self) -> Load:
@@ -261,6 +270,7 @@ def bolt_row(
         chained=_chained(total_of(readings.rates, component.name)),
         retry_later=counts[RETRY_LATER],
         state_lost_at=readings.states_lost.get(component.name),
+        paused_since=readings.paused.get(component.name),
     )
 
 

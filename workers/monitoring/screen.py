@@ -57,6 +57,7 @@ _STEPS = (
         "restarts",
     ),
     "without a process",
+    "paused",
 )
 _BOLTS = tables.BOLTS.without("last error", *_STEPS)
 _INBOXES = tables.BOLTS.only("bolt", *_STEPS)

@@ -303,6 +303,7 @@ BOLTS = TableKind[BoltRow](
         Column("step ms", lambda row: milliseconds(row.step_ms)),
         Column("restarts", lambda row: count(row.restarts)),
         Column("without a process", lambda row: tasks_named(row.unattended)),
+        Column("paused", lambda row: "paused" if row.paused else "", Kind.TEXT),
         Column("last error", lambda row: _message(row.last_error), Kind.LONG),
     ),
 )
@@ -444,6 +445,7 @@ TOPOLOGIES = TableKind[Standing](
     (
         Column("topology", lambda row: row.name, Kind.NAME),
         Column("state", lambda row: row.state, Kind.TEXT),
+        Column("health", lambda row: row.health, Kind.TEXT),
         Column("driver", lambda row: _process(row.driver_at) if row.driver else "none", Kind.NAME),
         Column("spout workers", lambda row: f"{row.spouts}/{row.spout_tasks}"),
         Column("in flight", lambda row: count(row.in_flight)),

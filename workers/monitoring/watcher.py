@@ -315,6 +315,7 @@ class TopologyReader:
             slots=slots,
             killed=holder is None and self._control.was_killed(),
             states_lost=_states_lost(totals),
+            paused=self._control.paused_since(),
         )
         return overview_of(note.name, readings)
 

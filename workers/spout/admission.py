@@ -146,6 +146,11 @@ class Admission:
                 self._patience_s *= 2
                 self._start_again(max(self.bound, UNPROVEN_BOUND), now)
 
+    def go_on(self, now: float) -> None:
+        """Note that a pause is over, in which nothing could complete."""
+        self._completed_at = now
+        self._start_again(self.bound, now)
+
     def _start_again(self, bound: int, now: float) -> None:
         self.bound = bound
         self._rounds.clear()

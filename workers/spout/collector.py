@@ -46,7 +46,7 @@ from tiercel.spark_jobs.emitting.outputs import (
 )
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.reasons import reason_of
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.graph import Topology, reach
 from tiercel.workers.spout.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,8 @@ class TaskCollector:
         ``drawn_at_once`` is the number of ids to draw for tuples that are emitted one by one.
         """
         self.task_id = task_id
+        # The bolts that a tuple of the spout may lead to, directly or not; and the spout.
+        self.leads_to = reach(topology, component)
         self._component = component
         self._tally = tally
         self._root_ids = root_ids

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -187,6 +188,8 @@ class Orders:
         self.dismissed = False
         # True if the spout may emit; False until the state is known.
         self.active = False
+        # The bolts that an operator has paused.
+        self.paused: AbstractSet[str] = frozenset()
         self._state: State | None = None
         self._over = False
 
@@ -247,6 +250,7 @@ class Orders:
         self._state = found or known
         if found is None:
             self._on_no_order()
+        self.paused = self._control.paused()
 
     def _switch(self, spout: Spout) -> None:
         self.active = not self.active
@@ -384,7 +388,7 @@ class SpoutTask:
         attendance = self._outbox.attendance
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
-        if self._pending.working or self._pending.waiting:
+        if (self._pending.working or self._pending.waiting) and not self._trees.held:
             # A tuple that times out while no driver runs is not to blame.
             worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
         if now >= self._check_at:
@@ -466,8 +470,10 @@ class SpoutTask:
 
     def _check(self, now: float) -> None:
         self._spout.check()
-        self._admission.look(now, len(self._pending.working))
+        if not self._trees.held:
+            self._admission.look(now, len(self._pending.working))
         self.obey()
+        self._trees.hold(now, paused=not self._collector.leads_to.isdisjoint(self._orders.paused))
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded only by the inboxes, and are sent in full batches.

@@ -22,6 +22,8 @@ from tiercel.workers.spout.tally import Tally
 log = logging.getLogger(__name__)
 # Characters of a message's id or queue that are shown.
 _LONGEST_NAME = 200
+# Renewals of the ledger's entries per message timeout while a bolt is paused.
+_RENEWALS = 2
 
 
 class OutcomeTeller:
@@ -167,6 +169,13 @@ class Pending:
         self._reset[root] = emitted_at
         return True
 
+    def hold(self, now: float, held_s: float) -> None:
+        """Restart all timeouts, and leave out the last ``held_s`` seconds from all ages."""
+        for group in (self.working, self.waiting):
+            for root, (msg_id, emitted_at, _) in group.items():
+                group[root] = (msg_id, min(now, emitted_at + held_s), now)
+        self._reset = {root: min(now, at + held_s) for root, at in self._reset.items()}
+
     def expire(self, now: float) -> list[tuple[int, InFlight]]:
         """Remove and return all tuples that have timed out."""
         if self._timeout is None:
@@ -228,6 +237,12 @@ class Trees:
         self._admission = admission
         # Trees in flight, except trees of the batch that is being sent. Read-only for callers.
         self.pending = Pending(message_timeout)
+        # True while a bolt is paused that trees may wait for: no tree times out.
+        self.held = False
+        self._held_until = 0.0
+        self._renew_at = 0.0
+        timeout = message_timeout or timedelta.max
+        self._renew_s = timeout.total_seconds() / _RENEWALS
         # Outcomes of roots whose batch is still being sent: the append took effect, but its reply
         # was lost.
         self._early: list[Outcomes] = []
@@ -306,6 +321,31 @@ class Trees:
                 self._give_back(in_flight)
         self._forget([root for root, _ in expired])
         return True
+
+    def hold(self, now: float, *, paused: bool) -> None:
+        """Stop the clock of all trees while a bolt is ``paused``; called about once per second.
+
+        The timeouts begin anew when the bolt is resumed, and no latency includes the pause.
+        """
+        if not (paused or self.held):
+            return
+        if self.held:
+            self.pending.hold(now, now - self._held_until)
+        if not paused:
+            self._admission.go_on(now)
+        if not self.held or not paused or now >= self._renew_at:
+            # The ledger keeps entries only for a few message timeouts.
+            self._renew_at = now + self._renew_s
+            self._keep([root for root, _ in self.pending.items()])
+        self.held = paused
+        self._held_until = now
+
+    def _keep(self, roots: Sequence[int]) -> None:
+        try:
+            self._ledger.reset_timeout(roots)
+        except RedisUnavailableError as error:
+            self._renew_at = float("-inf")
+            log.debug("entries were not renewed: %s", error, extra={"event": "redis_away"})
 
     def give_back_all(self, why: str) -> None:
         """Release all messages in flight."""

@@ -426,6 +426,9 @@ class _Orders:
         self._state = found or known
         return found
 
+    def paused(self) -> frozenset[str]:
+        return frozenset()
+
     def close(self) -> None:
         """Do nothing: there is no connection."""
 

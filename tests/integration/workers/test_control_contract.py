@@ -1,5 +1,6 @@
 """The contract of control, on its memory twin and on Redis."""
 
+import time
 import uuid
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.support.orders import MemoryControl
 from tiercel import RedisUnavailableError
 from tiercel.acker.redis.clients import connect
-from tiercel.workers.control.contract import NO_REBALANCE, Rebalance, State
+from tiercel.workers.control.contract import NO_PAUSES, NO_REBALANCE, Rebalance, State
 from tiercel.workers.control.redis_control import RedisControl
 
 
@@ -134,3 +135,28 @@ def test_a_number_of_tasks_that_is_none_is_passed_over(redis_url, strange, caplo
     connect(redis_url).hset(f"{control._key}:parallelism", "split", strange)
     assert control.rebalanced(NO_REBALANCE).parallelism == {"count": 4}
     assert "the number of tasks of b'split'" in caplog.text
+
+
+def test_bolts_are_paused_until_they_are_resumed(control):
+    assert control.paused() == frozenset()
+    assert control.pauses(NO_PAUSES) == NO_PAUSES
+    for bolt in ("split words", "count", "count"):
+        control.pause(bolt)
+    assert control.paused() == {"split words", "count"}
+    control.resume("count")
+    control.resume("never paused")
+    found = control.pauses(NO_PAUSES)
+    assert found.since_ms.keys() == {"split words"}
+    assert abs(found.since_ms["split words"] / 1000 - time.time()) < 60
+
+
+def test_an_emptied_redis_learns_the_paused_bolts_from_the_driver_and_never_loses_an_order(control):
+    control.pause("count")
+    known = control.pauses(NO_PAUSES)
+    control.lose()
+    assert control.paused() == frozenset()
+    assert control.pauses(known) == known
+    assert control.paused() == {"count"}
+    control.lose()
+    control.pause("split")
+    assert control.pauses(known).since_ms.keys() == {"split"}

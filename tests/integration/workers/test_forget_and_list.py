@@ -138,6 +138,8 @@ def test_the_list_says_what_runs(tiercel, names, redis_url):
     row = listed(tiercel, name)
     assert row == {
         "topology": name,
+        "health": "in trouble",
+        "findings": 1,
         "ordered": "active",
         "running": False,
         "driver": False,
@@ -159,10 +161,12 @@ def test_the_list_says_what_runs(tiercel, names, redis_url):
         row = listed(tiercel, name)
         assert (row["ordered"], row["running"], row["driver"]) == ("deactivated", True, True)
         assert (row["spout_workers"], row["in_flight"]) == (1, 12)
+        assert (row["health"], row["findings"] > 0) == ("in trouble", True), "tasks lack a process"
         began = datetime.fromisoformat(row["last_run"])
         assert abs(datetime.now(UTC) - began) < timedelta(minutes=1)
         line = next(line for line in tiercel("list")[1].splitlines() if f" {name} " in line)
         assert "deactivated" in line
+        assert "in trouble" in line
         assert "box-7, pid 41" in line
         assert "1/3" in line
         seats.leave("worker", 2)

@@ -1,4 +1,4 @@
-"""Actions of the page that need the token, and the prompt that asks for it: activate, deactivate,
+"""Actions of the page that need the token, and the prompt that asks for it: activate, pause,
 read dead letters, put them back and delete them, read tracebacks.
 """
 
@@ -36,6 +36,11 @@ _EFFECTS = {
         "Deactivate {}: its spouts take no more messages; messages in flight go on."
     ),
 }
+_PAUSED = (
+    "Pause {bolt} of {topology}: its tasks finish what they execute and take no more; messages "
+    "that wait for it do not time out."
+)
+_RESUMED = "Resume {bolt} of {topology}: its tasks take tuples again."
 
 
 class Actions:
@@ -66,6 +71,24 @@ class Actions:
                 ui.notify(line, type="positive")
 
         await self._prompt.let(_ORDERS[state], _EFFECTS[state].format(topology), action)
+
+    async def pause(self, topology: str, bolt: str, *, paused: bool) -> None:
+        """Pause a bolt, or let it go on."""
+        word = "pause" if paused else "resume"
+
+        def order() -> list[str]:
+            said: list[str] = []
+            url = self._addresses.redis_urls[0]
+            with closing(Steering.open(url, topology, said.append, threading.Event())) as steering:
+                (steering.pause if paused else steering.resume)(bolt)
+            return said
+
+        async def action() -> None:
+            for line in await _tried(word, f"{topology} {bolt}", order, "; ".join) or ():
+                ui.notify(printable(line), type="positive")
+
+        says = _PAUSED if paused else _RESUMED
+        await self._prompt.let(word, says.format(bolt=bolt, topology=topology), action)
 
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]

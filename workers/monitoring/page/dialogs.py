@@ -49,6 +49,8 @@ from tiercel.workers.monitoring.tables import (
 )
 from tiercel.workers.monitoring.watcher import SHOWN, DeadLetterCache
 
+_PAUSE = "pause: take no more tuples"
+_RESUME = "resume: take tuples again"
 # Notes in the browser's history that the page shows this thing of its topology now.
 Go = Callable[..., None]
 
@@ -277,7 +279,8 @@ class ComponentSide:
     It opens beside the page, or over it on a phone.
     """
 
-    def __init__(self, errors: ErrorDialog, go: Go) -> None:
+    def __init__(self, actions: Actions, errors: ErrorDialog, go: Go) -> None:
+        self._actions = actions
         self._go = go
         # The component that the open panel shows.
         self.name: str | None = None
@@ -292,6 +295,8 @@ class ComponentSide:
                 ui.button("close", on_click=self._dialog.close).props("dense no-caps flat")
             self._doing = ui.label().props('data-testid="doing"').style("white-space: pre-line")
             self._ways = ui.label().classes("tiercel-faint")
+            self._turn_button = ui.button(on_click=self._turn).classes("px-2")
+            self._turn_button.props('dense outline no-caps data-testid="pause"')
             ui.html("<h2>Tasks</h2>", sanitize=False)
             self._bolt_tasks = table_of(_BOLT_TASKS)
             self._spout_tasks = table_of(_SPOUT_TASKS)
@@ -321,7 +326,9 @@ class ComponentSide:
         spout = next((row for row in seen.spouts if row.name == self.name), None)
         self._bolt_tasks.set_visibility(bolt is not None)
         self._spout_tasks.set_visibility(spout is not None)
+        self._turn_button.set_visibility(bolt is not None)
         if bolt is not None:
+            self._turn_button.set_text(_RESUME if bolt.paused else _PAUSE)
             self._heading.set_text(printable(f"bolt {bolt.name}"))
             self._doing.set_text(printable(bolt_doing(bolt, seen), kept="\n"))
             tasks = [row for row in seen.tasks if row.component == self.name]
@@ -334,6 +341,13 @@ class ComponentSide:
         self._ways.set_text(printable(_ways(self.name, seen)))
         faults = [fault for fault in seen.faults if fault.component == self.name]
         self._faults.rows = fault_rows(_FAULTS, faults)
+
+    async def _turn(self) -> None:
+        """Pause the bolt, or let it go on."""
+        seen = self._seen
+        bolt = next((row for row in seen.bolts if row.name == self.name), None) if seen else None
+        if seen is not None and bolt is not None:
+            await self._actions.pause(seen.name, bolt.name, paused=not bolt.paused)
 
     def _forget(self) -> None:
         self.name = None
@@ -351,6 +365,8 @@ def bolt_doing(row: BoltRow, seen: Overview) -> str:
         if row.waiting
         else "nothing waits in its inboxes",
     ]
+    if row.paused_since is not None:
+        lines.insert(0, f"is paused by order since {when(row.paused_since)}")
     if row.retrying:
         lines.append(f"{count(row.retrying)} of them have failed and wait for a retry")
     if speed.failed_a_second:

@@ -84,7 +84,7 @@ class Page:
             )
             self._choice.props('dense dark options-dense outlined data-testid="topology"')
         self._errors = dialogs.ErrorDialog(self._actions, lambda: self._topology, self._go)
-        self._side = dialogs.ComponentSide(self._errors, self._go)
+        self._side = dialogs.ComponentSide(self._actions, self._errors, self._go)
         with ui.column().classes("tiercel-page"):
             self._first_screen()
             self._troubles(cache)

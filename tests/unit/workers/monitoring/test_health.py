@@ -366,3 +366,24 @@ def test_a_broker_that_takes_no_messages_is_trouble_of_its_own(redis):
     health = health_of(running(), problems)
     assert health.grade is Grade.ILL
     assert FindingKind.RABBITMQ_BLOCKED in {each.kind for each in health.findings}
+
+
+def test_a_paused_bolt_is_paused_and_neither_behind_nor_stuck():
+    paused = {"split": NOW - timedelta(minutes=5)}
+    given = {
+        "inboxes": {2: inbox(tuples=4, oldest_s=300.0)},
+        "slots": slots(*[{"lines": {"emitted": 9}}] * 20),
+        "census": Census(pending=900, memory_bytes=0, feed_entries=0, feed_lag_s=0.0),
+        "at": NOW,
+    }
+    assert set(kinds(health_of(running(**given)))) >= {"nothing_acked", "behind"}
+    health = HealthMemory().judge(running(paused=paused, **given), ServerProblems(), NOW)
+    assert (health.grade, health.badge, kinds(health)) == (
+        Grade.STRAINED,
+        "paused",
+        ["bolt_paused"],
+    )
+    [finding] = health.findings
+    assert finding.component == "split"
+    assert finding.since == paused["split"]
+    assert finding.reason.startswith("is paused by order; 4 tuples wait for it")

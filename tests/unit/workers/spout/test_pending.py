@@ -109,3 +109,16 @@ def test_what_waits_may_fail_or_be_given_back():
     assert found is not None
     assert (found.msg_id, found.emitted_at) == ("m1", 100.0)
     assert pending.pop(1) is None
+
+
+def test_while_its_clock_is_stopped_nothing_gets_older_and_the_timeout_begins_anew():
+    pending = Pending(timedelta(seconds=30))
+    pending.add_all([(1, "a"), (2, "b")], now=100.0)
+    pending.reset(2, now=105.0)
+    pending.wait(1, now=106.0)
+    for now in range(110, 1_000, 10):
+        pending.hold(float(now), 10.0)
+    assert pending.oldest_s(now=990.0) == 0
+    assert pending.expire(1_019.9) == []
+    assert [in_flight.emitted_at for _, in_flight in pending.items()] == [990.0, 990.0]
+    assert {root for root, _ in pending.expire(1_021.0)} == {1, 2}

@@ -1,11 +1,10 @@
 #!lua flags=allow-oom
--- Return the last order to rebalance a topology; if there is none, store the order that the driver
--- knows.
+-- Return what was ordered about bolts; if there is no order, store the order that the driver knows.
 --
--- KEYS   1 the number of orders, a string   2 bolt to its number of tasks, a hash
+-- KEYS   1 the number of orders, a string   2 bolt to what was ordered, a hash
 -- ARGV   1 the number of orders that the driver knows; 0: none
---        then for each bolt of the last order: its id, its number of tasks
--- Reply  the number of orders, then for each bolt its id, its number of tasks
+--        then for each bolt of the last order: its id, what was ordered
+-- Reply  the number of orders, then for each bolt its id, what was ordered
 --
 -- Must never replace an existing order: an operator may give one to a server that was just emptied.
 

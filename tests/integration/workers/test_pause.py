@@ -1,0 +1,80 @@
+"""``tiercel pause`` and ``resume``, and what status and metrics say of a paused bolt."""
+
+import json
+from contextlib import closing
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from typer.testing import CliRunner
+
+from tests.support.broker import unique
+from tests.support.staged import Part, Play, staged
+from tiercel.workers.cli.app import app
+from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.monitoring.exposition import TiercelCollector
+from tiercel.workers.monitoring.watcher import Addresses, Watcher
+
+
+@pytest.fixture
+def play(redis_url):
+    parts = {"split": Part(source="orders"), "count": Part(source="split", waiting=7)}
+    with staged(redis_url, Play(name=unique("paused"), parts=parts)) as play:
+        yield play
+
+
+@pytest.fixture
+def tiercel(redis_url):
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
+        return result.exit_code, result.stdout
+
+    return run
+
+
+def test_a_bolt_is_paused_and_resumed(tiercel, play, redis_url):
+    name = play.name
+    code, said = tiercel("pause", name, "--bolt", "count")
+    assert code == 0
+    assert said.startswith(f"count of {name} is paused within two seconds: its tasks finish")
+    with closing(RedisControl(redis_url, name)) as control:
+        assert control.paused() == {"count"}
+        assert tiercel("resume", name, "--bolt", "count") == (
+            0,
+            f"count of {name} goes on within two seconds\n",
+        )
+        assert control.paused() == frozenset()
+    assert tiercel("resume", name, "--bolt", "count") == (0, f"count of {name} is not paused\n")
+
+
+def test_status_and_metrics_say_that_a_bolt_is_paused_and_nothing_else(tiercel, play, redis_url):
+    assert tiercel("pause", play.name, "--bolt", "count")[0] == 0
+    code, said = tiercel("status", play.name, "--json")
+    found = json.loads(said)
+    assert [each["kind"] for each in found["findings"]] == ["bolt_paused"], "it is not behind"
+    assert "7 tuples wait for it" in found["findings"][0]["reason"]
+    assert f"tiercel resume {play.name} --bolt count" in found["findings"][0]["reason"]
+    assert code == 1
+    with closing(Watcher(Addresses(redis_urls=(redis_url,)))) as watcher:
+        registry = CollectorRegistry()
+        registry.register(TiercelCollector(watcher))
+        lines = generate_latest(registry).decode().splitlines()
+    mine = [line for line in lines if play.name in line]
+    assert f'tiercel_bolt_paused{{bolt="count",topology="{play.name}"}} 1.0' in mine
+    assert f'tiercel_bolt_paused{{bolt="split",topology="{play.name}"}} 0.0' in mine
+    code, said = tiercel("top", play.name)
+    assert code == 0
+    assert "is paused by order" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("bolt", "says"),
+    [
+        ("cuont", "has no bolt 'cuont'; its bolts are split, count; did you mean 'count'?"),
+        ("orders", "'orders' is a spout of"),
+    ],
+)
+def test_what_is_no_bolt_cannot_be_paused(play, redis_url, bolt, says):
+    arguments = ["pause", play.name, "--bolt", bolt, "--redis", redis_url]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code
+    assert says in str(result.exception)
