@@ -41,9 +41,13 @@ EVERYWHERE = {
     "spark.locality.wait": "0",
 }
 
-# For YARN and Kubernetes, which end an application after a number of lost executors: count only
-# those of the last hour.
-MANAGED = {"spark.executor.failuresValidityInterval": "1h"}
+# For YARN and Kubernetes, which end an application of two executors when the third executor is lost
+# within the validity interval: a run must outlive its executors. The interval is for a limit of
+# the operator's.
+MANAGED = {
+    "spark.executor.failuresValidityInterval": "1h",
+    "spark.executor.maxNumFailures": str(ATTEMPTS),
+}
 
 # For JVMs that share the machine with the Python processes: after the start they only wait.
 # Executors of a cluster keep Java's defaults: the operator tunes them, and an idle compiler or

@@ -67,6 +67,7 @@ def test_the_jvms_and_addresses_of_a_cluster_are_the_operator_s(master: str) -> 
         if "JavaOptions" in name or name.startswith(("spark.driver.", "spark.authenticate"))
     ]
     assert found["spark.executor.failuresValidityInterval"] == "1h"
+    assert int(found["spark.executor.maxNumFailures"]) > 1_000
 
 
 def test_options_lie_over_the_defaults() -> None:
