@@ -21,6 +21,7 @@ from tiercel import WorkQueue, declare_queue
 from tiercel.dataframe import register_rabbitmq
 from tiercel.frames.columns import rows_of
 from tiercel.frames.readers import RabbitMQStreamReader
+from tiercel.spark_jobs.spark.session import reading_options
 from tiercel.spark_jobs.spark.settings import SMALL_JVM
 
 _RUNNER = b"pyspark.sql.streaming.python_streaming_source_runner"
@@ -35,7 +36,7 @@ def plain_spark(master: str = "local[2]", **settings: str) -> Iterator[SparkSess
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("data frames")
     for name, value in {
-        "spark.driver.extraJavaOptions": SMALL_JVM,
+        "spark.driver.extraJavaOptions": " ".join([SMALL_JVM, *reading_options()]),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
