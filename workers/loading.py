@@ -15,7 +15,7 @@ from tiercel.queues.nouns import did_you_mean, with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.reasons import place_of
-from tiercel.spark_jobs.spark.shipping import check_travel
+from tiercel.spark_jobs.spark.shipping import check_travel, code_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
 
@@ -45,6 +45,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
         raise UsageError(
             f"{name} {_given(found)}, not a topology: return what TopologyBuilder.build() returns"
         )
+    found = replace(found, code=code_of(parts["module"]))
     return found if spout_tasks is None else _with_spout_tasks(found, spout_tasks)
 
 

@@ -193,7 +193,7 @@ class Host:
         self._lookouts: Sequence[Lookout] = ()
         # The call of each task at the last beat, and when it was first seen.
         self._calls: dict[int, tuple[Doing, float]] = {}
-        self._place = of_this_process().packed()
+        self._place = of_this_process(around.topology.code).packed()
         self._stop = threading.Event()
         self._over = False
 

@@ -14,6 +14,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def pack_code(module: str, archive: Path) -> None:
                     path,
                     name if path == root else f"{name}/{path.relative_to(root).as_posix()}",
                 )
+
+
+def code_of(module: str) -> str:
+    """Return eight hexadecimal digits that are equal for processes with equal Python code: that of
+    a module, which has been imported, the code around it, and tiercel's.
+    """
+    digest = blake2b(digest_size=4)
+    for root, name in _roots(module):
+        for path in _files(root):
+            if path.suffix == ".py":
+                place = "" if path == root else path.relative_to(root).as_posix()
+                digest.update(f"{name}/{place}\0{path.stat().st_size}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _roots(module: str) -> Iterator[tuple[Path, str]]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import cached_property
 from inspect import isroutine
@@ -87,6 +87,9 @@ class Topology:
     config: Config
     spouts: Mapping[str, SpoutSpec]
     bolts: Mapping[str, BoltSpec]
+    # Hexadecimal digits that differ if the code of two processes differs; empty: unknown. See
+    # ``shipping.code_of``.
+    code: str = field(default="", compare=False)
 
     @cached_property
     def _first_task(self) -> dict[str, int]:

@@ -171,6 +171,8 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         assert "<b>cannot split poison</b>" in fault["reason"]
         assert number(fault["times"]) == 2, "each failure once, although its spout reports it too"
         assert {row["host"] for row in rows(page, "Processes")} == {socket.gethostname()}
+        [code] = {row["code"] for row in rows(page, "Processes")}
+        assert re.fullmatch("[0-9a-f]{8}", code), "driver, spout and bolts run the same code"
         ran = " ".join(row["runs"] for row in rows(page, "Processes"))
         for part in ("the driver", "lines[1]", "split[", "sink["):
             assert part in ran

@@ -135,13 +135,14 @@ class Keeper:
     writes of this driver's run are refused as soon as another driver's run has begun.
     """
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, code: str = "") -> None:
+        """``code`` is ``Topology.code``."""
         self._lease = lease
         # Held by every call that takes or leaves the lease: a renewal must not revive a run that
         # has ended, or a lease that was given up.
         self._lock = threading.Lock()
         # A holder without a run.
-        self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process())
+        self._idle = Holder(driver=secrets.token_hex(8), whereabouts=of_this_process(code))
         self._me = self._idle
         self._held = False
         self._closed = threading.Event()

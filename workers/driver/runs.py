@@ -53,7 +53,7 @@ class Runs:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._name = context.topology.name
-        self._keeper = Keeper(context.lease)
+        self._keeper = Keeper(context.lease, context.topology.code)
         # The order that the newest run obeys.
         self._order = NO_REBALANCE
         self._width = Width()

@@ -417,6 +417,7 @@ PROCESSES = TableKind[ProcessRow](
         Column("host", lambda row: row.place.host if row.place else UNKNOWN, Kind.NAME),
         Column("pid", lambda row: str(row.place.pid) if row.place else UNKNOWN),
         Column("since", lambda row: _since(row.place) or UNKNOWN, Kind.NAME),
+        Column("code", lambda row: (row.place and row.place.code) or UNKNOWN, Kind.NAME),
         Column("runs", lambda row: row.runs, Kind.LONG),
     ),
 )

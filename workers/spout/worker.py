@@ -47,7 +47,8 @@ class SpoutWorker:
         # Unique to this process: the process it replaces may only be suspended and resume later.
         self._name = secrets.token_hex(12)
         self._seats = SpoutSeats(
-            RedisPresences(settings.redis_urls[0], topology.name), of_this_process()
+            RedisPresences(settings.redis_urls[0], topology.name),
+            of_this_process(topology.code),
         )
         self._control = RedisControl(settings.redis_urls[0], topology.name)
         self._heartbeat = Heartbeat(settings.heartbeat)
@@ -151,7 +152,8 @@ def run_spouts(
 def _run_task(topology: Topology, component: str, task_index: int, settings: Settings) -> None:
     """Run this task until a signal arrives; take it from any worker that has it."""
     heartbeat = Heartbeat(settings.heartbeat)
-    seats = SpoutSeats(RedisPresences(settings.redis_urls[0], topology.name), of_this_process())
+    presences = RedisPresences(settings.redis_urls[0], topology.name)
+    seats = SpoutSeats(presences, of_this_process(topology.code))
     name = secrets.token_hex(12)
     task_id = topology.task_ids(component)[task_index]
 

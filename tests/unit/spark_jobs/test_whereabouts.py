@@ -1,5 +1,6 @@
 """The word that a process leaves about where it runs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,9 @@ def test_it_travels_as_one_word():
     place = Whereabouts(host="node-3.example", pid=17, since=SINCE)
     assert place.packed() == "node-3.example/17/1704067200"
     assert unpacked(place.packed()) == place
+    coded = replace(place, code="1b7c09d4")
+    assert coded.packed() == "node-3.example/17/1704067200/1b7c09d4"
+    assert unpacked(coded.packed()) == coded
 
 
 def test_this_process_started_by_now():
@@ -29,7 +33,7 @@ def test_a_name_that_is_no_word_is_made_one():
 
 
 @pytest.mark.parametrize(
-    "word", ["", "-", "of", "a/b/c", "a/1/2/3", "a/1/99999999999999", "\xff/1/2"]
+    "word", ["", "-", "of", "a/b/c", "a/1/2/3x", "a/1/99999999999999", "\xff/1/2"]
 )
 def test_what_another_version_said_is_nothing(word):
     assert unpacked(word) is None

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import py_compile
+import re
 import subprocess
 import sys
 import zipfile
@@ -17,7 +18,7 @@ import pytest
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.spark import shipping
 from tiercel.spark_jobs.spark.settings import EVERYWHERE
-from tiercel.spark_jobs.spark.shipping import OURS, PARTS, pack_code
+from tiercel.spark_jobs.spark.shipping import OURS, PARTS, code_of, pack_code
 
 ROOT = Path(__file__).parents[4]
 
@@ -175,3 +176,15 @@ def test_an_executor_starts_its_python_from_the_archive_in_its_folder(users_fold
     assert b"tiercel.zip" in started([sys.executable, "-c", found]).stdout
     done = started([sys.executable, "-m", module, "pyspark.worker"], stdin=subprocess.DEVNULL)
     assert (len(done.stdout), done.stderr) == (4, b"")
+
+
+def test_the_digits_of_code_change_with_each_file_of_python_and_with_no_other(users_folder):
+    before = code_of("users_topology")
+    assert re.fullmatch("[0-9a-f]{8}", before)
+    (users_folder / "notes.txt").write_text("other notes\n")
+    (users_folder / "helpers" / "words.txt").write_text("three\n")
+    assert code_of("users_topology") == before
+    (users_folder / "helpers" / "__init__.py").write_text("VALUE = 4\n")
+    changed = code_of("users_topology")
+    (users_folder / "beside.py").rename(users_folder / "moved.py")
+    assert len({before, changed, code_of("users_topology")}) == 3
