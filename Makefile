@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 # Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,7 @@ help:
 	@echo '  make test-newest  6 min    the integration tests of what another version of a server can change, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
+	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
 	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
@@ -131,6 +132,10 @@ test-matrix: check
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
 		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
+
+# Hadoop's mini cluster comes from Maven Central, 100 MB; in no other target.
+test-yarn: $(STAMP)
+	@$(BIN)/python -m tests.clusters.on_yarn
 
 soak: check
 	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
