@@ -41,7 +41,7 @@ _CHANGES = (
     # The build: a project has no source code of tiercel.
     (r"(?m)^  build:\n(    .*\n)+", ""),
     # Prometheus and Grafana, which mount files of the checkout.
-    (r"(?ms)^  # These two with:.*?(?=^networks:)", ""),
+    (r"(?ms)^  # These two with:.*?(?=^  # The viewer of traces)", ""),
     (r"(?m)^  prometheus:\n  grafana:\n", ""),
 )
 _EVERYWHERE = (

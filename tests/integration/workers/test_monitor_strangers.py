@@ -291,19 +291,6 @@ def test_a_password_that_a_reason_quotes_is_on_no_page_and_in_no_command(url, na
     assert not any("S3CRET" in each for each in said)
 
 
-def test_the_address_of_the_page_names_the_topology_that_it_shows(url, name):
-    async def look():
-        page = ScriptedPage(url)
-        await page.load()
-        await page.connect()
-        await page.told("history.replaceState")
-        await page.close()
-        return page.said
-
-    [said] = [each for each in asyncio.run(look()) if "replaceState" in each]
-    assert re.search(r"\?topology=[\w%-]+", said)
-
-
 def test_actions_are_events_in_a_log_of_json(name, amqp_url, redis_url, tmp_path, monkeypatch):
     monkeypatch.setenv("TIERCEL_LOG", "json")
 
