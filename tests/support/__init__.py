@@ -1,6 +1,7 @@
 """Helpers of the tests, beside the fixtures of conftest.py.
 
 waiting        waiting for a condition: tests never sleep for a fixed time
+clock          a clock that a test moves
 kinds          topologies with other kinds of bolts
 entered        context managers that tests are made of
 choice         which tests `make test` takes: the one rule

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.proxy import Proxy
 from tiercel import RedisUnavailableError
 from tiercel.acker.metrics.contract import Counted, ErrorReport, Window
@@ -17,19 +18,10 @@ from tiercel.acker.redis.clients import connect
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
 
-class Clock:
-    """Seconds; begins when a slot of each window does."""
-
-    def __init__(self):
-        self.now = 1_000 * 86_400.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    # A slot of each window begins then.
+    return Clock(1_000 * 86_400.0)
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tiercel.acker.ids import RUN_LENGTH, RootIds, edge, edges, mix, mix_array, seed, seed_array
 
 IDS = st.integers(0, 2**64 - 1)
@@ -64,14 +65,6 @@ def test_array_functions_leave_their_arguments_alone():
     edges(given_ids, given_ids, given_ids)
     seed_array(given_ids, given_ids)
     assert given_ids.tolist() == [1, 2]
-
-
-class Clock:
-    def __init__(self, now):
-        self.now = now
-
-    def __call__(self):
-        return self.now
 
 
 def test_root_ids_carry_the_generation_in_their_top_byte():

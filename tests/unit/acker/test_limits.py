@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tiercel.acker.limits import (
     DEPTH_MS,
     GRACE_MS,
@@ -40,14 +41,6 @@ calls = st.lists(
 
 
 @dataclass
-class Clock:
-    now: float = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
 class Crowd:
     """Tasks that always want more, and come when they are told to, each somewhat late."""
 
@@ -57,7 +50,7 @@ class Crowd:
     seed: int = 0
 
     def __post_init__(self):
-        self.clock = Clock()
+        self.clock = Clock(1_000_000.0)
         self.limits = MemoryLimits(self.rate, self.clock)
         self.got = Counter()
         self.calls = 0
@@ -80,7 +73,7 @@ class Crowd:
 
 @given(rate=rates, calls=calls)
 def test_no_time_has_more_permits_than_its_rate_and_a_full_bucket(rate, calls):
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     limits = MemoryLimits(rate, clock)
     taken = []
     for task, wanted, later_us in calls:
@@ -123,7 +116,7 @@ def test_a_task_that_asks_all_the_time_gets_no_more_than_the_others():
 
 
 def test_a_task_that_waits_gets_its_whole_grant_and_no_part_of_it():
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     limits = MemoryLimits(HUNDRED, clock)
     drain(limits)
     assert limits.take(1, {b"": 9})[b""].again_ms == 50
@@ -159,7 +152,7 @@ def test_a_task_that_died_while_it_waited_costs_the_others_its_grace_at_most():
 
 
 def test_a_task_that_dies_again_and_again_does_not_lengthen_the_line():
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     limits = MemoryLimits(Rate(permits=1, seconds=HOUR_S), clock)
     assert limits.take(1, {b"": 1})[b""].permits == 1
     for _ in range(100):
@@ -196,7 +189,7 @@ def drain(limits, task=1):
 
 @given(rate=rates, taken=st.integers(1, 300), returned=st.integers(0, 10_000))
 def test_what_is_given_back_can_be_taken_again_and_fills_the_bucket_at_most(rate, taken, returned):
-    limits = MemoryLimits(rate, Clock())
+    limits = MemoryLimits(rate, Clock(1_000_000.0))
     full = int(rate.depth_us / rate.interval_us + 1e-3)
     got = 0
     while got < taken and (permits := limits.take(1, {b"": taken - got})[b""].permits):
@@ -236,12 +229,12 @@ def test_a_limit_travels():
 
 @given(rate=rates)
 def test_a_bucket_holds_one_permit_and_what_comes_in_a_tenth_of_a_second(rate):
-    held = drain(MemoryLimits(rate, Clock()))
+    held = drain(MemoryLimits(rate, Clock(1_000_000.0)))
     assert held == pytest.approx(1 + DEPTH_MS * 1000 / rate.interval_us, abs=1)
 
 
 def test_a_limit_of_one_per_hour_is_one_per_hour():
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     limits = MemoryLimits(Rate(permits=1, seconds=HOUR_S), clock)
     begun = []
     for _ in range(4 * 3600):

@@ -4,16 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.ledgers import NOW, OTHER, ROOT, A, B, C, said, token, updates
 from tiercel.acker.ledger import Applied, LedgerSpec
 from tiercel.acker.memory import MemoryLedger
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def ledger_at(clock, message_timeout=timedelta(seconds=30)):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.clock import Clock
 from tiercel.queues import outage
 from tiercel.queues.outage import Outage
 
@@ -14,13 +15,6 @@ def said(caplog, monkeypatch):
     caplog.set_level("INFO")
     monkeypatch.setattr(outage, "_process", "the driver")
     return lambda: [(record.event, record.getMessage()) for record in caplog.records]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -3,21 +3,15 @@
 import pytest
 from redis import exceptions
 
+from tests.support.clock import Clock
 from tiercel.acker.errors import RedisLoginError, RedisRefusedError
 from tiercel.acker.redis import errors
 from tiercel.acker.redis.errors import PATIENCE_S, LoginPatience, translated
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tiercel.queues.retry import DEFAULT_RETRY
 from tiercel.spark_jobs.kinds.awaited import FailedTuples
 from tiercel.spark_jobs.running.backlog import OpenEntry, tick_for
@@ -19,33 +20,22 @@ def identity(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Wall(Clock):
-    now = 1_000_000.0
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> Clock:
+    return Clock(1_000_000.0)
 
 
-def made(clock: Clock, wall: Wall, limit: int = 20) -> FailedTuples:
+def made(clock: Clock, wall: Clock, limit: int = 20) -> FailedTuples:
     return FailedTuples(clock, wall, (DEFAULT_RETRY, limit), (30.0, 16.0))
 
 
 @pytest.fixture
-def failed(clock: Clock, wall: Wall) -> FailedTuples:
+def failed(clock: Clock, wall: Clock) -> FailedTuples:
     return made(clock, wall)
 
 
@@ -88,7 +78,7 @@ def test_a_tuple_begins_again_when_its_back_off_has_ended(
 
 
 def test_another_process_counts_on_and_knows_no_place(
-    failed: FailedTuples, clock: Clock, wall: Wall
+    failed: FailedTuples, clock: Clock, wall: Clock
 ) -> None:
     failed.tries_again(KEY, identity(1), entry(), 2, alone=False)
     other = made(clock, wall, limit=2)
@@ -112,7 +102,7 @@ def test_a_tuple_that_must_come_again_comes_next(failed: FailedTuples) -> None:
 
 
 def test_one_that_came_again_and_is_tried_again_is_known_to_the_next_process(
-    failed: FailedTuples, clock: Clock, wall: Wall
+    failed: FailedTuples, clock: Clock, wall: Clock
 ) -> None:
     failed.comes_again(KEY, identity(1))
     failed.tries_again(KEY, identity(1), entry(), 2, alone=False)
@@ -153,12 +143,12 @@ def test_one_that_may_have_been_acked_is_awaited_for_a_short_time(
 
 
 def test_another_process_goes_on_and_time_goes_on_meanwhile(
-    failed: FailedTuples, wall: Wall
+    failed: FailedTuples, wall: Clock
 ) -> None:
     failed.comes_again(KEY, identity(1))
     failed.comes_again(OTHER, identity(9), doubtful=True)
     # Another machine: its clock began elsewhere.
-    elsewhere = Clock()
+    elsewhere = Clock(100.0)
     elsewhere.now = 5.0
     wall.now += 20
     other = made(elsewhere, wall)
@@ -180,7 +170,7 @@ def test_what_is_no_order_is_refused(failed: FailedTuples, wrong: bytes) -> None
 
 @given(st.lists(st.tuples(st.sampled_from(["try", "fail", "doubt", "done"]), st.integers(0, 6))))
 def test_a_dump_is_read_as_it_was(steps: list[tuple[str, int]]) -> None:
-    clock, wall = Clock(), Wall()
+    clock, wall = Clock(100.0), Clock(1_000_000.0)
     failed = made(clock, wall)
     for what, number in steps:
         key = KEY if number % 2 else OTHER

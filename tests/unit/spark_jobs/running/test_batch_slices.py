@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.inbox_cluster import InboxCluster, at_work
 from tests.support.pump import Pump, Source
 from tests.support.waiting import wait_until
@@ -17,16 +18,9 @@ from tiercel.spark_jobs.process.host import BoltTask
 from tiercel.spark_jobs.topology.bolt_settings import Batching
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 from bench.slow.uneven import KINDS, Kind, arrivals, ideal_s
+from tests.support.clock import Clock
 from tiercel.spark_jobs.running.step import Slices
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def slices(*, arrow: bool = False) -> tuple[Slices, Clock]:
-    clock = Clock()
+    clock = Clock(100.0)
     return Slices(clock, arrow=arrow), clock
 
 
@@ -252,7 +246,7 @@ class Model:
     """Some tasks at one line, on one clock: who is free claims as its slices say."""
 
     def __init__(self, tasks: int, arrow: bool = False) -> None:
-        self.clocks = [Clock() for _ in range(tasks)]
+        self.clocks = [Clock(100.0) for _ in range(tasks)]
         self.tasks = [Slices(clock, arrow=arrow) for clock in self.clocks]
         self.arrow = arrow
 
