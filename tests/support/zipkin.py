@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -19,12 +21,10 @@ from tiercel.compose.install import find_java
 from tiercel.compose.server import free_port
 
 _VERSION = "3.6.1"
-_ADDRESS = (
-    "https://repo1.maven.org/maven2/io/zipkin/zipkin-server/"
-    f"{_VERSION}/zipkin-server-{_VERSION}-exec.jar"
-)
+_JAR = f"zipkin-server-{_VERSION}-exec.jar"
 _SHA256 = "d8326e0ed4f43855dba81228f688554706e52578a7c782d9a90b73f8680654a1"
-_KEPT = Path(__file__).parents[2] / ".cache" / f"zipkin-{_VERSION}.jar"
+_CACHE = Path(__file__).parents[2] / ".cache"
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
 
 
 class Zipkin(Entered):
@@ -63,15 +63,20 @@ class Zipkin(Entered):
 
 
 def _fetched() -> Path:
-    if not _KEPT.exists():
-        with urllib.request.urlopen(_ADDRESS, timeout=300) as answer:
-            body = answer.read()
-        assert hashlib.sha256(body).hexdigest() == _SHA256, f"{_ADDRESS} is another file"
-        _KEPT.parent.mkdir(exist_ok=True)
-        part = _KEPT.with_suffix(".part")
-        part.write_bytes(body)
-        part.rename(_KEPT)
-    return _KEPT
+    """Return the server's file; Maven fetches it once, from where this machine's settings say."""
+    kept = _CACHE / _JAR
+    if not kept.exists():
+        _CACHE.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CACHE) as folder:
+            subprocess.run(
+                ["mvn", "--batch-mode", "--quiet", _COPY, f"-DoutputDirectory={folder}",
+                 f"-Dartifact=io.zipkin:zipkin-server:{_VERSION}:jar:exec"],
+                check=True,
+            )  # fmt: skip
+            part = Path(folder, _JAR)
+            assert hashlib.sha256(part.read_bytes()).hexdigest() == _SHA256, "it is another file"
+            part.rename(kept)
+    return kept
 
 
 def _span(span: Arrived) -> dict[str, Any]:
