@@ -6,7 +6,7 @@ import threading
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import expect
@@ -114,6 +114,27 @@ def test_markup_in_names_reasons_and_bodies_stays_text(services, name, browser, 
         wait_until(
             lambda: other.evaluate("window.pwned") == 1, 30, "it to run where nothing forbids it"
         )
+
+
+def test_markup_in_addresses_and_on_the_first_page_stays_text(services, name, browser, tmp_path):
+    with monitor(tmp_path, services.amqp_url, services.redis_url, services.management_url) as url:
+        page = browser(url)
+        expect(page.get_by_role("link", name=name)).to_be_visible()
+        page.get_by_role("link", name=name).click()
+        expect(page.get_by_test_id("state")).to_contain_text(name)
+        for thing in (
+            {"topology": MARKUP},
+            {"topology": name, "component": MARKUP},
+            {"topology": name, "component": f"bolt{MARKUP}"},
+            {"topology": name, "error": MARKUP},
+            {"topology": name, "queue": "x; echo pwned", "letter": MARKUP},
+            {"topology": name, "queue": name, "letter": "$(echo pwned)"},
+        ):
+            visit(page, f"{url}?{urlencode(thing)}")
+            expect(page.get_by_test_id("state")).not_to_have_text("")
+            expect(page.get_by_text("echo pwned")).to_have_count(0)
+            assert page.evaluate("window.pwned") is None
+            assert page.locator("img[onerror]").count() == 0
 
 
 def port_of(url):

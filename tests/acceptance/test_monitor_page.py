@@ -259,6 +259,10 @@ def test_each_component_error_and_dead_letter_has_an_address(url, services, brow
         expect(other.get_by_test_id("component")).to_contain_text("bolt validate")
         visit(other, error)
         expect(other.get_by_text("validate: ValueError")).to_be_visible()
+        other.go_back()
+        expect(other.get_by_test_id("component")).to_contain_text("bolt validate")
+        other.go_forward()
+        expect(other.get_by_text("validate: ValueError")).to_be_visible()
         expect(other.get_by_test_id("traceback")).to_be_hidden()
         visit(other, letter)
         expect(other.get_by_text("dead letter").last).to_be_visible()
@@ -268,7 +272,8 @@ def test_each_component_error_and_dead_letter_has_an_address(url, services, brow
         for gone, said in (
             (error[:-8] + "00000000", "is no longer among the last errors"),
             (letter[:-4] + "0000", "is not among the oldest 50"),
-            (component + "x", "there is no component validatex"),
+            (component + "x", "the topology has no such component"),
+            (letter.replace("queue=", "queue=x"), "this topology does not read the queue"),
         ):
             visit(other, gone)
             expect(other.get_by_text(said)).to_be_visible()

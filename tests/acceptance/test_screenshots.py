@@ -221,6 +221,7 @@ def test_pictures(shop, pictures, tmp_path):
             )
             picture_of(screen(), "tiercel top", open_page, pictures / "top.png")
     assert {
+        "monitor-all.png",
         "monitor.png",
         "monitor-component.png",
         "monitor-letters.png",

@@ -129,10 +129,10 @@ class LetterList:
         names = [queue.name for queue in queues]
         if list(self._queue.options) != names:
             full = [queue.name for queue in queues if queue.dead_lettered]
-            wanted = [] if self._wanted is None else [self._wanted[0]]
-            first = next((name for name in (*wanted, *full, *names) if name in names), None)
-            self._queue.set_options(names, value=first)
+            self._queue.set_options(names, value=next(iter(full or names), None))
         self._queue.set_visibility(len(names) > 1)
+        if self._wanted is not None:
+            self._choose_wanted(self._wanted[0], names)
         chosen = self._queue.value
         depth = next((each.dead_lettered for each in queues if each.name == chosen), None)
         if chosen is None:
@@ -145,19 +145,26 @@ class LetterList:
             many = more if (depth or 0) > SHOWN else ""
             none = "" if listing.letters else "there are none"
             self._note.set_text(printable(listing.problem or many or none))
-            self._open_wanted()
+            if self._wanted is not None and listing.problem is None and depth is not None:
+                self._open_wanted(*self._wanted)
 
-    def _open_wanted(self) -> None:
-        if self._wanted is None:
-            return
-        (queue, letter_id), self._wanted = self._wanted, None
+    def _choose_wanted(self, queue: str, names: Sequence[str]) -> None:
+        """Choose the queue that the address names, if the topology reads it."""
+        if queue in names:
+            self._queue.set_value(queue)
+        elif names:
+            self._wanted = None
+            self._dialog.show("this topology does not read the queue that the address names", None)
+
+    def _open_wanted(self, queue: str, letter_id: str) -> None:
+        # The address may be a stranger's: its texts are not shown, lest one be taken for ours.
+        self._wanted = None
         if any(letter.id == letter_id for letter in self._listed):
             self._show_letter(letter_id)
         else:
             self._dialog.show(
-                f"dead letter {letter_id} is not among the oldest {SHOWN} of {queue}: it was put "
-                f"back or deleted, or others are older; tiercel dead-letters read {queue} "
-                f"{letter_id} searches more of them",
+                f"this dead letter is not among the oldest {SHOWN} of {queue}: it was put back or "
+                "deleted, or others are older; tiercel dead-letters read searches more of them",
                 None,
             )
 
@@ -310,7 +317,7 @@ class ComponentSide:
         if self._seen is None:
             return
         if name not in {*map(attrgetter("name"), (*self._seen.bolts, *self._seen.spouts))}:
-            ui.notify(printable(f"there is no component {name}"), type="warning")
+            ui.notify("the topology has no such component", type="warning")
             return
         self.name = name
         self._go(component=name)
@@ -445,7 +452,7 @@ class ErrorDialog:
         """Open the dialog for the error with this id."""
         fault = self._shown = self._faults.get(error)
         if fault is None:
-            self._dialog.show(f"error {error} is no longer among the last errors", None)
+            self._dialog.show("this error is no longer among the last errors", None)
             return
         self._go(error=error)
         self._dialog.show(_fault_line(fault), None, asks=True)

@@ -188,7 +188,7 @@ class Page:
             self._choice.set_options(list(look.topologies))
         seen = look.overview
         if seen is None:
-            self._verdict.say("" if look.problems else f"there is no topology {self._topology}")
+            self._verdict.say("" if look.problems else "there is no such topology")
             return
         if self._choice.value != seen.name:
             self._choice.set_value(seen.name)
