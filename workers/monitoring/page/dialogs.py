@@ -209,7 +209,8 @@ class LetterList:
         self._chosen_button.set_text(f"put the {count(chosen)} chosen back into the queue")
         self._delete_button.set_visibility(chosen > 0)
         self._delete_button.set_text(f"delete the {count(chosen)} chosen")
-        self._all_button.set_visibility(bool(self._letters))
+        # "All" would include letters that the filter does not show.
+        self._all_button.set_visibility(bool(self._letters) and not self._filter.value)
         self._all_button.set_text("put all back into the queue")
 
     def _chosen(self) -> list[str]:
