@@ -198,6 +198,22 @@ class SparkUnit:
         """
         return 0 if self._local else self._free()
 
+    @property
+    def grows(self) -> bool:
+        """True if executors may join: not in local mode."""
+        return not self._local
+
+    @property
+    def executors(self) -> int:
+        """Return the number of live executors, plus 1 for the driver; one cheap call."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        return int(jvm.getExecutorMemoryStatus().size())
+
+    @property
+    def slots(self) -> int:
+        """Return the number of Spark tasks that the live executors run at once; 0 in local mode."""
+        return 0 if self._local else sum(most for most, _ in self._executors())
+
     def _free(self) -> int:
         """Return the free slots of the live executors.
 
@@ -206,14 +222,16 @@ class SparkUnit:
         Spark lists a vanished executor for minutes. A task of an ended run counts until its
         executor reports its end: an executor that does not answer has no free slot.
         """
+        return sum(max(0, most - active) for most, active in self._executors())
+
+    def _executors(self) -> Iterator[tuple[int, int]]:
+        """Yield the slots of each live executor, and its running Spark tasks."""
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         executors = jvm.statusStore().executorList(True)  # live executors only
         found = executors.iterator()
-        slots = 0
         while found.hasNext():
             executor = found.next()
-            slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
-        return slots
+            yield int(executor.maxTasks()), int(executor.activeTasks())
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
