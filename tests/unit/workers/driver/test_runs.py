@@ -120,6 +120,8 @@ class World:
 
     slots = 2
     free = 0
+    # Executors may join.
+    grows = False
 
     def __init__(self):
         self.presences, self.control = MemoryPresences(), MemoryControl()
