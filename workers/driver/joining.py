@@ -49,9 +49,8 @@ class Joining:
         self._began_at: dict[tuple[int, ...], float] = {}
         self._absences = Absences()
         # Executors and slots that were seen last, and the slots that the run began with.
-        self._executors = self._slots = self._own_slots = 0
-        if self._helps:
-            self._slots = self._own_slots = spark.slots
+        self._executors = 0
+        self._slots = self._own_slots = ready.slots + ready.unfit
         self._asking: threading.Thread | None = None
         self._found: Readiness | None = None
         self._unfit = 0
