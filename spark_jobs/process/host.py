@@ -312,7 +312,7 @@ class Host:
         if not self._leaves:
             log.info(
                 "the executor is asked to leave: its bolt tasks finish what they execute",
-                extra={"event": "executor_leaves"},
+                extra={"event": "bolt_tasks_leave"},
             )
         self._leaves = True
         for task in self._tasks:

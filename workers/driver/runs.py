@@ -214,14 +214,14 @@ class Runs:
         )  # fmt: skip
         self._say_what_was_ordered()
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
-        joining = Joining(self._context, hosts, run, tasks, ready)
+        joins = not self._width.lacks
+        joining = Joining(self._context, hosts, run, tasks, ready, joins=joins)
         ended = Ended.STOPPED
         try:
             # The run owns the inboxes, so spout workers may send while Python workers start.
             self._keeper.attend(run.id, run.topology)
-            may_widen = partial(self._width.may_return, hosts)
             ended = self._watch.until_end(
-                run, tasks, self._order, may_widen if self._width.lacks else joining.look
+                run, tasks, self._order, partial(self._may_widen, hosts, joining)
             )
         finally:
             self._keeper.attend_none()
@@ -231,6 +231,11 @@ class Runs:
             hosts.check_alive()
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
+
+    def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
+        """Look after the executors; True if Spark has slots again that only a new run can use."""
+        joining.look(now)
+        return self._width.may_return(hosts, now)
 
     def _say_what_was_ordered(self) -> None:
         said = self._context.topology.parallelism

@@ -13,18 +13,19 @@ from tests.support.chunks import chunk
 from tests.support.inboxes import opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, TopologyBuilder
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Appended, line_of
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec, Token
 from tiercel.acker.memory import MemoryLedger
-from tiercel.spark_jobs.spark.executors import Readiness
+from tiercel.spark_jobs.spark.executors import Executor, Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.suspects.book import Case, Suspect
 from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of, spread
 from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.driver import joining
-from tiercel.workers.driver.joining import Joining
+from tiercel.workers.driver.joining import Joining, Present
 from tiercel.workers.driver.process import end_extra
 from tiercel.workers.driver.run_watch import START_S, SURE_LOOKS, RunContext
 
@@ -42,39 +43,83 @@ def topology(group="shuffle_grouping", fields=()):
 
 
 class Spark:
-    """Executors of one slot each, and the further hosts that Spark was given."""
+    """Executors of one slot each, and the hosts that run on them: the run's own, and further ones.
+
+    Hosts run on the executors in the order of their numbers, each where a slot is free.
+    """
 
     grows = True
 
-    def __init__(self, executors):
-        self.all = executors
-        # Slots that run the tasks of the run's own.
-        self.used = executors
+    def __init__(self, hosts):
+        self.ids = [str(number) for number in range(len(hosts))]
+        self.own = list(hosts)
         self.further = []
+        self.over = []
+        self.leaving = set()
         self.answers = []
         self.asked = []
+        self.places = dict(zip(self.own, self.ids, strict=True))
 
     @property
+    def staying(self):
+        return ",".join(id_ for id_ in self.ids if id_ not in self.leaving)
+
     def executors(self):
-        return self.all + 1
-
-    @property
-    def slots(self):
-        return self.all
+        used = set(self.places.values())
+        return [
+            Executor(id=id_, slots=1, running=int(id_ in used), leaving=id_ in self.leaving)
+            for id_ in self.ids
+        ]
 
     @property
     def free(self):
-        return max(0, self.all - self.used - len(self.further))
+        return sum(one.free for one in self.executors())
 
     def ready(self, wanted):
         self.asked.append(wanted)
         return self.answers.pop(0) if self.answers else Readiness(slots=wanted)
 
+    def send_away(self, executor):
+        self.leaving.add(executor)
+
+    def has(self, executors):
+        """Executors come and go, from the end."""
+        self.ids = [str(number) for number in range(executors)]
+
+    # -- the tasks of the run --
+
+    def places_now(self):
+        return {host: id_ for host, id_ in self.places.items() if id_ in self.ids}
+
     def join(self, host):
+        used = set(self.places_now().values())
+        free = [id_ for id_ in self.ids if id_ not in used and id_ not in self.leaving]
         self.further.append(host)
+        self.places[host] = free[0]
 
     def leave(self, host):
         self.further.remove(host)
+        self.over = [one for one in self.over if one != host]
+        self.places.pop(host, None)
+
+
+class Tasks:
+    """The Spark jobs of the run, as ``LongTasks``."""
+
+    def __init__(self, spark):
+        self._spark = spark
+        self.join, self.leave = spark.join, spark.leave
+
+    @property
+    def further(self):
+        return list(self._spark.further)
+
+    @property
+    def over(self):
+        return list(self._spark.over)
+
+    def executors(self):
+        return self._spark.places_now()
 
 
 class Stage:
@@ -82,14 +127,16 @@ class Stage:
 
     def __init__(self, executors=2, hosts=None, group="shuffle_grouping", fields=()):
         self.topology = topology(group, fields)
-        self.spark = Spark(executors)
+        hosts = hosts or spread(BOLTS, executors)
+        self.spark = Spark(hosts)
+        self.spark.has(executors)
         self.inboxes, self.ledger = MemoryInboxes(), MemoryLedger(SPEC)
         self.book = MemoryCaseBook()
         self.feed = self.ledger.feed(1)
         self.run = Run(
             id="7",
             topology=self.topology,
-            hosts=hosts or spread(BOLTS, executors),
+            hosts=hosts,
             ledger=SPEC,
             run_number=7,
         )
@@ -104,7 +151,7 @@ class Stage:
             end_extra=self.end_extra,
         )
         ready = Readiness(slots=executors)
-        self.joining = Joining(context, self.spark, self.run, self.spark, ready)
+        self.joining = Joining(context, self.spark, self.run, Tasks(self.spark), ready)
         self.now = time.monotonic() + joining._FIRST_S
 
     def end_extra(self, run, tasks):
@@ -117,11 +164,11 @@ class Stage:
         """Look as the driver does, and let executors answer between two looks."""
         for _ in range(times):
             self.now += 1
-            assert not self.joining.look(self.now)
+            self.joining.look(self.now)
             self.joining.close()
 
     def has(self, executors):
-        self.spark.all = executors
+        self.spark.has(executors)
         self.look(2)
 
     def attend(self, *hosts):
@@ -212,6 +259,7 @@ def missing_for(stage, seconds):
 
 
 def test_extra_tasks_without_a_process_end_and_their_messages_are_released(caplog):
+    caplog.set_level("INFO")
     stage = Stage()
     stage.has(3)
     [host] = stage.spark.further
@@ -223,7 +271,7 @@ def test_extra_tasks_without_a_process_end_and_their_messages_are_released(caplo
     ]
     inbox = opened(stage.inboxes, task, "7", LINE)
     assert len(take(inbox, claims=10, more=10)) == 1
-    stage.spark.all = 2
+    stage.spark.has(2)
     missing_for(stage, UNATTENDED_S + 1)
     stage.look(SURE_LOOKS - 1)
     assert stage.spark.further == [host]
@@ -231,7 +279,8 @@ def test_extra_tasks_without_a_process_end_and_their_messages_are_released(caplo
     assert stage.spark.further == []
     assert sorted(stage.feed.read(timedelta(0)).released) == [10, 11]
     assert stage.adopted(*host) == [False, False], "their inboxes are deleted"
-    assert "the extra tasks 1000002, 1000004 is gone; released 2 messages" in caplog.text
+    assert "the extra tasks 1000002, 1000004 is gone" in caplog.text
+    assert "released 2 messages that extra tasks had taken" in caplog.text
     stage.look(3)
     assert stage.spark.further == []
 
@@ -241,7 +290,7 @@ def test_a_number_is_used_once_in_a_run():
     stage.has(3)
     stage.attend()
     missing_for(stage, UNATTENDED_S + 1)
-    stage.spark.all = 2
+    stage.spark.has(2)
     stage.look(SURE_LOOKS)
     assert stage.spark.further == []
     stage.has(3)
@@ -255,7 +304,7 @@ def test_extra_tasks_that_start_slowly_have_the_time_of_a_start():
     stage.look(SURE_LOOKS)
     assert len(stage.spark.further) == 1
     stage.now += 10
-    stage.spark.all = 2
+    stage.spark.has(2)
     stage.look(SURE_LOOKS)
     assert stage.spark.further == []
 
@@ -316,3 +365,116 @@ def test_an_extra_task_of_a_run_that_is_over_is_left_to_its_successor():
     with pytest.raises(StaleAttemptError):
         extra.end()
     assert extra.released() == []
+
+
+def leaving(stage, *tasks):
+    """The tasks that hear with their next beat that they should leave."""
+    return stage.inboxes.beat("7", dict.fromkeys(tasks, 1), {}, "").leaving
+
+
+def test_an_executor_that_is_retired_empties_and_gets_nothing_more(caplog):
+    caplog.set_level("INFO")
+    stage = Stage()
+    stage.has(4)
+    first, second = stage.spark.further
+    stage.attend()
+    assert stage.joining.retire("2")
+    stage.look()
+    assert "executor 2 leaves: its tasks finish" in caplog.text
+    assert leaving(stage, *first) == [*first]
+    assert leaving(stage, *second) == []
+    assert [one.retiring for one in stage.joining.present()] == [False, False, True, False]
+    stage.spark.over.append(first)
+    stage.look(3)
+    assert stage.spark.further == [second], "nothing starts on its slot"
+    assert stage.adopted(*first) == [False, False]
+    assert stage.joining.present() == [
+        Present(id="0", own=2, idle=True),
+        Present(id="1", own=2, idle=True),
+        Present(id="2", idle=True, retiring=True),
+        Present(id="3", extra=second, idle=True),
+    ]
+    assert stage.joining.retire("2"), "again"
+    assert caplog.text.count("leaves") == 1
+
+
+def test_an_executor_with_tasks_of_the_runs_own_is_not_retired():
+    stage = Stage()
+    stage.has(3)
+    assert not stage.joining.retire("0")
+    stage.look()
+    assert stage.spark.leaving == set()
+
+
+def test_tasks_of_an_executor_that_spark_has_leave_are_asked_to_leave_too():
+    stage = Stage(group="fields_grouping", fields=["word"])
+    for task in BOLTS:
+        opened(stage.inboxes, task, "7")
+    stage.spark.leaving.add("1")
+    stage.look()
+    assert leaving(stage, *BOLTS) == [3, 5]
+
+
+def test_a_task_that_begins_while_its_executor_leaves_is_asked_too():
+    stage = Stage()
+    stage.has(3)
+    [host] = stage.spark.further
+    stage.joining.retire("2")
+    stage.look()
+    stage.attend()
+    assert leaving(stage, *host) == []
+    stage.look()
+    assert leaving(stage, *host) == [*host]
+
+
+def test_what_extra_tasks_that_ended_had_taken_is_released_when_redis_is_back():
+    stage = Stage()
+    stage.has(3)
+    [host] = stage.spark.further
+    stage.ledger.register(1, [10, 11], [1, 1])
+    given = parcel(chunk(10, 11), target=LINE, tuples=[2])
+    assert put(stage.inboxes, 1, given, run="7") == [Appended.DONE]
+    assert take(opened(stage.inboxes, host[0], "7", LINE), claims=10, more=10)
+    stage.spark.over.append(host)
+    fail, stage.ledger.fail = stage.ledger.fail, _away
+    stage.spark.has(2)
+    stage.look(2)
+    assert stage.spark.further == []
+    assert not stage.feed.read(timedelta(0)).released
+    stage.ledger.fail = fail
+    stage.look()
+    assert sorted(stage.feed.read(timedelta(0)).released) == [10, 11]
+    assert stage.adopted(*host) == [False, False]
+
+
+def _away(_):
+    raise RedisUnavailableError("away")
+
+
+def test_an_executor_is_idle_when_its_tasks_have_nothing():
+    stage = Stage()
+    stage.has(3)
+    [host] = stage.spark.further
+    stage.attend()
+
+    def idle():
+        return [one.idle for one in stage.joining.present()]
+
+    assert idle() == [True, True, True]
+    given = parcel(chunk(10), target=LINE)
+    assert put(stage.inboxes, 1, given, run="7") == [Appended.DONE]
+    assert take(opened(stage.inboxes, host[0], "7", LINE), claims=1)
+    assert idle() == [True, True, False]
+    stage.inboxes.beat("7", {host[1]: 1}, {host[1]: 1.5}, "")
+    assert idle() == [True, True, False]
+
+
+def test_a_run_that_lacks_executors_gives_none_extra_tasks_and_still_lets_them_leave():
+    stage = Stage()
+    stage.joining._joins = False
+    stage.has(3)
+    assert stage.spark.further == []
+    stage.attend((2,))
+    stage.spark.leaving.add("0")
+    stage.look()
+    assert leaving(stage, 2) == [2]
