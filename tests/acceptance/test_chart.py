@@ -450,6 +450,15 @@ def test_executors_of_kubernetes_are_made_by_a_driver_with_the_rights_for_it(
     assert [rule["apiGroups"] for rule in role["rules"]] == [[""]]
 
 
+def test_executors_find_their_driver_at_the_address_of_its_pod(documents: Documents) -> None:
+    """On Kubernetes, Spark tells executors the address that the driver binds to."""
+    for name, pod in pods(documents).items():
+        if name.endswith("-driver"):
+            options = container(pod)["command"]
+            assert "spark.driver.host=$(POD_IP)" in options
+            assert "spark.driver.bindAddress=$(POD_IP)" in options
+
+
 def test_a_name_of_a_release_that_makes_no_name_of_a_service_is_refused(helm: Helm) -> None:
     with pytest.raises(subprocess.CalledProcessError) as error:
         helm.template(release="r" * 51)
