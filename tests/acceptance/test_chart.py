@@ -208,6 +208,14 @@ def test_there_is_one_driver_and_the_next_one_waits_for_its_end(documents: Docum
             assert (each["spec"]["replicas"], each["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
+def test_an_upgrade_of_workers_needs_no_room_for_one_more(documents: Documents) -> None:
+    for each in of_kind(documents, "Deployment"):
+        if each["metadata"]["name"].endswith(("-spark-worker", "-spout")):
+            strategy = each["spec"]["strategy"]
+            assert strategy["type"] == "RollingUpdate"
+            assert strategy["rollingUpdate"]["maxSurge"] == 0
+
+
 def test_a_spout_worker_has_time_to_give_back_what_is_in_flight(default: Documents) -> None:
     grace = topology().config.shutdown_grace_secs
     spec = pods(default)["tiercel-word-count-spout"]["spec"]
