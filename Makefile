@@ -102,8 +102,8 @@ test-faults: $(STAMP)
 # Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=4 $(BY_FILE) tests/integration
-	@$(PYTEST) --servers=redis:8.0 --numprocesses=4 $(BY_FILE) $(ON_REDIS)
+	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=3 $(BY_FILE) tests/integration
+	@$(PYTEST) --servers=redis:8.0 --numprocesses=3 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
 OLDEST := .cache/oldest
