@@ -10,7 +10,7 @@ says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
   the same in small.
 
 A fault that is judged by seconds, as how soon a topology goes on or how fast it is then, is marked
-as `alone`: of the rest, nothing runs beside it, and the others run three files at a time.
+as `alone`: of the rest, nothing runs beside it, and the others run two files at a time.
 
 `make test-newest` runs tests again on other versions of the servers: the *newest*. They are those
 of the parts that send commands to RabbitMQ and Redis, by folder, and every contract; the parts
