@@ -73,7 +73,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two. Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two.
+# Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 

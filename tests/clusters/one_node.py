@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from tests.support.helm import VERSION as HELM_VERSION
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +26,8 @@ SOURCES = Path(__file__).parent / "kubernetes"
 CACHE = ROOT / ".cache/kubernetes"
 BIN = CACHE / "bin"
 VERSION = "1.34.2"
-HELM = "helm.sh/helm/v3/cmd/helm@v3.19.5"
 OTHERS = (
-    HELM,
+    f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}",
     "github.com/coredns/coredns@v1.12.4",
     "github.com/containernetworking/plugins/plugins/main/ptp@v1.7.1",
     "github.com/containernetworking/plugins/plugins/main/loopback@v1.7.1",
