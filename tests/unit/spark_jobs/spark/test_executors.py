@@ -53,10 +53,11 @@ class Cluster:
         pytest.param({0.0: 4}, 4, 0.0, id="all there"),
         pytest.param({0.0: 40}, 40, 0.0, id="more than enough"),
         pytest.param({0.0: 2}, 2, 3.2, id="fewer, for good"),
-        pytest.param({2.0: 2, 4.5: 4}, 4, 4.7, id="one after the other"),
+        pytest.param({0.8: 2, 3.3: 4}, 4, 3.5, id="one after the other"),
         pytest.param({0.0: 3, 0.5: 2}, 2, 3.7, id="one that goes"),
-        pytest.param({}, 1, 10.2, id="none"),
-        pytest.param({each * 2.0: each / 10 for each in range(100)}, 1, 10.2, id="without end"),
+        pytest.param({}, 0, 1.2, id="none"),
+        pytest.param({2.0: 2}, 0, 1.2, id="none yet"),
+        pytest.param({each * 2.0: each / 10 + 0.1 for each in range(99)}, 0.6, 10.2, id="no end"),
     ],
 )
 def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
