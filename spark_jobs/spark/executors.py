@@ -119,21 +119,23 @@ class Readiness:
     trouble: str = ""
 
 
-def steady_slots(
+def steady_slots(  # noqa: PLR0913, PLR0917 - a clock for tests
     count: Callable[[], int],
     wanted: int,
     steady_s: float,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
+    spent_s: float = 0.0,
 ) -> int:
-    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``.
+    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``,
+    of which ``spent_s`` have passed.
 
     Waits at most ten seconds, and one second for the first executor; 0 if there is none. Call it
     before a run begins, because the run's tasks take the free slots.
     """
     began = clock()
     slots = count()
-    steady_at = clock() + steady_s
+    steady_at = clock() + steady_s - spent_s
     while slots < wanted and clock() < (steady_at if slots else began + _FIRST_S):
         if clock() >= began + _LONGEST_S:
             break

@@ -140,13 +140,21 @@ class SparkUnit:
         python = str(self.context.pythonExec)
         if self._local:
             return this_machine(python, int(self.context.defaultParallelism))
-        slots = steady_slots(self._free, wanted, self._steady_s)
-        if not slots:
+        first = steady_slots(self._free, 1, 0.0)
+        if not first:
             trouble = absence_of(len(self.executors()), self._last_end(), self._master)
             return Readiness(slots=0, absent=True, trouble=trouble)
-        self._steady_s = STEADY_S
         asking = Asking(self.context)
-        found = asking.answers(slots)
+        began = time.monotonic()
+        found = asking.answers(first)
+        slots = steady_slots(
+            # Spark notices the end of the answers a little later.
+            lambda: max(first, self._free()), wanted, self._steady_s,
+            spent_s=time.monotonic() - began,
+        )  # fmt: skip
+        self._steady_s = STEADY_S
+        if slots > first:
+            found = asking.answers(slots)
         if found.slots and found.unfit:
             self._unfit_held.set()  # the new thread checks all executors
             self._unfit_held = threading.Event()

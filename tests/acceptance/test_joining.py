@@ -156,7 +156,7 @@ def test_a_cold_start_uses_every_executor_and_one_that_is_killed_is_missed_and_r
         run = run_of(stack)
         numbers.publish(400)
         together = rate(stack, 8)
-        log.info("at work after %s s, then %.1f messages/s", times, together)
+        log.warning("at work after %s s, then %.1f messages/s", times, together)
         assert max(times) < AT_WORK_S
         assert together > 0.8 * 3 * RATE
         first = numbers.published
@@ -171,7 +171,7 @@ def test_a_cold_start_uses_every_executor_and_one_that_is_killed_is_missed_and_r
         wait_until(lambda: lines("is gone: "), AT_WORK_S, "it to be missed")
         missed_s = time.monotonic() - killed
         again_s = at_work_after_s(stack, spark, "host-3", numbers)
-        log.info("missed after %.1f s, the next one at work after %.1f s", missed_s, again_s)
+        log.warning("missed after %.1f s, the next one at work after %.1f s", missed_s, again_s)
         assert again_s < AT_WORK_S
         wait_until(numbers.all_written, 240, "every message")
         repeated = sum(written(stack).values()) - numbers.published
@@ -255,7 +255,7 @@ def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothi
         wait_until(lambda: len(begins(stack)) == published, 120, "the rest")
         wait_until(lambda: len(doings(stack)) >= 2 * published, LONG_S + 10, "the ends")
         times = {number: at for number, at in begins(stack).items() if at > told}
-        log.info(
+        log.warning(
             "began its last message %.1f s after SIGTERM, ended after %.1f s; messages of others "
             "began at most %.2f s late", max(here.values()) - told, left - told, latest_s(times),
         )  # fmt: skip

@@ -68,6 +68,15 @@ def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
     assert cluster.now - 100 <= within_s
 
 
+def test_time_that_was_spent_on_something_else_is_no_more_waited_for() -> None:
+    cluster = Cluster({0.0: 1, 0.5: 2})
+    assert steady_slots(lambda: 1, 4, 3.0, cluster.clock, cluster.wait, spent_s=2.0) == 1
+    assert 100.9 <= cluster.now <= 101.2
+    cluster.now = 100.0
+    assert steady_slots(cluster.count, 4, 3.0, cluster.clock, cluster.wait, spent_s=2.0) == 2
+    assert 103.4 <= cluster.now <= 103.8, "the next one has its whole time"
+
+
 def test_answers_of_one_executor_are_one_and_a_sound_one_is_counted_by_its_slots() -> None:
     broken = "127\t7\thost-3\tsh: 1: /no/python: not found"
     found = readiness_of([broken, broken, "ready\t8\thost-4\tready"], "/no/python")
