@@ -21,6 +21,7 @@ TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and 
                      least 16 characters; by default the monitor draws and prints one
 TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
                      processes of a topology
+TIERCEL_EXECUTORS    least and most executors, 2..20, or one number; overrides the topology's
 TIERCEL_HEARTBEAT    file that spout workers and the driver touch while their loops turn,
                      for health checks
 TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for settings that
@@ -70,6 +71,7 @@ from tiercel.acker.redis.pool import Form, RedisAddress, at_behind_host, split_u
 from tiercel.queues.nouns import did_you_mean
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.settings import is_local
+from tiercel.spark_jobs.topology.config import parse_executors
 from tiercel.workers.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
@@ -188,6 +190,11 @@ def _master(value: str) -> str:
     return value
 
 
+def _a_range(value: str) -> str:
+    parse_executors(value)
+    return value
+
+
 Hosts = Annotated[str, AfterValidator(_hosts)] | None
 Port = Annotated[Annotated[int, Field(ge=1, le=65535)] | None, BeforeValidator(_port)]
 Plain = Annotated[str, AfterValidator(_without_controls)] | None
@@ -237,6 +244,7 @@ class Settings(BaseSettings):
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
+    executors: Annotated[str, AfterValidator(_a_range)] | None = None
     heartbeat: Path | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"

@@ -215,6 +215,17 @@ class SparkUnit:
             slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
         return slots
 
+    def slots_by_executor(self) -> dict[str, int]:
+        """Return the Spark tasks that each live executor runs at once, by its id."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        found = jvm.statusStore().executorList(True).iterator()
+        slots = {}
+        while found.hasNext():
+            executor = found.next()
+            if int(executor.maxTasks()):  # the driver has none
+                slots[str(executor.id())] = int(executor.maxTasks())
+        return slots
+
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""
         if module is None or is_local(master):

@@ -14,6 +14,7 @@ from tiercel.workers.cli.options import (
     Amqp,
     Child,
     Conf,
+    Executors,
     Level,
     Log,
     Master,
@@ -24,7 +25,7 @@ from tiercel.workers.cli.options import (
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
 from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
 from tiercel.workers.lifecycle import Heartbeat, name_servers, on_signals
-from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
+from tiercel.workers.loading import load_for_spark, module_of, spark_options_of, with_executors
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -43,6 +44,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
     redis: Redis = None,
     master: Master = None,
     conf: Conf = None,
+    executors: Executors = None,
     log: Log = None,
     log_level: Level = None,
     child: Child = False,
@@ -53,13 +55,15 @@ def driver(  # noqa: PLR0913 - one parameter an option
     """
     with as_log_records() as mark:
         settings = load_settings(
-            "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
-        )
+            "driver", amqp=amqp, redis=redis, master=master, executors=executors, log=log,
+            log_level=log_level,
+        )  # fmt: skip
         settings = settings.required("redis")
         check_spark_python(settings.master)
         use_this_python_for_spark(Path.cwd())
 
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
+        loaded = with_executors(loaded, settings.executors)
         if not child:
             name_servers(f"driver of {topology} on Spark {settings.master},", settings)
         options = DriverOptions(

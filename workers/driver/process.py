@@ -46,6 +46,7 @@ from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
 from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
+from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import (
     Topology,
     bolt_tasks,
@@ -58,8 +59,10 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.driver.executors import Executors, Gauge, queues_of
 from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
+from tiercel.workers.driver.scaling import ExecutorRange
 from tiercel.workers.lifecycle import Heartbeat
 
 # The layout of spark_jobs/spark/log4j2.properties.
@@ -122,9 +125,9 @@ class Driver:
         is no address.
         """
         check_has_bolts(topology)
-        sinks = sinks_of(topology)
-        if sinks and not amqp_url:
+        if (sinks := sinks_of(topology)) and not amqp_url:
             raise TopologyError(no_address(sinks[0]))
+        check_executors(topology, master, amqp_url)
         self._topology = topology
         self._redis_url = redis_urls[0]
         self._spec = ledger_spec_of(topology, redis_urls)
@@ -204,13 +207,25 @@ class Driver:
         with unit as spark:
             try:
                 spark.ship(self._options.module, self._master)
-                self._runs.go(spark)
+                with self._scaled(spark):
+                    self._runs.go(spark)
             except Exception:
                 spark.check_alive()
                 raise
             finally:
                 # Python workers print meaningless tracebacks when they are cut off.
                 spark.silence()
+
+    @contextmanager
+    def _scaled(self, spark: SparkUnit) -> Iterator[None]:
+        """Decide within the block how many executors the topology wants, if they have a range."""
+        range_ = range_of(self._topology.config)
+        if range_ is None or is_local(self._master):
+            yield
+            return
+        gauge = Gauge(self._topology, self._redis_url, self._amqp_url)
+        with closing(Executors(self._topology, range_, gauge, spark, self._runs.tell)):
+            yield
 
     def _start_spark(self) -> SparkUnit:
         return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
@@ -283,6 +298,36 @@ class Driver:
             with suppress(RedisUnavailableError):
                 self._report_lost_states()
             return released
+
+
+def check_executors(topology: Topology, master: str, amqp_url: str | None) -> None:
+    """Raise TopologyError if the driver cannot see the messages that wait; warn in local mode."""
+    range_ = range_of(topology.config)
+    if range_ is None:
+        return
+    if is_local(master):
+        log.warning(
+            "executors=%d..%d has no effect with %s, which has one: name a cluster with --master",
+            range_.least, range_.most, master,
+            extra={"event": "executors_fixed"},
+        )  # fmt: skip
+    elif queues_of(topology) and not amqp_url:
+        raise TopologyError(
+            f"executors={range_.least}..{range_.most} depends on the messages that wait, and "
+            "the driver has no address of RabbitMQ: set --amqp or TIERCEL_AMQP"
+        )
+
+
+def range_of(config: Config) -> ExecutorRange | None:
+    """Return the range of executors; None if their number is the operator's."""
+    match config.executors:
+        case None:
+            return None
+        case int(number):
+            least = most = number
+        case least, most:
+            pass
+    return ExecutorRange(least=least, most=most, target_s=config.executors_target_secs)
 
 
 def sinks_of(topology: Topology) -> list[str]:

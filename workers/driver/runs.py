@@ -20,7 +20,7 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
-from tiercel.workers.control.presence import Keeper
+from tiercel.workers.control.presence import ExecutorReport, Keeper
 from tiercel.workers.driver.run_watch import (
     Ended,
     RunContext,
@@ -70,6 +70,10 @@ class Runs:
     def stopped(self) -> threading.Event:
         """The event that is set when the driver must end."""
         return self._stop
+
+    def tell(self, executors: ExecutorReport) -> bool:
+        """Report the executors beside the lease; False if another driver has it. Thread-safe."""
+        return self._keeper.tell(executors)
 
     def close(self) -> None:
         """Give up the lease, so that a driver in reserve can take over at once. Idempotent."""

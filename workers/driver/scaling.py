@@ -6,11 +6,9 @@ docs/decisions/how-many-executors.md.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass
 from math import ceil, exp, inf
-from typing import Self
 
 DEFAULT_TARGET_S = 60.0
 # The HorizontalPodAutoscaler's tolerance. Downwards it is headroom, so that noise about a level
@@ -30,11 +28,10 @@ _MEAN_S, _ARRIVALS, _MEAN_WORKS = 10.0, 60, 4
 _AIM, _ROUNDS = 0.5, 2
 # Executors that have not come for this long are refused. Pods on a new machine take two minutes.
 _REFUSED_S = 150.0
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class ExecutorRange:
     """The least and the most executors that an operator allows, and the time for a backlog."""
 
     least: int
@@ -44,24 +41,9 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise ValueError(
-                f"executors must be at least 1 and in rising order, as in 2..20, "
-                f"not {self.least}..{self.most}"
-            )
+            raise ValueError(f"there is no range {self.least}..{self.most}")
         if not 0 < self.target_s < inf:
             raise ValueError("the time for a backlog must be more than 0 seconds")
-
-    @classmethod
-    def read(cls, text: str, target_s: float = DEFAULT_TARGET_S) -> Self:
-        """Read ``2..20``. Raises ValueError, which says how to write it.
-
-        >>> Bounds.read("2..20")
-        Bounds(least=2, most=20, target_s=60.0)
-        """
-        found = _RANGE.fullmatch(text.strip())
-        if found is None:
-            raise ValueError(f"executors are written as least..most, as in 2..20, not {text!r}")
-        return cls(least=int(found[1]), most=int(found[2]), target_s=target_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,16 +86,16 @@ class Scaler:
       most twice as many executors, or four more, per five seconds.
     * Down to the largest need of the last half of the target time, or of the work of one message,
       plus a tenth.
-    * Never above the slots that can work at once, and never outside the operator's bounds.
+    * Never above the slots that can work at once, and never outside the operator's range.
 
     The number depends on the work and not on the executors that Spark has, so executors that die
     or that a quota refuses do not move it up and down.
     """
 
-    def __init__(self, bounds: Bounds, *, wanted: int = 0) -> None:
+    def __init__(self, range_: ExecutorRange, *, wanted: int = 0) -> None:
         """``wanted`` is the number of a previous driver; by default the least."""
-        self._bounds = bounds
-        self._wanted = min(max(wanted, bounds.least), bounds.most)
+        self._range = range_
+        self._wanted = min(max(wanted, range_.least), range_.most)
         self._rate = _Rate()
         # The number at the beginning of a period.
         self._period = (-inf, self._wanted)
@@ -135,8 +117,8 @@ class Scaler:
             self._wanted = max(before, min(ceil(need), max(2 * base, base + _MORE)))
         elif lowest < before:
             self._wanted = lowest
-        bounds = self._bounds
-        self._wanted = max(bounds.least, min(self._wanted, bounds.most, self._useful(seen)))
+        range_ = self._range
+        self._wanted = max(range_.least, min(self._wanted, self._useful(seen)))
         return Decision(
             wanted=self._wanted,
             why=self._why(seen, rate * seen.work_s),
@@ -145,7 +127,7 @@ class Scaler:
 
     def _need(self, seen: Observation, rate: float) -> float:
         """Return the executors that keep up with arrivals and reduce the backlog in time."""
-        soon_s = max(_AIM * self._bounds.target_s, _ROUNDS * seen.work_s)
+        soon_s = max(_AIM * self._range.target_s, _ROUNDS * seen.work_s)
         slots = (rate + seen.waiting / soon_s) * seen.work_s
         return min(slots, seen.waiting + seen.executing) / seen.slots
 
@@ -157,23 +139,24 @@ class Scaler:
         while needs and needs[-1][1] <= need:
             needs.pop()
         needs.append((seen.now, need))
-        window_s = max(_WINDOW_PART * self._bounds.target_s, seen.work_s)
+        window_s = max(_WINDOW_PART * self._range.target_s, seen.work_s)
         while seen.now - needs[0][0] > window_s:
             needs.popleft()
         return needs[0][1]
 
-    def _useful(self, seen: Observation) -> float:
-        """Return the executors that limits and numbers of tasks let work."""
-        return max(1, ceil(seen.useful / seen.slots)) if seen.useful < inf else inf
+    def _useful(self, seen: Observation) -> int:
+        """Return the executors that limits and numbers of tasks let work, at most the range."""
+        most = self._range.most
+        return most if seen.useful == inf else min(most, max(1, ceil(seen.useful / seen.slots)))
 
     def _why(self, seen: Observation, busy: float) -> str:
-        if self._wanted == self._useful(seen) < self._bounds.most:
+        if self._wanted == self._useful(seen) < self._range.most:
             return f"limits and tasks allow {seen.useful:.0f} slots to work"
         work = f"{seen.waiting} waiting, {seen.work_s:.3g} s each"
         arriving = f"arrivals keep {busy:.1f} slots busy"
-        if self._wanted == self._bounds.most:
+        if self._wanted == self._range.most:
             return f"the most allowed: {work}, {arriving}"
-        if not seen.waiting and self._wanted == self._bounds.least:
+        if not seen.waiting and self._wanted == self._range.least:
             return f"the least allowed: nothing waits, {arriving}"
         return f"{work}, {arriving}"
 
