@@ -215,16 +215,44 @@ class SparkUnit:
             slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
         return slots
 
-    def slots_by_executor(self) -> dict[str, int]:
-        """Return the Spark tasks that each live executor runs at once, by its id."""
+    def executors(self) -> list[tuple[str, str, int, int]]:
+        """Return each live executor: its id, its host, its slots, and its running Spark tasks."""
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         found = jvm.statusStore().executorList(True).iterator()
-        slots = {}
+        executors = []
         while found.hasNext():
-            executor = found.next()
-            if int(executor.maxTasks()):  # the driver has none
-                slots[str(executor.id())] = int(executor.maxTasks())
-        return slots
+            one = found.next()
+            if int(one.maxTasks()):  # the driver has none
+                host = str(one.hostPort()).rpartition(":")[0]
+                slots, tasks = int(one.maxTasks()), int(one.activeTasks())
+                executors.append((str(one.id()), host, slots, tasks))
+        return executors
+
+    def ask_for(self, total: int) -> bool:
+        """Ask for this number of executors in all; False if the cluster's manager refuses.
+
+        Spark's own dynamic allocation makes the same call. It ends no executor.
+        """
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - pyspark has no call for it
+        root: Any = self.context._jvm  # noqa: SLF001
+        maps = getattr(root.scala.collection.immutable, "Map$")
+        return bool(jvm.requestTotalExecutors(total, 0, getattr(maps, "MODULE$").empty()))
+
+    def end(self, executors: Sequence[str]) -> list[str]:
+        """End executors that run no Spark task, and lower the total; return those that Spark ends.
+
+        Spark itself leaves out those that have a task after all.
+        """
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - pyspark has no call for it
+        root: Any = self.context._jvm  # noqa: SLF001
+        ids = root.java.util.ArrayList()
+        for one in executors:
+            ids.add(one)
+        # They are not replaced, they do not count as failures, and no task is killed.
+        ended = jvm.schedulerBackend().killExecutors(
+            root.PythonUtils.toSeq(ids), True, False, False
+        )
+        return [str(one) for one in ended.mkString(" ").split()]
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""

@@ -300,36 +300,6 @@ class Driver:
             return released
 
 
-def check_executors(topology: Topology, master: str, amqp_url: str | None) -> None:
-    """Raise TopologyError if the driver cannot see the messages that wait; warn in local mode."""
-    range_ = range_of(topology.config)
-    if range_ is None:
-        return
-    if is_local(master):
-        log.warning(
-            "executors=%d..%d has no effect with %s, which has one: name a cluster with --master",
-            range_.least, range_.most, master,
-            extra={"event": "executors_fixed"},
-        )  # fmt: skip
-    elif queues_of(topology) and not amqp_url:
-        raise TopologyError(
-            f"executors={range_.least}..{range_.most} depends on the messages that wait, and "
-            "the driver has no address of RabbitMQ: set --amqp or TIERCEL_AMQP"
-        )
-
-
-def range_of(config: Config) -> ExecutorRange | None:
-    """Return the range of executors; None if their number is the operator's."""
-    match config.executors:
-        case None:
-            return None
-        case int(number):
-            least = most = number
-        case least, most:
-            pass
-    return ExecutorRange(least=least, most=most, target_s=config.executors_target_secs)
-
-
 def sinks_of(topology: Topology) -> list[str]:
     """Return the components that publish to the topology's RabbitMQ, because their own settings
     have no ``amqp_url``.

@@ -1,4 +1,5 @@
-"""Number of executors that a topology wants, from its backlog and its work. Pure.
+"""Number of executors that a topology wants, from its backlog and its work, and the orders that
+lead there. Pure.
 
 The algorithm is Little's law with the behaviour of Kubernetes' HorizontalPodAutoscaler:
 docs/decisions/how-many-executors.md.
@@ -7,6 +8,7 @@ docs/decisions/how-many-executors.md.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
@@ -28,6 +30,10 @@ _MEAN_S, _ARRIVALS, _MEAN_WORKS = 10.0, 60, 4
 _AIM, _ROUNDS = 0.5, 2
 # Executors that have not come for this long are refused. Pods on a new machine take two minutes.
 _REFUSED_S = 150.0
+# Executors that end sooner by themselves die at once. After this many in a row none is replaced for
+# a while that doubles up to a bound.
+_SHORT_LIFE_S, _SHORT_LIVES = 30.0, 3
+_FIRST_HOLD_S, _LONGEST_HOLD_S = 10.0, 160.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,3 +204,98 @@ class _Rate:
         self._mean = kept * self._mean + (1 - kept) * came
         self._weight = kept * self._weight + (1 - kept)
         return self._mean / self._weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executor:
+    """One live executor of Spark, and its part in the current run."""
+
+    id: str
+    host: str
+    slots: int
+    # Running Spark tasks.
+    tasks: int = 0
+    # False if it executes tuples, or has claimed some.
+    idle: bool = False
+    # Its tasks take nothing more, and nothing new starts on it.
+    retiring: bool = False
+    # It has tasks of the run's own, which only a new run can move.
+    fixed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orders:
+    """The next orders to Spark and to executors."""
+
+    # Executors that Spark should have in all, the leaving ones included.
+    total: int
+    # Executors that should finish their tuples and leave.
+    retire: tuple[str, ...] = ()
+    # Executors that have left: nothing runs on them, and nothing will.
+    end: tuple[str, ...] = ()
+
+
+def orders(wanted: int, most: int, found: Sequence[Executor]) -> Orders:
+    """Return the orders that lead to ``wanted`` executors.
+
+    Idle executors leave first, then the newest. Those with the run's own tasks stay. An executor
+    that leaves counts until it is gone, so there are never more than ``most`` by our orders.
+
+    >>> quiet, busy = (Executor(id=id, host="a", slots=1, tasks=1, idle=id == "1") for id in "12")
+    >>> orders(1, 4, [quiet, busy])
+    Orders(total=2, retire=('1',), end=())
+    >>> orders(1, 4, [Executor(id="1", host="a", slots=1, retiring=True), busy])
+    Orders(total=2, retire=(), end=('1',))
+    """
+    leaving = [one for one in found if one.retiring]
+    staying = [one for one in found if not one.retiring]
+    movable = sorted(
+        (one for one in staying if not one.fixed),
+        key=lambda one: (not one.idle, -int(one.id) if one.id.isdecimal() else 0),
+    )
+    retire = tuple(one.id for one in movable[: max(0, len(staying) - wanted)])
+    total = max(wanted, len(staying) - len(retire)) + len(leaving) + len(retire)
+    return Orders(
+        total=min(most, total),
+        retire=retire,
+        end=tuple(one.id for one in leaving if not one.tasks and not one.fixed),
+    )
+
+
+class Lives:
+    """Notices executors that come and die at once. For one thread."""
+
+    def __init__(self) -> None:
+        self._came: dict[str, float] = {}
+        self._short = 0
+        # When the last of the short lives ended.
+        self._died = -inf
+        self._hold_s = 0.0
+        self._until = -inf
+
+    def held(self, now: float, found: Sequence[Executor], left: Sequence[str]) -> bool:
+        """Return True while no executor should replace the dead ones.
+
+        ``left`` names the executors that leave by our orders. One that lives long ends the doubt.
+        """
+        ids = {one.id for one in found}
+        for gone in self._came.keys() - ids:
+            came = self._came.pop(gone)
+            # Executors that a lost machine takes along at the same time are one death.
+            if now - came < _SHORT_LIFE_S and came >= self._died and gone not in left:
+                self._short += 1
+                self._died = now
+        for come in ids - self._came.keys():
+            self._came[come] = now
+        if self._short >= _SHORT_LIVES:
+            self._short = 0
+            self._hold_s = min(_LONGEST_HOLD_S, 2 * self._hold_s or _FIRST_HOLD_S)
+            self._until = now + self._hold_s
+        elif now >= self._until and self._lived(now):
+            self._short, self._hold_s = 0, 0.0
+        return now < self._until
+
+    def _lived(self, now: float) -> bool:
+        """Return True if the newest executor has lived long."""
+        newest = max(self._came.values(), default=inf)
+        return now - newest >= _SHORT_LIFE_S
