@@ -396,7 +396,7 @@ def is_drawn(sender: Sender) -> bool:
 
 def name_of(target: int) -> str:
     """Return the readable name of an inbox."""
-    return f"{'the line of task' if is_line(target) else 'task'} {task_of(target)}"
+    return f"the line of task {task_of(target)}" if is_line(target) else f"task {target}"
 
 
 def stale(task: int) -> StaleAttemptError:

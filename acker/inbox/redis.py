@@ -203,7 +203,7 @@ class RedisInboxes:
         if line is None:
             return RedisInbox(self._of(task), run, attempt, None)
         shared = self._shared(line)
-        part = shared[task]
+        part = shared[task_of(task)]
         found = _Line(
             part=self._of(part),
             returned=self._of(returned_to(part)),

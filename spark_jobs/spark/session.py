@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -198,6 +199,22 @@ class SparkUnit:
         """
         return 0 if self._local else self._free()
 
+    @property
+    def grows(self) -> bool:
+        """True if executors may join: not in local mode."""
+        return not self._local
+
+    @property
+    def executors(self) -> int:
+        """Return the number of live executors, plus 1 for the driver; one cheap call."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        return int(jvm.getExecutorMemoryStatus().size())
+
+    @property
+    def slots(self) -> int:
+        """Return the number of Spark tasks that the live executors run at once; 0 in local mode."""
+        return 0 if self._local else sum(most for most, _ in self._executors())
+
     def _free(self) -> int:
         """Return the free slots of the live executors.
 
@@ -206,27 +223,41 @@ class SparkUnit:
         Spark lists a vanished executor for minutes. A task of an ended run counts until its
         executor reports its end: an executor that does not answer has no free slot.
         """
+        return sum(max(0, most - active) for most, active in self._executors())
+
+    def _executors(self) -> Iterator[tuple[int, int]]:
+        """Yield the slots of each live executor, and its running Spark tasks."""
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         executors = jvm.statusStore().executorList(True)  # live executors only
         found = executors.iterator()
-        slots = 0
         while found.hasNext():
             executor = found.next()
-            slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
-        return slots
+            yield int(executor.maxTasks()), int(executor.activeTasks())
 
-    def executors(self) -> list[tuple[str, str, int, int]]:
-        """Return each live executor: its id, its host, its slots, and its running Spark tasks."""
+    def slots_by_executor(self) -> dict[str, int]:
+        """Return the Spark tasks that each live executor runs at once, by its id."""
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
         found = jvm.statusStore().executorList(True).iterator()
-        executors = []
+        slots = {}
         while found.hasNext():
-            one = found.next()
-            if int(one.maxTasks()):  # the driver has none
-                host = str(one.hostPort()).rpartition(":")[0]
-                slots, tasks = int(one.maxTasks()), int(one.activeTasks())
-                executors.append((str(one.id()), host, slots, tasks))
-        return executors
+            executor = found.next()
+            if int(executor.maxTasks()):  # the driver has none
+                slots[str(executor.id())] = int(executor.maxTasks())
+        return slots
+
+    def begin_with(self, executors: int) -> None:
+        """Give back the executors above this number, before the first run.
+
+        A standalone Spark gives an application all executors that there is room for when it
+        begins; YARN and Kubernetes begin with ``spark.executor.instances``.
+        """
+        self.ask_for(executors)
+        steady_slots(lambda: len(self.slots_by_executor()), sys.maxsize, self._steady_s)
+        self._steady_s = STEADY_S
+        surplus = sorted(self.slots_by_executor(), key=lambda id_: (len(id_), id_))[executors:]
+        if surplus:
+            self.end(surplus)
+            self.ask_for(executors)
 
     def ask_for(self, total: int) -> bool:
         """Ask for this number of executors in all; False if the cluster's manager refuses.

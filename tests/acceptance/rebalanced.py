@@ -53,10 +53,35 @@ class Slow(BasicBolt):
             file.write(f"{tup['number']} {os.environ['TMPDIR']}\n")
 
 
+class Wait(BasicBolt):
+    output_fields = "number long, place string"
+
+    def execute(self, tup, collector):
+        threading.Event().wait(0.2)
+        collector.emit([tup["number"], os.environ["TMPDIR"]])
+
+
+class Write(BasicBolt):
+    """Writes down the number, and the place where the bolt before this one executed it."""
+
+    def execute(self, tup, collector):
+        with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
+            file.write(f"{tup['number']} {tup['place']}\n")
+
+
 def slow():
     builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    return builder.build()
+
+
+def joined():
+    """Messages of 0.2 s that are anchored through two bolts in lines."""
+    builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
+    builder.set_bolt("wait", Wait(), parallelism=4).shuffle_grouping("numbers")
+    builder.set_bolt("write", Write(), parallelism=2).shuffle_grouping("wait")
     return builder.build()
 
 

@@ -1,5 +1,5 @@
 """Looks at what waits and what works, has the control law decide how many executors the topology
-wants, and reports it beside the driver's lease.
+wants, asks Spark for them, gives back those that are empty, and reports beside the driver's lease.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol
 
 from tiercel.acker.errors import AckerError
 from tiercel.acker.metrics.contract import total_of
@@ -18,40 +20,138 @@ from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues.broker.depths import DepthReader
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.queue_spout import QueueSpout
+from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.spark.session import SparkUnit
-from tiercel.spark_jobs.topology.bolt_settings import concurrency_of
+from tiercel.spark_jobs.spark.settings import is_local
+from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, takes_extra_tasks
+from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.presence import ExecutorReport, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
-from tiercel.workers.driver.scaling import ExecutorRange, Observation, Scaler
+from tiercel.workers.driver.scaling import (
+    ExecutorRange,
+    Lives,
+    Observation,
+    Orders,
+    Present,
+    Scaler,
+    orders,
+)
 
 log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 # The work of a message is a mean over this time, or over the last message that was done.
 _WORK_S = 60.0
+# The executors of a run were seen at most this long ago; otherwise there is no run.
+_FRESH_S = 5.0
+# A master that restarts forgets the number.
+_AGAIN_S = 30.0
+
+
+class Spark(Protocol):
+    """The calls to Spark; ``SparkUnit`` has them."""
+
+    def slots_by_executor(self) -> dict[str, int]:
+        """Return the Spark tasks that each live executor runs at once, by its id."""
+
+    def ask_for(self, total: int) -> bool:
+        """Ask for this number of executors in all; False if the cluster's manager refuses."""
+
+    def end(self, executors: Sequence[str]) -> list[str]:
+        """End executors that run no Spark task, and lower the total; return the ended ones."""
+
+
+class Members(Protocol):
+    """The executors of one run; ``Joining`` has them. For the thread of the run."""
+
+    def present(self) -> Sequence[Present]:
+        """Return all live executors, and their parts in the run."""
+
+    def retire(self, executor_id: str) -> bool:
+        """Have an executor finish and take nothing more; False if it has tasks of the run's own."""
+
+
+class Fleet:
+    """The executors of the current run, for the thread that decides their number.
+
+    Thread-safe. The thread of the run calls ``look`` about once per second, and it alone talks to
+    the tasks; the other methods are for the thread that decides.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: Sequence[Present] = ()
+        self._at = -inf
+        # Executors to retire, and retired ones, also of earlier runs.
+        self._leaving: set[str] = set()
+        self._left: set[str] = set()
+
+    def look(self, members: Members) -> None:
+        """Retire the executors that should leave, and note who is there."""
+        with self._lock:
+            leaving = self._leaving - self._left
+        left = {one for one in leaving if members.retire(one)}
+        found = members.present()
+        with self._lock:
+            self._leaving -= leaving
+            self._left |= left
+            self._found = [replace(one, retiring=one.id in self._left) for one in found]
+            self._at = time.monotonic()
+
+    def present(self) -> Sequence[Present]:
+        """Return the executors of the current run; none between two runs."""
+        with self._lock:
+            if time.monotonic() - self._at > _FRESH_S:
+                return ()
+            return [
+                replace(one, retiring=True, idle=False) if one.id in self._leaving else one
+                for one in self._found
+            ]
+
+    def retire(self, executors: Sequence[str]) -> None:
+        """Have the run's thread retire executors at its next look. Idempotent."""
+        with self._lock:
+            self._leaving.update(executors)
+
+    @property
+    def left(self) -> set[str]:
+        """The ids of all executors that left by our orders, or should."""
+        with self._lock:
+            return self._left | self._leaving
+
+
+class Topside(Protocol):
+    """The part of the driver that holds the lease and has the run; ``Runs`` is one."""
+
+    fleet: Fleet
+
+    def tell(self, executors: ExecutorReport) -> bool:
+        """Report the executors beside the lease; False if another driver has it."""
 
 
 class Executors:
-    """Decides once per second, in a thread, until ``close``."""
+    """Decides once per second, in a thread, until ``close``, and gives the orders."""
 
     def __init__(
-        self,
-        topology: Topology,
-        range_: ExecutorRange,
-        gauge: Gauge,
-        spark: SparkUnit,
-        tell: Callable[[ExecutorReport], bool],
+        self, topology: Topology, range_: ExecutorRange, gauge: Gauge, spark: Spark, runs: Topside
     ) -> None:
-        """``tell`` takes the report; it returns False while another driver has the topology."""
-        self._name = topology.name
+        self._topology = topology
         self._range = range_
         self._gauge = gauge
         self._spark = spark
-        self._tell = tell
-        self._scaler = Scaler(range_)
+        self._runs = runs
+        # None until a run has executors.
+        self._scaler: Scaler | None = None
+        self._lives = Lives()
+        self._held = False
+        # The total that Spark was asked for, and when.
+        self._asked: tuple[int, float] = (0, -inf)
         self._said: ExecutorReport | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -65,7 +165,9 @@ class Executors:
                 # A server is away: the number stays. The driver's own thread reports outages.
                 with suppress(AckerError, QueuesError):
                     try:
-                        self._look()
+                        self.look(time.monotonic())
+                    except (AckerError, QueuesError):
+                        raise
                     except Exception:
                         if self._over.is_set():
                             return  # Spark ends
@@ -74,33 +176,76 @@ class Executors:
                             extra={"event": "executors_unknown"},
                         )
 
-    def _look(self) -> None:
-        found = self._spark.slots_by_executor()
-        slots = max(found.values(), default=1)
-        seen = self._gauge.look(time.monotonic(), len(found), slots)
+    def look(self, now: float) -> None:
+        """Look once, report, and give the orders of this driver if it has the lease and a run."""
+        slots_by_executor = self._spark.slots_by_executor()
+        found = self._runs.fleet.present()
+        if self._scaler is None:
+            if not found:
+                return
+            # A standalone Spark begins with all executors that there is room for, and a driver may
+            # follow another one that needed many: the number comes down when the load was seen.
+            self._scaler = Scaler(self._range, wanted=len(found))
+        slots = max(slots_by_executor.values(), default=1)
+        seen = self._gauge.look(now, len(slots_by_executor), slots)
+        if not any(takes_extra_tasks(self._topology, bolt) for bolt in self._topology.bolts):
+            seen = replace(seen, useful=self._range.least * slots)
         decision = self._scaler.look(seen)
         report = ExecutorReport(
             wanted=decision.wanted,
-            present=len(found),
+            present=len(slots_by_executor),
             refused=decision.refused,
             why=decision.why,
         )
-        if self._tell(report):
+        if self._runs.tell(report):
             self._say(report)
+            if found:
+                self._order(now, orders(decision.wanted, self._range.most, found), found)
+
+    def _order(self, now: float, next_: Orders, found: Sequence[Present]) -> None:
+        """Give the orders to Spark and to the executors."""
+        held = self._lives.held(now, found, self._runs.fleet.left)
+        if held and not self._held:
+            log.error(
+                "executors of %s end soon after they come: none is asked for now, the topology "
+                "goes on with %d; the logs of Spark's workers say why they end",
+                self._topology.name, len(found),
+                extra={"event": "executors_end_at_once"},
+            )  # fmt: skip
+        self._held = held
+        total = min(next_.total, len(found)) if held else next_.total
+        asked, at = self._asked
+        if total != asked or now - at >= _AGAIN_S:
+            if self._spark.ask_for(total):
+                self._asked = total, now
+            elif total != asked:
+                log.warning(
+                    "Spark refuses %d executors for %s, will ask again", total,
+                    self._topology.name,
+                    extra={"event": "executors_refused"},
+                )  # fmt: skip
+        self._runs.fleet.retire(next_.retire)
+        if next_.end and (ended := self._spark.end(next_.end)):
+            self._asked = max(0, total - len(ended)), now
+            log.info(
+                "gave back %s of %s, nothing ran there", ", ".join(ended), self._topology.name,
+                extra={"event": "executors_given_back"},
+            )  # fmt: skip
 
     def _say(self, report: ExecutorReport) -> None:
         said, self._said = self._said, report
+        name = self._topology.name
         if said is None or said.wanted != report.wanted:
             log.info(
                 "%s wants %d executors and has %d: %s",
-                self._name, report.wanted, report.present, report.why,
+                name, report.wanted, report.present, report.why,
                 extra={"event": "executors_wanted"},
             )  # fmt: skip
         if report.refused and not (said and said.refused):
             log.warning(
                 "Spark has not given %d of the %d executors that %s wants: is the cluster full, or "
                 "does a quota refuse them? The topology goes on with %d",
-                report.refused, report.wanted, self._name, report.present,
+                report.refused, report.wanted, name, report.present,
                 extra={"event": "executors_refused"},
             )  # fmt: skip
 
@@ -192,3 +337,62 @@ def queues_of(topology: Topology) -> Sequence[str]:
             if isinstance(spec.spout, QueueSpout)
         )
     )
+
+
+def check_executors(topology: Topology, master: str, amqp_url: str | None) -> None:
+    """Raise TopologyError if the driver cannot see the messages that wait; warn in local mode."""
+    range_ = range_of(topology.config)
+    if range_ is None:
+        return
+    if is_local(master):
+        log.warning(
+            "executors=%d..%d has no effect with %s, which has one: name a cluster with --master",
+            range_.least, range_.most, master,
+            extra={"event": "executors_fixed"},
+        )  # fmt: skip
+    elif queues_of(topology) and not amqp_url:
+        raise TopologyError(
+            f"executors={range_.least}..{range_.most} depends on the messages that wait, and "
+            "the driver has no address of RabbitMQ: set --amqp or TIERCEL_AMQP"
+        )
+
+
+def range_of(config: Config) -> ExecutorRange | None:
+    """Return the range of executors; None if their number is the operator's."""
+    match config.executors:
+        case None:
+            return None
+        case int(number):
+            least = most = number
+        case least, most:
+            pass
+    return ExecutorRange(least=least, most=most, target_s=config.executors_target_secs)
+
+
+def least_of(topology: Topology, master: str) -> int:
+    """Return the executors that always stay; 0 if all do."""
+    range_ = range_of(topology.config)
+    return range_.least if range_ and not is_local(master) else 0
+
+
+def options_of(config: Config) -> dict[str, str]:
+    """Return the options of Spark; YARN and Kubernetes begin with the least executors."""
+    range_ = range_of(config)
+    first = {"spark.executor.instances": str(range_.least)} if range_ else {}
+    return {**first, **config.spark_options}
+
+
+@contextmanager
+def scaled(
+    topology: Topology, gauge: Callable[[], Gauge], spark: SparkUnit, runs: Topside
+) -> Iterator[None]:
+    """Decide within the block how many executors the topology wants, if they have a range."""
+    range_ = range_of(topology.config)
+    if range_ is None or not spark.grows:
+        yield
+        return
+    spark.begin_with(range_.least)
+    executors = Executors(topology, range_, gauge(), spark, runs)
+    executors.start()
+    with closing(executors):
+        yield

@@ -8,7 +8,7 @@ docs/decisions/how-many-executors.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
@@ -207,20 +207,23 @@ class _Rate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Executor:
+class Present:
     """One live executor of Spark, and its part in the current run."""
 
     id: str
-    host: str
-    slots: int
-    # Running Spark tasks.
-    tasks: int = 0
-    # False if it executes tuples, or has claimed some.
+    # Tasks of the run's own, which only a new run can move.
+    own: int = 0
+    # Tasks that it got when it joined.
+    extra: tuple[int, ...] = ()
+    # It executes no tuple, and has claimed none.
     idle: bool = False
     # Its tasks take nothing more, and nothing new starts on it.
     retiring: bool = False
-    # It has tasks of the run's own, which only a new run can move.
-    fixed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing runs on it, and nothing will."""
+        return self.retiring and self.idle and not self.own and not self.extra
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,26 +234,26 @@ class Orders:
     total: int
     # Executors that should finish their tuples and leave.
     retire: tuple[str, ...] = ()
-    # Executors that have left: nothing runs on them, and nothing will.
+    # Executors that have left.
     end: tuple[str, ...] = ()
 
 
-def orders(wanted: int, most: int, found: Sequence[Executor]) -> Orders:
+def orders(wanted: int, most: int, found: Sequence[Present]) -> Orders:
     """Return the orders that lead to ``wanted`` executors.
 
     Idle executors leave first, then the newest. Those with the run's own tasks stay. An executor
-    that leaves counts until it is gone, so there are never more than ``most`` by our orders.
+    that leaves counts until it is gone, so our orders never lead to more than ``most``.
 
-    >>> quiet, busy = (Executor(id=id, host="a", slots=1, tasks=1, idle=id == "1") for id in "12")
+    >>> quiet, busy = (Present(id=id, extra=(1,), idle=id == "1") for id in "12")
     >>> orders(1, 4, [quiet, busy])
     Orders(total=2, retire=('1',), end=())
-    >>> orders(1, 4, [Executor(id="1", host="a", slots=1, retiring=True), busy])
+    >>> orders(1, 4, [Present(id="1", idle=True, retiring=True), busy])
     Orders(total=2, retire=(), end=('1',))
     """
     leaving = [one for one in found if one.retiring]
     staying = [one for one in found if not one.retiring]
     movable = sorted(
-        (one for one in staying if not one.fixed),
+        (one for one in staying if not one.own),
         key=lambda one: (not one.idle, -int(one.id) if one.id.isdecimal() else 0),
     )
     retire = tuple(one.id for one in movable[: max(0, len(staying) - wanted)])
@@ -258,7 +261,7 @@ def orders(wanted: int, most: int, found: Sequence[Executor]) -> Orders:
     return Orders(
         total=min(most, total),
         retire=retire,
-        end=tuple(one.id for one in leaving if not one.tasks and not one.fixed),
+        end=tuple(one.id for one in leaving if one.is_empty),
     )
 
 
@@ -273,7 +276,7 @@ class Lives:
         self._hold_s = 0.0
         self._until = -inf
 
-    def held(self, now: float, found: Sequence[Executor], left: Sequence[str]) -> bool:
+    def held(self, now: float, found: Sequence[Present], left: Collection[str]) -> bool:
         """Return True while no executor should replace the dead ones.
 
         ``left`` names the executors that leave by our orders. One that lives long ends the doubt.

@@ -72,6 +72,8 @@ class Job:
         # Number of its tasks that Spark has no slot for.
         self.waiting = 0
         self.unfit = ""
+        # The extra tasks of executors that joined.
+        self.further = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -118,6 +120,8 @@ class World:
 
     slots = 2
     free = 0
+    # Executors may join.
+    grows = False
 
     def __init__(self):
         self.presences, self.control = MemoryPresences(), MemoryControl()

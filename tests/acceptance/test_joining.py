@@ -1,0 +1,110 @@
+"""Executors join a run, and one is killed, on a real standalone Spark; nobody gives an order."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from tests.acceptance import rebalanced
+from tests.support.running import running
+from tests.support.standalone import Standalone
+from tests.support.waiting import wait_until
+from tiercel import Publisher
+from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.workers.control.presence import Lease
+from tiercel.workers.control.redis_control import RedisPresences
+
+pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
+
+# Messages per second of one executor: four tasks of 0.2 s.
+RATE = 20
+
+
+def written(stack) -> Counter[tuple[int, str]]:
+    """(number, folder of the host) of every tuple that came to the end."""
+    lines = [
+        line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()
+    ]
+    return Counter((int(number), place) for number, place in lines)
+
+
+def rate(stack, seconds: float) -> float:
+    """Messages per second that come to the end."""
+    before, began = sum(written(stack).values()), time.monotonic()
+    wait_until(lambda: time.monotonic() - began > seconds, seconds + 5, "the time to pass")
+    return (sum(written(stack).values()) - before) / (time.monotonic() - began)
+
+
+def run_of(stack) -> str:
+    holder = Lease(RedisPresences(stack.redis_url, rebalanced.NAME)).holder()
+    return holder.run if holder and holder.run else ""
+
+
+def used_after_s(stack, spark, name: str) -> float:
+    """Add a host; seconds from its executor's start to the first message that it executed."""
+    spark.join()
+    wait_until(lambda: spark.executors(name), 120, "its executor")
+    began = time.monotonic()
+    wait_until(
+        lambda: any(place.endswith(f"{name}-tmp") for _, place in written(stack)), 60, "its work"
+    )
+    return time.monotonic() - began
+
+
+def publish(stack, numbers) -> None:
+    with Publisher(stack.amqp_url) as publisher:
+        publisher.publish(rebalanced.QUEUE, [b'{"number": %d}' % number for number in numbers])
+
+
+def none_failed(stack) -> None:
+    spouts: Counter[str] = Counter()
+    for task in RedisMetrics(stack.redis_url, rebalanced.NAME).totals()["numbers"].values():
+        spouts.update(task)
+    assert not spouts["failed"]
+    assert not spouts["timeout"]
+
+
+def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_executed(
+    tmp_path, monkeypatch
+):
+    # Executors have the environment of their host.
+    monkeypatch.setenv(rebalanced.FOLDER, str(tmp_path / "work"))
+    for folder in ("work", "hosts"):
+        (tmp_path / folder).mkdir()
+    with (
+        Standalone(tmp_path / "hosts", hosts=1) as spark,
+        running(
+            "tests.acceptance.rebalanced:joined",
+            tmp_path / "work",
+            rebalanced.FOLDER,
+            queues=(rebalanced.QUEUE,),
+            master=spark.url,
+        ) as stack,
+    ):
+        first = range(2_000)
+        publish(stack, first)
+        wait_until(lambda: written(stack), 240, "the topology to run")
+        run = run_of(stack)
+        times = [used_after_s(stack, spark, name) for name in ("host-2", "host-3")]
+        together = rate(stack, 8)
+        assert max(times) < 10
+        assert together > 0.95 * 3 * RATE, f"messages/s; the executors were used after {times} s"
+        wait_until(lambda: len(written(stack)) == len(first), 240, "every message")
+        assert set(written(stack).values()) == {1}, "nothing is delivered again"
+        assert run_of(stack) == run, "no new run"
+
+        second = range(2_000, 3_200)
+        publish(stack, second)
+        wait_until(lambda: len(written(stack)) >= 2_100, 60, "the second part to be worked on")
+        spark.kill("host-3")
+        wait_until(
+            lambda: {number for number, _ in written(stack)} == {*first, *second},
+            240,
+            "every message",
+        )
+        repeated = sum(Counter(number for number, _ in written(stack).elements()).values()) - 3_200
+        assert repeated <= 8, "only the tuples that it was executing"
+        assert run_of(stack) == run, "its tasks were extra ones"
+        none_failed(stack)
