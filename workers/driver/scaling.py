@@ -299,6 +299,6 @@ class Lives:
         return now < self._until
 
     def _lived(self, now: float) -> bool:
-        """Return True if the newest executor has lived long."""
-        newest = max(self._came.values(), default=inf)
-        return now - newest >= _SHORT_LIFE_S
+        """Return True if an executor that came after the last short life has lived long."""
+        later = [came for came in self._came.values() if came >= self._died]
+        return bool(later) and now - min(later) >= _SHORT_LIFE_S
