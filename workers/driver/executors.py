@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -82,9 +82,21 @@ class Fleet:
         self._lock = threading.Lock()
         self._found: Sequence[Present] = ()
         self._at = -inf
+        self._per_slot: Mapping[str, float] = {}
         # Executors to retire, and retired ones, also of earlier runs.
         self._leaving: set[str] = set()
         self._left: set[str] = set()
+
+    def begin(self, topology: Topology, hosts: int) -> None:
+        """Note that a run of a topology begins with this number of Spark tasks."""
+        with self._lock:
+            self._per_slot = {bolt: n / hosts for bolt, n in topology.parallelism.items()}
+
+    @property
+    def per_slot(self) -> Mapping[str, float]:
+        """The tasks of each bolt in one Spark task."""
+        with self._lock:
+            return self._per_slot
 
     def look(self, members: Members) -> None:
         """Retire the executors that should leave, and note who is there."""
@@ -187,7 +199,8 @@ class Executors:
             # follow another one that needed many: the number comes down when the load was seen.
             self._scaler = Scaler(self._range, wanted=len(found))
         slots = max(slots_by_executor.values(), default=1)
-        seen = self._gauge.look(now, len(slots_by_executor), slots)
+        per_slot = self._runs.fleet.per_slot
+        seen = self._gauge.look(now, len(slots_by_executor), slots, per_slot)
         if not any(takes_extra_tasks(self._topology, bolt) for bolt in self._topology.bolts):
             seen = replace(seen, useful=self._range.least * slots)
         decision = self._scaler.look(seen)
@@ -273,15 +286,24 @@ class Gauge:
         self._depths = self._stack.enter_context(closing(DepthReader(amqp_url or "")))
         self._work = Work()
 
-    def look(self, now: float, present: int, slots: int) -> Observation:
-        """Read the servers. Raises AckerError, QueuesError."""
+    def look(
+        self, now: float, present: int, slots: int, per_slot: Mapping[str, float]
+    ) -> Observation:
+        """Read the servers; ``per_slot`` has the tasks of each bolt in one Spark task.
+
+        These tasks execute side by side. Tasks that compute share a core, and their tuples take
+        longer together. Raises AckerError, QueuesError.
+        """
         ready = sum(depth.ready for depth in self._depths.look(self._queues))
         tasks = range(1, self._topology.spout_tasks + 1)
         pending = sum(one.pending for one in self._seats.present(tasks).values())
         totals = self._metrics.totals()
         done = sum(total_of(totals, spout)["acked"] for spout in self._topology.spouts)
         worked_s = sum(
-            total_of(totals, name)["execute_ns"] / 1e9 / (concurrency_of(spec) or 1)
+            total_of(totals, name)["execute_ns"]
+            / 1e9
+            / (concurrency_of(spec) or 1)
+            / max(1.0, per_slot.get(name, 1.0))
             for name, spec in self._topology.bolts.items()
         )
         executing = min(pending, present * slots)

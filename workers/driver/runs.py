@@ -229,6 +229,7 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
+        self.fleet.begin(run.topology, len(run.hosts))
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         joining = Joining(self._context, hosts, run, tasks, ready)
         ended = Ended.STOPPED

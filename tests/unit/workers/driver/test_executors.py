@@ -82,7 +82,7 @@ class Cluster:
         for one in executors:
             found = self.there.pop(one)
             assert found.idle, "it still executes"
-            assert not (found.own or found.extra), "it still has tasks"
+            assert (found.own, found.extra) == (0, ()), "it still has tasks"
             self.ended.append(one)
             self.total -= 1
         return list(executors)
@@ -118,7 +118,7 @@ class Load:
 
     waiting = 0
 
-    def look(self, now, present, slots):
+    def look(self, now, present, slots, per_slot):
         return Observation(
             now=now, waiting=self.waiting, executing=0, done=0, work_s=10.0, present=present,
             slots=slots,
