@@ -21,7 +21,7 @@ _TOLERANCE = 0.1
 _PERIOD_S, _MORE = 5.0, 4
 # Downwards only to the largest need of this part of the target time, or of the work of one
 # message: the HorizontalPodAutoscaler's stabilisation window.
-_WINDOW_PART = 0.5
+_WINDOW_PART = 1.0
 # The arrival rate is a mean over this time at least. A few arrivals say little, so it is longer
 # until it has this many, but not longer than this many times the work of one message.
 _MEAN_S, _ARRIVALS, _MEAN_WORKS = 10.0, 60, 4
