@@ -63,6 +63,23 @@ _LONGEST_REASON = 300
 _NEWEST = 50
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executor:
+    """One live executor of Spark."""
+
+    id: str
+    # Number of Spark tasks that it can run at once, and that it runs.
+    slots: int
+    running: int = 0
+    # True if it is asked to leave: Spark starts no task on it any more.
+    leaving: bool = False
+
+    @property
+    def free(self) -> int:
+        """The number of Spark tasks that Spark would start on it now."""
+        return 0 if self.leaving else max(0, self.slots - self.running)
+
+
 @dataclass(frozen=True, slots=True)
 class UnfitExecutor:
     """An executor that cannot start Python, and why, in one line."""
@@ -210,6 +227,22 @@ def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]
                     int(task.taskId()),
                     UnfitExecutor(str(task.executorId()), str(task.host()), reason),
                 )
+
+
+def running_tasks(context: Any, job: int, most: int) -> Iterator[tuple[int, str]]:
+    """Yield each running task of a Spark job, as its number in the job and its executor's id."""
+    tracker = context.statusTracker()
+    info = tracker.getJobInfo(job)
+    java: Any = context._jvm  # noqa: SLF001 - the only way to Spark's own list
+    running = java.java.util.ArrayList()
+    running.add(java.org.apache.spark.status.api.v1.TaskStatus.RUNNING)
+    newest = java.org.apache.spark.status.api.v1.TaskSorting.ID
+    for stage in info.stageIds if info is not None else ():
+        store = context._jsc.sc().statusStore()  # noqa: SLF001
+        tasks = store.taskList(stage, 0, 0, most, newest, running).iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            yield int(task.index()), str(task.executorId())
 
 
 def start_failure(said: str) -> str:

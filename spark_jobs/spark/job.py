@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pyspark import SparkContext, SparkStageInfo
 
-from tiercel.spark_jobs.spark.executors import start_failures, trouble_of
+from tiercel.spark_jobs.spark.executors import running_tasks, start_failures, trouble_of
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.shipping import without_spouts
 
@@ -75,6 +75,22 @@ class LongTasks:
     def further(self) -> list[tuple[int, ...]]:
         """The tasks of each further host."""
         return list(self._further)
+
+    @property
+    def over(self) -> list[tuple[int, ...]]:
+        """The tasks of each further host that has ended."""
+        return [host for host, job in self._further.items() if not job.is_alive()]
+
+    def executors(self) -> dict[tuple[int, ...], str]:
+        """Return the executor of each host that Spark runs now, by the host's tasks."""
+        jobs = [(self._job, self._run.hosts)]
+        jobs += [(job, (host,)) for host, job in self._further.items()]
+        return {
+            hosts[number]: executor
+            for job, hosts in jobs
+            for each in self._jobs(job)
+            for number, executor in running_tasks(self._context, each, len(hosts))
+        }
 
     def join(self, host: tuple[int, ...]) -> None:
         """Hand one further host to Spark; returns at once. Its inboxes must belong to the run."""

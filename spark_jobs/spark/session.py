@@ -32,6 +32,7 @@ from tiercel.spark_jobs.spark.executors import (
     FIRST_STEADY_S,
     STEADY_S,
     Asking,
+    Executor,
     Readiness,
     steady_slots,
     this_machine,
@@ -205,15 +206,38 @@ class SparkUnit:
         return not self._local
 
     @property
-    def executors(self) -> int:
-        """Return the number of live executors, plus 1 for the driver; one cheap call."""
+    def staying(self) -> str:
+        """Name the live executors that are not asked to leave, to see changes; a cheap call."""
+        return str(self._backend.getExecutorIds().mkString(","))
+
+    def executors(self) -> list[Executor]:
+        """Return the live executors of a cluster."""
         jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        return int(jvm.getExecutorMemoryStatus().size())
+        found = jvm.statusStore().executorList(True).iterator()  # live executors only
+        staying = set(self.staying.split(","))
+        executors = []
+        while found.hasNext():
+            one = found.next()
+            id_, slots = str(one.id()), int(one.maxTasks())
+            if slots:  # the driver has none
+                running, leaving = int(one.activeTasks()), id_ not in staying
+                executors.append(Executor(id=id_, slots=slots, running=running, leaving=leaving))
+        return executors
+
+    def send_away(self, executor: str) -> None:
+        """Have Spark start nothing more on an executor. Its tasks go on; repeats change nothing.
+
+        With ``spark.decommission.enabled`` the executor ends by itself once it runs no task.
+        """
+        java: Any = self.context._jvm  # noqa: SLF001 - pyspark has no call for it
+        reason = java.org.apache.spark.scheduler.ExecutorDecommissionInfo(
+            "tiercel has it retire", java.scala.Option.empty()
+        )
+        self._backend.decommissionExecutor(executor, reason, False, False)
 
     @property
-    def slots(self) -> int:
-        """Return the number of Spark tasks that the live executors run at once; 0 in local mode."""
-        return 0 if self._local else sum(most for most, _ in self._executors())
+    def _backend(self) -> Any:
+        return self.context._jsc.sc().schedulerBackend()  # noqa: SLF001 - Spark's own list
 
     def _free(self) -> int:
         """Return the free slots of the live executors.
@@ -223,27 +247,7 @@ class SparkUnit:
         Spark lists a vanished executor for minutes. A task of an ended run counts until its
         executor reports its end: an executor that does not answer has no free slot.
         """
-        return sum(max(0, most - active) for most, active in self._executors())
-
-    def _executors(self) -> Iterator[tuple[int, int]]:
-        """Yield the slots of each live executor, and its running Spark tasks."""
-        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        executors = jvm.statusStore().executorList(True)  # live executors only
-        found = executors.iterator()
-        while found.hasNext():
-            executor = found.next()
-            yield int(executor.maxTasks()), int(executor.activeTasks())
-
-    def slots_by_executor(self) -> dict[str, int]:
-        """Return the Spark tasks that each live executor runs at once, by its id."""
-        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        found = jvm.statusStore().executorList(True).iterator()
-        slots = {}
-        while found.hasNext():
-            executor = found.next()
-            if int(executor.maxTasks()):  # the driver has none
-                slots[str(executor.id())] = int(executor.maxTasks())
-        return slots
+        return sum(one.free for one in self.executors())
 
     def begin_with(self, executors: int) -> None:
         """Give back the executors above this number, before the first run.
@@ -252,9 +256,10 @@ class SparkUnit:
         begins; YARN and Kubernetes begin with ``spark.executor.instances``.
         """
         self.ask_for(executors)
-        steady_slots(lambda: len(self.slots_by_executor()), sys.maxsize, self._steady_s)
+        steady_slots(lambda: len(self.executors()), sys.maxsize, self._steady_s)
         self._steady_s = STEADY_S
-        surplus = sorted(self.slots_by_executor(), key=lambda id_: (len(id_), id_))[executors:]
+        found = [one.id for one in self.executors()]
+        surplus = sorted(found, key=lambda id_: (len(id_), id_))[executors:]
         if surplus:
             self.end(surplus)
             self.ask_for(executors)
@@ -274,15 +279,12 @@ class SparkUnit:
 
         Spark itself leaves out those that have a task after all.
         """
-        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - pyspark has no call for it
-        root: Any = self.context._jvm  # noqa: SLF001
+        root: Any = self.context._jvm  # noqa: SLF001 - pyspark has no call for it
         ids = root.java.util.ArrayList()
         for one in executors:
             ids.add(one)
         # They are not replaced, they do not count as failures, and no task is killed.
-        ended = jvm.schedulerBackend().killExecutors(
-            root.PythonUtils.toSeq(ids), True, False, False
-        )
+        ended = self._backend.killExecutors(root.PythonUtils.toSeq(ids), True, False, False)
         return [str(one) for one in ended.mkString(" ").split()]
 
     def ship(self, module: str | None, master: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
@@ -61,6 +62,21 @@ class Wait(BasicBolt):
         collector.emit([tup["number"], os.environ["TMPDIR"]])
 
 
+class Long(BasicBolt):
+    """Writes down the number and the place when it begins, and when it ends."""
+
+    def execute(self, tup, collector):
+        self.write("begins", tup["number"])
+        threading.Event().wait(10)
+        self.write("ends", tup["number"])
+
+    def write(self, doing, number):
+        with (Path(os.environ[FOLDER]) / f"{os.getpid()}-{threading.get_ident()}").open(
+            "a"
+        ) as file:
+            file.write(f"{number} {doing} {os.environ['TMPDIR']} {time.time()}\n")
+
+
 class Write(BasicBolt):
     """Writes down the number, and the place where the bolt before this one executed it."""
 
@@ -82,6 +98,16 @@ def joined():
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("wait", Wait(), parallelism=4).shuffle_grouping("numbers")
     builder.set_bolt("write", Write(), parallelism=2).shuffle_grouping("wait")
+    return builder.build()
+
+
+def long():
+    """Messages of ten seconds, on executors that finish them when they get SIGTERM."""
+    options = {"spark.decommission.enabled": "true", "spark.executor.decommission.signal": "TERM"}
+    config = Config(message_timeout_secs=300, shutdown_grace_secs=5, spark_options=options)
+    builder = TopologyBuilder(NAME, config)
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
+    builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("numbers")
     return builder.build()
 
 

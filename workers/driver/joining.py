@@ -1,5 +1,6 @@
-"""Executors that join during a run: extra tasks of shuffled bolts for them, and the end of extra
-tasks whose executor is gone. See docs/decisions/who-joins-helps.md.
+"""Executors that come and go during a run: extra tasks of shuffled bolts for those that join, the
+end of extra tasks whose executor is gone, and the order to tasks whose executor is asked to leave.
+See docs/decisions/who-joins-helps.md.
 """
 
 from __future__ import annotations
@@ -7,12 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import EXTRA
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.queues.nouns import counted
-from tiercel.spark_jobs.spark.executors import Readiness
+from tiercel.spark_jobs.spark.executors import Executor, Readiness
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
@@ -20,6 +23,7 @@ from tiercel.spark_jobs.topology.bolt_settings import extra_hosts
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.driver.run_watch import Absences, RunContext, Staffing, unfit_pause_s
+from tiercel.workers.driver.scaling import Present
 
 log = logging.getLogger(__name__)
 
@@ -31,65 +35,153 @@ _MOST_NUMBERS = 4_000
 
 
 class Joining:
-    """Looks after the extra tasks of one run. For one thread."""
+    """Looks after the executors of one run, and its extra tasks. For one thread."""
 
-    def __init__(
-        self, context: RunContext, spark: SparkUnit, run: Run, tasks: LongTasks, ready: Readiness
+    def __init__(  # noqa: PLR0913 - the run, and what it runs on
+        self,
+        context: RunContext,
+        spark: SparkUnit,
+        run: Run,
+        tasks: LongTasks,
+        ready: Readiness,
+        *,
+        joins: bool = True,
     ) -> None:
-        """``ready`` are the slots that the run began with."""
+        """``ready`` are the slots that the run began with. No executor gets extra tasks unless
+        ``joins``.
+        """
         self._context = context
         self._spark = spark
         self._run = run
         self._tasks = tasks
         self._per_slot = (len(run.hosts), max(1, ready.slots))
         self._is_whole = not context.least and len(run.hosts) == len(bolt_tasks(run.topology))
-        self._helps = bool(extra_hosts(run.topology, run.hosts, 1, 1)) and spark.grows
+        self._joins = joins and bool(extra_hosts(run.topology, run.hosts, 1, 1))
         self._began = time.monotonic()
         self._numbers = 0
         self._began_at: dict[tuple[int, ...], float] = {}
         self._absences = Absences()
-        # Executors and slots that were seen last, and the slots that the run began with.
-        self._executors = self._slots = self._own_slots = 0
-        if self._helps:
-            self._slots = spark.slots
-            self._own_slots = ready.slots if context.least else self._slots
+        self._own_slots = ready.slots + ready.unfit
+        # The executors that Spark has, and the names of those that stay.
+        self._executors: Sequence[Executor] = ()
+        self._staying = ""
+        # Executors whose tasks were asked to leave.
+        self._asked: set[str] = set()
+        # Hosts that have ended, whose messages must be released.
+        self._ending: list[tuple[int, ...]] = []
         self._asking: threading.Thread | None = None
         self._found: Readiness | None = None
         self._unfit = 0
         self._ask_at = 0.0
 
-    def look(self, now: float) -> bool:
-        """Start extra tasks on executors that have joined, and end those that have no process.
-
-        False: none of this needs a new run.
+    def look(self, now: float) -> None:
+        """Start extra tasks on executors that have joined, end those that have no process, and
+        have the tasks of executors that are asked to leave finish and end.
         """
+        if not self._spark.grows:
+            return
         # The next look tries again, or the watch ends the run.
         with suppress(RedisUnavailableError, StaleAttemptError):
-            if self._helps:
-                self._end_the_gone(now)
-                if self._asking is not None:
-                    self._use_answer(self._asking)
-                else:
-                    self._ask(now)
-        return False
+            self._see()
+            self._ask_to_leave()
+            for host in self._tasks.over:
+                self._tasks.leave(host)
+                self._ending.append(host)
+            self._release()
+            self._end_the_gone(now)
+            if self._asking is not None:
+                self._use_answer(self._asking)
+            elif self._joins:
+                self._ask(now)
 
     def close(self) -> None:
         """Wait for the answers of executors, which may take seconds."""
         if self._asking is not None:
             self._asking.join()
 
+    def present(self) -> list[Present]:
+        """Return all live executors, and their parts in the run."""
+        places = self._places()
+        figures = self._context.inboxes.figures([task for host in places for task in host])
+        found = []
+        for one in self._executors:
+            tasks = [task for host, id_ in places.items() if id_ == one.id for task in host]
+            works = [figures[task].tuples or figures[task].doing_s is not None for task in tasks]
+            found.append(
+                Present(
+                    id=one.id,
+                    own=sum(task < EXTRA for task in tasks),
+                    extra=tuple(task for task in tasks if task > EXTRA),
+                    idle=not any(works),
+                    retiring=one.leaving,
+                )
+            )
+        return found
+
+    def retire(self, executor: str) -> bool:
+        """Have an executor finish its tuples and take nothing more. May be repeated.
+
+        False if it has tasks of the run's own, which only a new run moves.
+        """
+        tasks = [task for host, id_ in self._places().items() if id_ == executor for task in host]
+        if any(task < EXTRA for task in tasks):
+            return False
+        self._spark.send_away(executor)
+        return True
+
+    # -- the executors of Spark ------------------------------------------------------------------
+
+    def _see(self) -> None:
+        """Note which executors Spark has, if they have changed."""
+        with suppress(Exception):  # Spark ends, which the watch notices
+            staying = self._spark.staying
+            if staying == self._staying and not any(one.leaving for one in self._executors):
+                return
+            self._executors = self._spark.executors()
+            # Spark's list may lack an executor for a moment: then the next look reads it again.
+            listed = {one.id for one in self._executors}
+            self._staying = staying if set(filter(None, staying.split(","))) <= listed else ""
+
+    @property
+    def _slots(self) -> int:
+        return sum(one.slots for one in self._executors if not one.leaving)
+
+    def _places(self) -> Mapping[tuple[int, ...], str]:
+        """Return the executor of each host that runs."""
+        with suppress(Exception):  # Spark ends
+            return self._tasks.executors()
+        return {}
+
+    def _ask_to_leave(self) -> None:
+        """Ask the tasks of executors that leave to finish and end, also those that just began."""
+        leaving = {one.id for one in self._executors if one.leaving}
+        if not leaving:
+            return
+        places = self._places()
+        tasks = [task for host, id_ in places.items() if id_ in leaving for task in host]
+        if not tasks:
+            return
+        self._context.inboxes.leave(self._run.id, tasks)
+        new = (leaving - self._asked) & set(places.values())
+        self._asked |= new
+        for one in sorted(new):
+            log.info(
+                "executor %s leaves: its tasks finish what they execute, and others execute the "
+                "rest", one,
+                extra={"event": "executor_leaving"},
+            )  # fmt: skip
+
     # -- executors that joined -------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
         """Ask whether Python starts on slots that have joined, in another thread."""
-        executors = self._spark.executors
-        if (executors == self._executors and not self._lacking()) or now < self._ask_at:
-            return
-        self._executors = executors
-        self._slots = self._spark.slots
         if self._is_whole and now - self._began < _FIRST_S:
-            self._own_slots = self._slots
-        wanted = min(self._lacking(), self._spark.free)
+            self._own_slots = max(self._own_slots, self._slots)
+        wanted = self._lacking()
+        if wanted <= 0 or now < self._ask_at:
+            return
+        with suppress(Exception):  # Spark ends
+            wanted = min(wanted, self._spark.free)
         if wanted > 0:
             self._asking = threading.Thread(
                 target=self._answer, args=[wanted], name="joining", daemon=True
@@ -129,7 +221,7 @@ class Joining:
         hosts = extra_hosts(run.topology, run.hosts, self._numbers + 1, count)
         if not hosts:
             return
-        self._adopt([*self._tasks.further, *hosts])
+        self._adopt(hosts)
         self._numbers += count
         for host in hosts:
             self._began_at[host] = time.monotonic()
@@ -140,9 +232,10 @@ class Joining:
             extra={"event": "executor_joined"},
         )  # fmt: skip
 
-    def _adopt(self, further: list[tuple[int, ...]]) -> None:
-        """Give the run the inboxes of these hosts, and delete those of other further hosts."""
-        extra = [task for host in further for task in host]
+    def _adopt(self, more: Sequence[tuple[int, ...]] = ()) -> None:
+        """Give the run the inboxes of ``more`` hosts, and delete those of hosts that have ended."""
+        hosts = [*self._tasks.further, *self._ending, *more]
+        extra = [task for host in hosts for task in host]
         self._context.inboxes.adopt(self._run.id, [*inboxes_of(self._run.topology), *extra])
 
     # -- executors that are gone -----------------------------------------------------------------
@@ -164,10 +257,21 @@ class Joining:
 
     def _end(self, host: tuple[int, ...]) -> None:
         self._tasks.leave(host)
-        released = self._context.end_extra(self._run, host)
-        self._adopt(self._tasks.further)
+        self._ending.append(host)
         log.warning(
-            "the executor of the extra tasks %s is gone; released %s",
-            ", ".join(map(str, host[:10])), counted(released, "message"),
+            "the executor of the extra tasks %s is gone", ", ".join(map(str, host[:10])),
             extra={"event": "executor_left"},
         )  # fmt: skip
+        self._release()
+
+    def _release(self) -> None:
+        """Release the messages that ended hosts have left, and delete their inboxes."""
+        while self._ending:
+            released = self._context.end_extra(self._run, self._ending[0])
+            self._ending.pop(0)
+            self._adopt()
+            if released:
+                log.info(
+                    "released %s that extra tasks had taken", counted(released, "message"),
+                    extra={"event": "messages_released"},
+                )  # fmt: skip

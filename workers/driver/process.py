@@ -90,8 +90,7 @@ T = TypeVar("T")
 _LONG_LIFE_S = 60.0
 # Give up after this many JVMs in a row that ended sooner: the supervisor may know more.
 _HOPELESS = 8
-_STOP_LOOK_S = 0.05
-_AGAIN_S = 1.0
+_STOP_LOOK_S, _AGAIN_S = 0.05, 1.0
 # Time for the JVM to delete its temporary files.
 _JVM_GRACE_S = 5.0
 

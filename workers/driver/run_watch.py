@@ -116,8 +116,7 @@ class RunWatch:
     ) -> Ended:
         """Watch a run that obeys ``order`` until it is over; return why it ended.
 
-        ``may_widen(now)`` looks at Spark's slots; it is True when there are slots again that only a
-        new run can use.
+        ``may_widen(now)`` is True when Spark has slots again that only a new run can use.
         """
         began = time.monotonic()
         look_at = age_at = began

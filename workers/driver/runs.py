@@ -197,7 +197,7 @@ class Runs:
         least = self._context.least
         if not least:
             return ready
-        most = least * max(hosts.slots_by_executor().values(), default=1)
+        most = least * max((one.slots for one in hosts.executors()), default=1)
         slots = min(ready.slots, most)
         return replace(ready, slots=slots, unfit=min(ready.unfit, most - slots))
 
@@ -229,9 +229,10 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
-        self.fleet.begin(run.topology, len(run.hosts))
+        self.fleet.begin(run)
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
-        joining = Joining(self._context, hosts, run, tasks, ready)
+        joins = not self._width.lacks
+        joining = Joining(self._context, hosts, run, tasks, ready, joins=joins)
         ended = Ended.STOPPED
         try:
             # The run owns the inboxes, so spout workers may send while Python workers start.
@@ -249,13 +250,11 @@ class Runs:
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
 
     def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
-        """Look at the executors; True if Spark has slots again that only a new run can use."""
-        if self._width.lacks:
-            return self._width.may_return(hosts, now)
-        needs_new_run = joining.look(now)
+        """Look after the executors; True if Spark has slots again that only a new run can use."""
+        joining.look(now)
         if self._context.least:
             self.fleet.look(joining)
-        return needs_new_run
+        return self._width.may_return(hosts, now)
 
     def _say_what_was_ordered(self) -> None:
         said = self._context.topology.parallelism

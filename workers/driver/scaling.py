@@ -211,13 +211,13 @@ class Present:
     """One live executor of Spark, and its part in the current run."""
 
     id: str
-    # Tasks of the run's own, which only a new run can move.
+    # Number of tasks of the run's own, which only a new run can move.
     own: int = 0
     # Tasks that it got when it joined.
     extra: tuple[int, ...] = ()
     # It executes no tuple, and has claimed none.
     idle: bool = False
-    # Its tasks take nothing more, and nothing new starts on it.
+    # It is asked to leave: its tasks take nothing more, and nothing new starts on it.
     retiring: bool = False
 
     @property

@@ -5,11 +5,13 @@ is asked for.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tiercel import BasicBolt, Config, QueueSpout, Topology, TopologyBuilder
 from tiercel.spark_jobs.errors import TopologyError
+from tiercel.spark_jobs.spark.executors import Executor
 from tiercel.workers.config import Settings
 from tiercel.workers.driver.executors import (
     Executors,
@@ -69,8 +71,8 @@ class Cluster:
 
     # -- as Spark
 
-    def slots_by_executor(self):
-        return dict.fromkeys(self.there, 1)
+    def executors(self):
+        return [Executor(id=id_, slots=1) for id_ in self.there]
 
     def ask_for(self, total):
         self.asked.append(total)
@@ -233,7 +235,7 @@ def test_executors_are_asked_for_once_and_the_empty_ones_given_back_by_name(capl
     caplog.set_level("INFO")
     stage = Stage().grown()
     assert stage.cluster.asked == [4]
-    stage.tick(40)
+    stage.tick(80)
     # They execute, so they leave but are not ended.
     assert (sorted(stage.cluster.retired), stage.cluster.ended) == (["2", "3", "4"], [])
     stage.tick(100)
@@ -258,7 +260,7 @@ def test_executors_with_the_run_s_own_tasks_stay():
 
 
 def test_while_an_executor_leaves_there_are_never_more_than_the_most():
-    stage = Stage().grown().tick(40)
+    stage = Stage().grown().tick(80)
     stage.load.waiting = 100
     stage.tick(10)
     assert len(stage.there) == 4
@@ -295,7 +297,7 @@ def test_between_two_runs_nobody_is_asked_for_or_leaves(monkeypatch):
 
 
 def test_who_has_left_by_order_stays_so_in_the_next_run():
-    stage = Stage().grown().tick(40)
+    stage = Stage().grown().tick(80)
     for id_ in "234":
         stage.cluster.there[id_] = Present(id=id_, idle=True)
     stage.cluster.retired.clear()
@@ -365,3 +367,17 @@ def test_the_run_s_own_tasks_are_on_the_least_executors():
     assert least_of(topology(), "spark://host:7077") == 2
     assert least_of(topology(), "local[2]") == 0
     assert least_of(topology(Config()), "spark://host:7077") == 0
+
+
+def test_while_own_tasks_have_no_executor_nobody_is_shown_and_nobody_leaves():
+    stage = Stage().grown()
+    run = SimpleNamespace(topology=topology(), hosts=((2, 3), (4, 5)))
+    fleet, cluster = stage.cluster.fleet, stage.cluster
+    fleet.begin(run)
+    assert fleet.per_slot == {"echo": 2}
+    fleet.retire(["2"])
+    fleet.look(cluster)
+    assert (fleet.present(), cluster.retired) == ((), [])
+    cluster.there["1"] = Present(id="1", own=4)
+    fleet.look(cluster)
+    assert (len(fleet.present()), cluster.retired) == (4, ["2"])

@@ -82,7 +82,7 @@ class Job:
         if self.fault is not None:
             return
         while not self._end.wait(0.01):
-            if self.world.attends and self.world.inboxes.beat(self.run.id, {BOLT: 1}, {}, ""):
+            if self.world.attends and self.world.inboxes.beat(self.run.id, {BOLT: 1}, {}, "").stale:
                 return
 
     @property
