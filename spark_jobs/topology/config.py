@@ -63,9 +63,9 @@ class Config:
       where that is possible (docs/bolts.md); if False, each tuple goes through Redis.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
-    * ``executors``: ``(2, 20)``: the driver decides how many executors the load needs, within these
-      bounds, and monitors and metrics show the number. A number is both bounds. None: the driver
-      does not decide.
+    * ``executors``: ``(2, 20)``: the driver asks Spark for as many executors as the load needs,
+      within these bounds, and gives back those that are empty. A number is both bounds. None: the
+      executors are those that Spark has.
     * ``executors_target_secs``: seconds in which the messages that wait should be done.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
     * ``extra``: your own settings, which ``prepare`` and ``open`` find in their ``config`` too.

@@ -47,7 +47,7 @@ Executors = Annotated[
     str | None,
     typer.Option(
         metavar="LEAST..MOST",
-        help="show how many executors the load needs, within these bounds: 2..20  "
+        help="ask Spark for the executors that the load needs, in these bounds: 2..20  "
         "[TIERCEL_EXECUTORS; the topology's]",
     ),
 ]
