@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,20 +229,20 @@ def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]
                 )
 
 
-def running_tasks(context: Any, job: int, most: int) -> Iterator[tuple[int, str]]:
-    """Yield each running task of a Spark job, as its number in the job and its executor's id."""
-    tracker = context.statusTracker()
-    info = tracker.getJobInfo(job)
+def running_tasks(context: Any, stages: Mapping[int, int]) -> Iterator[tuple[int, int, str]]:
+    """Yield each running task of these stages, {stage: number of its tasks}, as its stage, its
+    number in the stage, and its executor's id.
+    """
     java: Any = context._jvm  # noqa: SLF001 - the only way to Spark's own list
     running = java.java.util.ArrayList()
     running.add(java.org.apache.spark.status.api.v1.TaskStatus.RUNNING)
-    newest = java.org.apache.spark.status.api.v1.TaskSorting.ID
-    for stage in info.stageIds if info is not None else ():
-        store = context._jsc.sc().statusStore()  # noqa: SLF001
-        tasks = store.taskList(stage, 0, 0, most, newest, running).iterator()
+    by_id = java.org.apache.spark.status.api.v1.TaskSorting.ID
+    store = context._jsc.sc().statusStore()  # noqa: SLF001
+    for stage, most in stages.items():
+        tasks = store.taskList(stage, 0, 0, most, by_id, running).iterator()
         while tasks.hasNext():
             task = tasks.next()
-            yield int(task.index()), str(task.executorId())
+            yield stage, int(task.index()), str(task.executorId())
 
 
 def start_failure(said: str) -> str:

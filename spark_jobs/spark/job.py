@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,6 +35,21 @@ class _Job(threading.Thread):
         self.error: BaseException | None = None
         self._context = context
         self._run = replace(run, topology=without_spouts(run.topology))
+        self._stages: Sequence[int] = ()
+
+    @property
+    def hosts(self) -> Sequence[tuple[int, ...]]:
+        """The bolt tasks of each of its Spark tasks."""
+        return self._run.hosts
+
+    @property
+    def stages(self) -> Sequence[int]:
+        """The ids of its stages: one, once Spark has it."""
+        if not self._stages:
+            tracker = self._context.statusTracker()
+            infos = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self.group))
+            self._stages = [stage for info in infos if info is not None for stage in info.stageIds]
+        return self._stages
 
     def run(self) -> None:
         run, context = self._run, self._context
@@ -83,13 +98,12 @@ class LongTasks:
 
     def executors(self) -> dict[tuple[int, ...], str]:
         """Return the executor of each host that Spark runs now, by the host's tasks."""
-        jobs = [(self._job, self._run.hosts)]
-        jobs += [(job, (host,)) for host, job in self._further.items()]
+        jobs = [self._job, *self._further.values()]
+        hosts = {stage: job.hosts for job in jobs for stage in job.stages}
+        tasks = {stage: len(each) for stage, each in hosts.items()}
         return {
-            hosts[number]: executor
-            for job, hosts in jobs
-            for each in self._jobs(job)
-            for number, executor in running_tasks(self._context, each, len(hosts))
+            hosts[stage][number]: executor
+            for stage, number, executor in running_tasks(self._context, tasks)
         }
 
     def join(self, host: tuple[int, ...]) -> None:

@@ -262,7 +262,6 @@ class SparkUnit:
         surplus = sorted(found, key=lambda id_: (len(id_), id_))[executors:]
         if surplus:
             self.end(surplus)
-            self.ask_for(executors)
 
     def ask_for(self, total: int) -> bool:
         """Ask for this number of executors in all; False if the cluster's manager refuses.
@@ -274,8 +273,8 @@ class SparkUnit:
         maps = getattr(root.scala.collection.immutable, "Map$")
         return bool(jvm.requestTotalExecutors(total, 0, getattr(maps, "MODULE$").empty()))
 
-    def end(self, executors: Sequence[str]) -> list[str]:
-        """End executors that run no Spark task, and lower the total; return those that Spark ends.
+    def end(self, executors: Sequence[str]) -> None:
+        """End executors that run no Spark task; ``ask_for`` less before, or they are replaced.
 
         Spark itself leaves out those that have a task after all.
         """
@@ -283,9 +282,8 @@ class SparkUnit:
         ids = root.java.util.ArrayList()
         for one in executors:
             ids.add(one)
-        # They are not replaced, they do not count as failures, and no task is killed.
-        ended = self._backend.killExecutors(root.PythonUtils.toSeq(ids), True, False, False)
-        return [str(one) for one in ended.mkString(" ").split()]
+        # The total stays, they do not count as failures, and no task is killed.
+        self._backend.killExecutors(root.PythonUtils.toSeq(ids), False, False, False)
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""

@@ -102,10 +102,8 @@ def joined():
 
 
 def long():
-    """Messages of ten seconds, on executors that finish them when they get SIGTERM."""
-    options = {"spark.decommission.enabled": "true", "spark.executor.decommission.signal": "TERM"}
-    config = Config(message_timeout_secs=300, shutdown_grace_secs=5, spark_options=options)
-    builder = TopologyBuilder(NAME, config)
+    """Messages of ten seconds."""
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=300, shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("numbers")
     return builder.build()

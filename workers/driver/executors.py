@@ -59,8 +59,8 @@ class Spark(Protocol):
     def ask_for(self, total: int) -> bool:
         """Ask for this number of executors in all; False if the cluster's manager refuses."""
 
-    def end(self, executors: Sequence[str]) -> list[str]:
-        """End executors that run no Spark task, and lower the total; return the ended ones."""
+    def end(self, executors: Sequence[str]) -> None:
+        """End executors that run no Spark task; others stay."""
 
 
 class Members(Protocol):
@@ -176,6 +176,8 @@ class Executors:
         self._held = False
         # The total that Spark was asked for, and when.
         self._asked: tuple[int, float] = (0, -inf)
+        # Executors that were leaving at the last look.
+        self._leaving: set[str] = set()
         self._said: ExecutorReport | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
@@ -255,13 +257,19 @@ class Executors:
                     self._topology.name,
                     extra={"event": "executors_refused"},
                 )  # fmt: skip
-        self._runs.fleet.retire(next_.retire)
-        if next_.end and (ended := self._spark.end(next_.end)):
-            self._asked = max(0, total - len(ended)), now
+        # Spark has a lower total by now, so it replaces none.
+        if self._asked[0] <= total:
+            self._runs.fleet.retire(next_.retire)
+        if next_.end:
+            self._spark.end(next_.end)
+        there = {one.id for one in found}
+        if gone := sorted(self._leaving - there):
             log.info(
-                "gave back %s of %s, nothing ran there", ", ".join(ended), self._topology.name,
+                "%s gave back the executors %s, on which nothing ran", self._topology.name,
+                ", ".join(gone),
                 extra={"event": "executors_given_back"},
             )  # fmt: skip
+        self._leaving = {one.id for one in found if one.retiring}
 
     def _say(self, report: ExecutorReport) -> None:
         said, self._said = self._said, report

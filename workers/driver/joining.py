@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import EXTRA
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 # Executors that register so soon after a run with one Spark task per bolt task began belong to the
 # executors that it began with.
 _FIRST_S = 5.0
+# A process reports once per second. If Spark has no slot for silent extra tasks, it is gone.
+_SILENT_S = 1.5
 # Extra tasks have numbers of their own for the whole run, of 32 bits with the task.
 _MOST_NUMBERS = 4_000
 
@@ -67,6 +70,8 @@ class Joining:
         self._staying = ""
         # Executors whose tasks were asked to leave.
         self._asked: set[str] = set()
+        # Further hosts that had no process at the last look, and no slot.
+        self._nowhere: set[tuple[int, ...]] = set()
         # Hosts that have ended, whose messages must be released.
         self._ending: list[tuple[int, ...]] = []
         self._asking: threading.Thread | None = None
@@ -101,7 +106,7 @@ class Joining:
 
     def present(self) -> list[Present]:
         """Return all live executors, and their parts in the run."""
-        places = self._places()
+        places = self._places() or {}
         figures = self._context.inboxes.figures([task for host in places for task in host])
         found = []
         for one in self._executors:
@@ -123,7 +128,10 @@ class Joining:
 
         False if it has tasks of the run's own, which only a new run moves.
         """
-        tasks = [task for host, id_ in self._places().items() if id_ == executor for task in host]
+        places = self._places()
+        if places is None:
+            return False
+        tasks = [task for host, id_ in places.items() if id_ == executor for task in host]
         if any(task < EXTRA for task in tasks):
             return False
         self._spark.send_away(executor)
@@ -146,18 +154,18 @@ class Joining:
     def _slots(self) -> int:
         return sum(one.slots for one in self._executors if not one.leaving)
 
-    def _places(self) -> Mapping[tuple[int, ...], str]:
-        """Return the executor of each host that runs."""
-        with suppress(Exception):  # Spark ends
+    def _places(self) -> Mapping[tuple[int, ...], str] | None:
+        """Return the executor of each host that runs; None if Spark ends."""
+        with suppress(Exception):
             return self._tasks.executors()
-        return {}
+        return None
 
     def _ask_to_leave(self) -> None:
         """Ask the tasks of executors that leave to finish and end, also those that just began."""
         leaving = {one.id for one in self._executors if one.leaving}
         if not leaving:
             return
-        places = self._places()
+        places = self._places() or {}
         tasks = [task for host, id_ in places.items() if id_ in leaving for task in host]
         if not tasks:
             return
@@ -241,19 +249,32 @@ class Joining:
     # -- executors that are gone -----------------------------------------------------------------
 
     def _end_the_gone(self, now: float) -> None:
-        """End the further hosts that have had no process for long; release their messages."""
+        """End the further hosts that have had no process for long, or for which Spark has no slot
+        since their executor is gone; release their messages.
+        """
         further = self._tasks.further
         if not further:
             return
         figures = self._context.inboxes.figures([task for host in further for task in host])
         missing: list[int] = []
+        silent: list[tuple[int, ...]] = []
         for host in further:
-            staffing = Staffing.of({task: figures[task] for task in host}, UNATTENDED_S)
-            missing += staffing.missing(now - self._began_at[host])
+            found = {task: figures[task] for task in host}
+            missing += Staffing.of(found, UNATTENDED_S).missing(now - self._began_at[host])
+            if Staffing.of(found, _SILENT_S).missing(inf):
+                silent.append(host)
         gone = set(self._absences.looked(missing))
+        unplaced = self._unplaced(silent)
         for host in further:
-            if gone.intersection(host):
+            if gone.intersection(host) or host in unplaced:
                 self._end(host)
+
+    def _unplaced(self, silent: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:
+        """Return the silent hosts that Spark has run nowhere for two looks."""
+        before = self._nowhere
+        places = self._places() if silent else None
+        self._nowhere = set() if places is None else {one for one in silent if one not in places}
+        return self._nowhere & before
 
     def _end(self, host: tuple[int, ...]) -> None:
         self._tasks.leave(host)

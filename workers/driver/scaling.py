@@ -230,38 +230,37 @@ class Present:
 class Orders:
     """The next orders to Spark and to executors."""
 
-    # Executors that Spark should have in all, the leaving ones included.
+    # Executors that Spark should have.
     total: int
     # Executors that should finish their tuples and leave.
     retire: tuple[str, ...] = ()
-    # Executors that have left.
+    # Executors that have left and did not end by themselves.
     end: tuple[str, ...] = ()
 
 
 def orders(wanted: int, most: int, found: Sequence[Present]) -> Orders:
     """Return the orders that lead to ``wanted`` executors.
 
-    Idle executors leave first, then the newest. Those with the run's own tasks stay. An executor
-    that leaves counts until it is gone, so our orders never lead to more than ``most``.
+    Idle executors leave first, then the newest. Those with the run's own tasks stay. Spark counts
+    an executor until it is gone, so it starts none in the place of one that leaves, and there are
+    never more than ``most`` by our orders.
 
     >>> quiet, busy = (Present(id=id, extra=(1,), idle=id == "1") for id in "12")
     >>> orders(1, 4, [quiet, busy])
-    Orders(total=2, retire=('1',), end=())
+    Orders(total=1, retire=('1',), end=())
     >>> orders(1, 4, [Present(id="1", idle=True, retiring=True), busy])
-    Orders(total=2, retire=(), end=('1',))
+    Orders(total=1, retire=(), end=('1',))
     """
-    leaving = [one for one in found if one.retiring]
     staying = [one for one in found if not one.retiring]
     movable = sorted(
         (one for one in staying if not one.own),
         key=lambda one: (not one.idle, -int(one.id) if one.id.isdecimal() else 0),
     )
     retire = tuple(one.id for one in movable[: max(0, len(staying) - wanted)])
-    total = max(wanted, len(staying) - len(retire)) + len(leaving) + len(retire)
     return Orders(
-        total=min(most, total),
+        total=min(most, max(wanted, len(staying) - len(retire))),
         retire=retire,
-        end=tuple(one.id for one in leaving if one.is_empty),
+        end=tuple(one.id for one in found if one.is_empty),
     )
 
 

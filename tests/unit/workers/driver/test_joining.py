@@ -271,10 +271,10 @@ def test_extra_tasks_without_a_process_end_and_their_messages_are_released(caplo
     ]
     inbox = opened(stage.inboxes, task, "7", LINE)
     assert len(take(inbox, claims=10, more=10)) == 1
-    stage.spark.has(2)
     missing_for(stage, UNATTENDED_S + 1)
     stage.look(SURE_LOOKS - 1)
-    assert stage.spark.further == [host]
+    assert stage.spark.further == [host], "Spark has not noticed yet"
+    stage.spark.has(2)
     stage.look()
     assert stage.spark.further == []
     assert sorted(stage.feed.read(timedelta(0)).released) == [10, 11]
@@ -283,6 +283,32 @@ def test_extra_tasks_without_a_process_end_and_their_messages_are_released(caplo
     assert "released 2 messages that extra tasks had taken" in caplog.text
     stage.look(3)
     assert stage.spark.further == []
+
+
+def test_extra_tasks_for_which_spark_has_no_slot_end_within_three_seconds():
+    stage = Stage()
+    stage.has(4)
+    first, second = stage.spark.further
+    stage.attend()
+    stage.spark.has(3)
+    stage.look(3)
+    assert stage.spark.further == [first, second], "their processes have just reported"
+    missing_for(stage, joining._SILENT_S + 0.1)
+    stage.look()
+    assert stage.spark.further == [first, second]
+    stage.look()
+    assert stage.spark.further == [first], "the other one is only silent"
+
+
+def test_while_spark_does_not_answer_no_extra_tasks_end():
+    stage = Stage()
+    stage.has(3)
+    stage.attend()
+    missing_for(stage, joining._SILENT_S + 0.1)
+    stage.joining._tasks.executors = lambda: 1 / 0
+    stage.look(5)
+    assert len(stage.spark.further) == 1
+    assert not stage.joining.retire("0")
 
 
 def test_a_number_is_used_once_in_a_run():
