@@ -190,11 +190,6 @@ def _master(value: str) -> str:
     return value
 
 
-def _a_range(value: str) -> str:
-    parse_executors(value)
-    return value
-
-
 Hosts = Annotated[str, AfterValidator(_hosts)] | None
 Port = Annotated[Annotated[int, Field(ge=1, le=65535)] | None, BeforeValidator(_port)]
 Plain = Annotated[str, AfterValidator(_without_controls)] | None
@@ -244,7 +239,9 @@ class Settings(BaseSettings):
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
-    executors: Annotated[str, AfterValidator(_a_range)] | None = None
+    executors: (
+        Annotated[str, AfterValidator(lambda said: parse_executors(said) and said)] | None
+    ) = None
     heartbeat: Path | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"

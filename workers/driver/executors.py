@@ -32,9 +32,9 @@ from tiercel.workers.control.presence import ExecutorReport, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.driver.scaling import (
     ExecutorRange,
+    FleetOrders,
     Lives,
     Observation,
-    Orders,
     Present,
     Scaler,
     orders,
@@ -108,8 +108,7 @@ class Fleet:
     def look(self, members: Members) -> None:
         """Retire the executors that should leave, and note who is there.
 
-        Nobody is, while an executor of the run's own tasks is missing: Spark may start them on any
-        other one.
+        None is there while one of the run's own tasks has no executor: Spark may start it on any.
         """
         with suppress(AckerError):  # the next look tries again
             found = members.present()
@@ -235,7 +234,7 @@ class Executors:
             if found:
                 self._order(now, orders(decision.wanted, self._range.most, found), found)
 
-    def _order(self, now: float, next_: Orders, found: Sequence[Present]) -> None:
+    def _order(self, now: float, next_: FleetOrders, found: Sequence[Present]) -> None:
         """Give the orders to Spark and to the executors."""
         held = self._lives.held(now, found, self._runs.fleet.left)
         if held and not self._held:
@@ -417,8 +416,9 @@ def range_of(config: Config) -> ExecutorRange | None:
     return ExecutorRange(least=least, most=most, target_s=config.executors_target_secs)
 
 
-def least_of(topology: Topology, master: str) -> int:
-    """Return the executors that always stay; 0 if all do."""
+def least_of(topology: Topology, master: str, amqp_url: str | None) -> int:
+    """Return the executors that always stay; 0 if all do. Raises TopologyError."""
+    check_executors(topology, master, amqp_url)
     range_ = range_of(topology.config)
     return range_.least if range_ and not is_local(master) else 0
 

@@ -70,7 +70,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
-from tiercel.workers.driver.executors import Gauge, check_executors, least_of, options_of, scaled
+from tiercel.workers.driver.executors import Gauge, least_of, options_of, scaled
 from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
@@ -134,7 +134,6 @@ class Driver:
         check_has_bolts(topology)
         if not amqp_url and (sinks := sinks_of(topology)):
             raise TopologyError(no_address(sinks[0]))
-        check_executors(topology, master, amqp_url)
         self._topology = topology
         self._redis_url = redis_urls[0]
         self._spec = ledger_spec_of(topology, redis_urls)
@@ -152,7 +151,7 @@ class Driver:
             age=self._age,
             heartbeat=self._options.heartbeat,
             end_extra=self._end_extra,
-            least=least_of(topology, master),
+            least=least_of(topology, master, amqp_url),
         )
         self._runs = Runs(self._context)
         # Connects on its first call. It writes no state, so the run number does not matter.

@@ -227,7 +227,7 @@ class Present:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Orders:
+class FleetOrders:
     """The next orders to Spark and to executors."""
 
     # Executors that Spark should have.
@@ -238,7 +238,7 @@ class Orders:
     end: tuple[str, ...] = ()
 
 
-def orders(wanted: int, most: int, found: Sequence[Present]) -> Orders:
+def orders(wanted: int, most: int, found: Sequence[Present]) -> FleetOrders:
     """Return the orders that lead to ``wanted`` executors.
 
     Idle executors leave first, then the newest. Those with the run's own tasks stay. Spark counts
@@ -247,9 +247,9 @@ def orders(wanted: int, most: int, found: Sequence[Present]) -> Orders:
 
     >>> quiet, busy = (Present(id=id, extra=(1,), idle=id == "1") for id in "12")
     >>> orders(1, 4, [quiet, busy])
-    Orders(total=1, retire=('1',), end=())
+    FleetOrders(total=1, retire=('1',), end=())
     >>> orders(1, 4, [Present(id="1", idle=True, retiring=True), busy])
-    Orders(total=1, retire=(), end=('1',))
+    FleetOrders(total=1, retire=(), end=('1',))
     """
     staying = [one for one in found if not one.retiring]
     movable = sorted(
@@ -257,7 +257,7 @@ def orders(wanted: int, most: int, found: Sequence[Present]) -> Orders:
         key=lambda one: (not one.idle, -int(one.id) if one.id.isdecimal() else 0),
     )
     retire = tuple(one.id for one in movable[: max(0, len(staying) - wanted)])
-    return Orders(
+    return FleetOrders(
         total=min(most, max(wanted, len(staying) - len(retire))),
         retire=retire,
         end=tuple(one.id for one in found if one.is_empty),

@@ -372,9 +372,9 @@ def test_yarn_and_kubernetes_begin_with_the_least_unless_the_operator_says_other
 
 
 def test_the_run_s_own_tasks_are_on_the_least_executors():
-    assert least_of(topology(), "spark://host:7077") == 2
-    assert least_of(topology(), "local[2]") == 0
-    assert least_of(topology(Config()), "spark://host:7077") == 0
+    assert least_of(topology(), "spark://host:7077", "amqp://host") == 2
+    assert least_of(topology(), "local[2]", None) == 0
+    assert least_of(topology(Config()), "spark://host:7077", None) == 0
 
 
 def test_while_own_tasks_have_no_executor_nobody_is_shown_and_nobody_leaves():
