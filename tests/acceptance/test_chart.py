@@ -481,6 +481,24 @@ def test_prometheus_has_the_alerts_of_the_compose_file_and_their_job(helm: Helm)
     assert {each["metadata"]["labels"]["release"] for each in (rule, monitor)} == {"p"}
 
 
+def test_keda_scales_the_workers_by_what_all_drivers_want(helm: Helm) -> None:
+    found = helm.template(values={**EVERYTHING, "keda": {"enabled": True, "maxReplicas": 4}})
+    [scaled] = of_kind(found, "ScaledObject")
+    target = scaled["spec"]["scaleTargetRef"]["name"]
+    [workers] = [
+        each for each in of_kind(found, "Deployment") if each["metadata"]["name"] == target
+    ]
+    # Helm and KEDA would set the number in turn.
+    assert "replicas" not in workers["spec"]
+    [trigger] = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["query"] == (
+        'sum(max by (topology) ({__name__=~"tiercel_executors_(wanted|present)",'
+        'topology=~"word-count|orders|sales"}))'
+    )
+    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (1, 4)
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
 ONE = {"name": "a", "topology": "a:t"}
 
 
@@ -507,6 +525,11 @@ ONE = {"name": "a", "topology": "a:t"}
         ),
         ({"rabbitmq": {"parts": {"password": "p"}}}, "password"),
         ({"spout": {"graceSeconds": 5}}, "graceSeconds"),
+        ({"keda": {"enabled": True}, "spark": {"mode": "kubernetes"}}, "keda.enabled scales the"),
+        (
+            {"keda": {"enabled": True, "minReplicas": 20, "maxReplicas": 2}},
+            "keda.minReplicas is 20, more than keda.maxReplicas, 2",
+        ),
     ],
 )
 def test_bad_values_are_refused_with_what_to_do(
