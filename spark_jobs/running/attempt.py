@@ -240,7 +240,9 @@ class Attempt:
         if self._claims_from is not None and self.retaken is None:
             self.finish()
             rests = self.backlog.rests(())
-            if rests and self.patiently(self._inbox.give_back(rests).perform):
+            if rests:
+                # False: another attempt has the task and its tuples.
+                self.patiently(self._inbox.give_back(rests).perform)
                 self.backlog.gone(rests)
         return True
 

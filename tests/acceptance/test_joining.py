@@ -106,8 +106,8 @@ def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_e
         together = rate(stack, 8)
         log.info("used after %s s, then %.1f messages/s", times, together)
         # Below 10 s on a machine that has nothing else to do: a JVM starts, and Python twice.
-        assert max(times) < 20
-        assert together > 0.9 * 3 * RATE
+        assert max(times) < 60
+        assert together > 0.8 * 3 * RATE
         wait_until(lambda: len(written(stack)) == len(first), 240, "every message")
         assert set(written(stack).values()) == {1}, "nothing is delivered again"
         assert run_of(stack) == run, "no new run"
