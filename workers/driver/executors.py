@@ -87,9 +87,8 @@ class Fleet:
         self._per_slot: Mapping[str, float] = {}
         # Number of tasks of the run's own.
         self._own = 0
-        # Executors to retire, and retired ones, also of earlier runs.
+        # Executors to retire that are not seen to leave yet.
         self._leaving: set[str] = set()
-        self._left: set[str] = set()
 
     def begin(self, run: Run) -> None:
         """Note that a run begins."""
@@ -114,18 +113,15 @@ class Fleet:
             found = members.present()
             if sum(one.own for one in found) < self._own:
                 return
+            staying = {one.id for one in found if not one.retiring}
             with self._lock:
-                leaving = self._leaving - self._left
-            left = {one for one in leaving if members.retire(one)}
-            found = members.present() if left else found
-            self._note(found, leaving, left)
-
-    def _note(self, found: Sequence[Present], leaving: set[str], left: set[str]) -> None:
-        with self._lock:
-            self._leaving -= leaving
-            self._left |= left
-            self._found = [replace(one, retiring=one.id in self._left) for one in found]
-            self._at = time.monotonic()
+                leaving = self._leaving & staying
+            fixed = {one for one in leaving if not members.retire(one)}
+            with self._lock:
+                # An order stays until the executor is seen to leave, so none gets it in its place.
+                self._leaving &= staying - fixed
+                self._found = found
+                self._at = time.monotonic()
 
     def present(self) -> Sequence[Present]:
         """Return the executors of the current run; none between two runs, and while it begins."""
@@ -141,12 +137,6 @@ class Fleet:
         """Have the run's thread retire executors at its next look. Idempotent."""
         with self._lock:
             self._leaving.update(executors)
-
-    @property
-    def left(self) -> set[str]:
-        """The ids of all executors that left by our orders, or should."""
-        with self._lock:
-            return self._left | self._leaving
 
 
 class Topside(Protocol):
@@ -174,9 +164,10 @@ class Executors:
         self._lives = Lives()
         self._held = False
         # The total that Spark was asked for, and when.
-        self._asked: tuple[int, float] = (0, -inf)
-        # Executors that were leaving at the last look.
+        self._asked: tuple[float, float] = (inf, -inf)
+        # Executors that were leaving at the last look, and all that ever did.
         self._leaving: set[str] = set()
+        self._left: set[str] = set()
         self._said: ExecutorReport | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
@@ -236,7 +227,9 @@ class Executors:
 
     def _order(self, now: float, next_: FleetOrders, found: Sequence[Present]) -> None:
         """Give the orders to Spark and to the executors."""
-        held = self._lives.held(now, found, self._runs.fleet.left)
+        leaving = {one.id for one in found if one.retiring}
+        self._left |= leaving
+        held = self._lives.held(now, found, self._left)
         if held and not self._held:
             log.error(
                 "executors of %s end soon after they come: none is asked for now, the topology "
@@ -261,14 +254,13 @@ class Executors:
             self._runs.fleet.retire(next_.retire)
         if next_.end:
             self._spark.end(next_.end)
-        there = {one.id for one in found}
-        if gone := sorted(self._leaving - there):
+        if gone := sorted(self._leaving - {one.id for one in found}):
             log.info(
                 "%s gave back the executors %s, on which nothing ran", self._topology.name,
                 ", ".join(gone),
                 extra={"event": "executors_given_back"},
             )  # fmt: skip
-        self._leaving = {one.id for one in found if one.retiring}
+        self._leaving = leaving
 
     def _say(self, report: ExecutorReport) -> None:
         said, self._said = self._said, report

@@ -304,13 +304,25 @@ def test_between_two_runs_nobody_is_asked_for_or_leaves(monkeypatch):
     assert (stage.cluster.asked, stage.cluster.retired) == ([4], [])
 
 
-def test_who_has_left_by_order_stays_so_in_the_next_run():
-    stage = Stage().grown().tick(80)
-    for id_ in "234":
-        stage.cluster.there[id_] = Present(id=id_, idle=True)
-    stage.cluster.retired.clear()
+def test_an_executor_that_leaves_for_another_reason_does_not_count():
+    stage = Stage().grown()
+    stage.load.waiting = 100
     stage.tick(2)
-    assert (stage.there, stage.cluster.retired) == (["1"], [])
+    stage.cluster.there["3"] = Present(id="3", extra=(3,), retiring=True)
+    stage.tick(2)
+    assert (stage.cluster.total, stage.cluster.retired) == (4, [])
+    del stage.cluster.there["3"]
+    stage.tick(2)
+    assert stage.there == ["1", "2", "4", "5"]
+
+
+def test_an_executor_that_got_own_tasks_meanwhile_stays():
+    stage = Stage().grown()
+    fleet, cluster = stage.cluster.fleet, stage.cluster
+    fleet.retire(["4"])
+    cluster.there["4"] = Present(id="4", own=1)
+    fleet.look(cluster)
+    assert not any(one.retiring for one in fleet.present())
 
 
 def test_a_manager_that_refuses_is_named_and_asked_again(caplog):
