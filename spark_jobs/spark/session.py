@@ -207,8 +207,12 @@ class SparkUnit:
 
     @property
     def staying(self) -> str:
-        """Name the live executors that are not asked to leave, to see changes; a cheap call."""
-        return str(self._backend.getExecutorIds().mkString(","))
+        """Name the live executors that are not asked to leave, to see changes; two cheap calls."""
+        backend = self._backend
+        # Spark's ids include the executors that leave.
+        ids = str(backend.getExecutorIds().mkString(",")).split(",")
+        leaving = str(backend.executorsPendingDecommission().keySet().mkString(",")).split(",")
+        return ",".join(id_ for id_ in ids if id_ not in leaving)
 
     def executors(self) -> list[Executor]:
         """Return the live executors of a cluster."""

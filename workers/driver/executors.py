@@ -205,9 +205,8 @@ class Executors:
         if self._scaler is None:
             if not found:
                 return
-            # A standalone Spark begins with all executors that there is room for, and a driver may
-            # follow another one that needed many: the number comes down when the load was seen.
-            self._scaler = Scaler(self._range, wanted=len(found))
+            # Executors above the least that a standalone Spark started late leave again.
+            self._scaler = Scaler(self._range)
         slots = max((one.slots for one in executors), default=1)
         per_slot = self._runs.fleet.per_slot
         seen = self._gauge.look(now, len(executors), slots, per_slot)
