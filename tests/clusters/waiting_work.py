@@ -1,4 +1,4 @@
-"""Work that waits: each number takes 0.2 s in one of four tasks, and is then written down."""
+"""Work that waits: each number is written down, and takes 0.2 s in one of four tasks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tiercel import BasicBolt, Config, QueueSpout, Topology, TopologyBuilder
 
-# Names the folder of what was written down: one file per process, a line per tuple.
+# Names the folder of files, one per process, with a line per tuple that was begun.
 FOLDER = "TIERCEL_TEST_SCALED"
 
 
 class Wait(BasicBolt):
     def execute(self, tup, collector):
-        time.sleep(0.2)
         with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
             file.write(f"{tup['number']}\n")
+        time.sleep(0.2)
 
 
 def topology() -> Topology:

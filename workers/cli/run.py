@@ -86,8 +86,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return
     saying = say_when(stopped)
     if reload:
-        # For the code loaded here, as ReloadingRun does for its children.
-        sys.dont_write_bytecode = True
+        sys.dont_write_bytecode = True  # for the code loaded here, as for ReloadingRun's children
     loaded = load_for_spark(topology, settings.spout_tasks)
     try:
         with servers(settings, loaded, keep=keep, stopped=stopped) as found:
