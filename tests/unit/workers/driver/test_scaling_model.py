@@ -48,11 +48,11 @@ def burst(base: float, phase_s: float) -> Callable[[float], float]:
     return lambda now: base * (1 if now <= phase_s else 10 if now <= 2 * phase_s else 0.1)
 
 
-def a_burst(work_s: float, delay_s: float, least: int, most: int, seed: int | None = None) -> Model:
+def a_burst(work_s: float, delay_s: float, most: int, quota: int = 10**9) -> Model:
     phase_s = phase_of(work_s, delay_s)
     load = burst(0.08 * most, phase_s)
-    model = Model(ExecutorRange(least=least, most=most), work_s, load, delay_s, seed=seed)
-    return model.run(3 * phase_s)
+    bounds = ExecutorRange(least=1 if most <= 4 else 2, most=most)
+    return Model(bounds, work_s, load, delay_s, quota=quota).run(3 * phase_s)
 
 
 def phase_of(work_s: float, delay_s: float) -> int:
@@ -66,13 +66,27 @@ def phases(model: Model, phase_s: int) -> list[list[int]]:
 WORKS_S = (0.001, 0.1, 1.0, 10.0, 60.0, 600.0)
 
 
-@pytest.mark.parametrize("most", [4, 20, 1000])
+@pytest.mark.parametrize("most", [2, 4, 20, 1000])
 @pytest.mark.parametrize("delay_s", [1.0, 30.0, 120.0])
 @pytest.mark.parametrize("work_s", WORKS_S)
 def test_a_burst_costs_little_more_than_an_oracle_and_turns_once(work_s, delay_s, most):
-    model = a_burst(work_s, delay_s, 1 if most == 4 else 2, most)
+    model = a_burst(work_s, delay_s, most)
     phase_s = phase_of(work_s, delay_s)
 
+    assert model.executor_s <= 1.3 * oracle_s(model, 3 * phase_s)
+    assert all(turns(phase) <= 1 for phase in phases(model, phase_s))
+
+
+@pytest.mark.parametrize(("most", "quota"), [(4, 2), (20, 6), (1000, 333)])
+@pytest.mark.parametrize("delay_s", [1.0, 120.0])
+@pytest.mark.parametrize("work_s", WORKS_S)
+def test_a_quota_that_refuses_in_a_burst_costs_no_more_and_brings_no_turn(
+    work_s, delay_s, most, quota
+):
+    model = a_burst(work_s, delay_s, most, quota)
+    phase_s = phase_of(work_s, delay_s)
+
+    assert max(model.presents) <= quota
     assert model.executor_s <= 1.3 * oracle_s(model, 3 * phase_s)
     assert all(turns(phase) <= 1 for phase in phases(model, phase_s))
 
