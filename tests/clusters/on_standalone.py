@@ -35,7 +35,7 @@ from tiercel.workers.control.redis_control import RedisPresences
 
 ROOT = Path(__file__).parents[2]
 # One executor does twenty messages per second. Messages per second, and seconds of each phase.
-PHASES = ((5.0, 40.0), (50.0, float((sys.argv[1:] or ["300"])[0])), (0.5, 120.0))
+PHASES = ((6.0, 40.0), (60.0, float((sys.argv[1:] or ["300"])[0])), (0.6, 120.0))
 TARGET_S = 60.0
 # Time for the first message; an executor comes within this time on a machine of two busy cores.
 _START_S = 240.0
