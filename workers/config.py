@@ -22,6 +22,7 @@ TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and 
 TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
                      processes of a topology
 TIERCEL_EXECUTORS    least and most executors, 2..20, or one number; overrides the topology's
+TIERCEL_WORKER_PODS  labels of the pods of Spark's workers; the Helm chart sets it for KEDA
 TIERCEL_HEARTBEAT    file that spout workers and the driver touch while their loops turn,
                      for health checks
 TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for settings that
@@ -242,6 +243,7 @@ class Settings(BaseSettings):
     executors: (
         Annotated[str, AfterValidator(lambda said: parse_executors(said) and said)] | None
     ) = None
+    worker_pods: Plain = None
     heartbeat: Path | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"

@@ -225,7 +225,10 @@ class SparkUnit:
             id_, slots = str(one.id()), int(one.maxTasks())
             if slots:  # the driver has none
                 running, leaving = int(one.activeTasks()), id_ not in staying
-                executors.append(Executor(id=id_, slots=slots, running=running, leaving=leaving))
+                host = str(one.hostPort()).rpartition(":")[0].strip("[]")
+                executors.append(
+                    Executor(id=id_, slots=slots, running=running, leaving=leaving, host=host)
+                )
         return executors
 
     def send_away(self, executor: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from tiercel.spark_jobs.errors import SparkEndedError
 from tiercel.spark_jobs.spark.session import make_class_archive
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.cli.options import (
     Amqp,
     Child,
@@ -23,6 +24,7 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
+from tiercel.workers.driver.deletion_cost import ApiServer, WorkerPods
 from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
 from tiercel.workers.lifecycle import Heartbeat, name_servers, on_signals
 from tiercel.workers.loading import load_for_spark, module_of, spark_options_of, with_executors
@@ -70,8 +72,13 @@ def driver(  # noqa: PLR0913 - one parameter an option
             module=module_of(topology),
             logs=worker_logs(settings, mark),
             heartbeat=Heartbeat(settings.heartbeat),
+            pods=_pods(loaded, settings.worker_pods),
         )
         _run(Driver(loaded, settings.redis_urls, settings.master, settings.amqp, options=options))
+
+
+def _pods(topology: Topology, labels: str | None) -> WorkerPods | None:
+    return None if labels is None else WorkerPods(topology.name, labels, ApiServer.of_this_pod())
 
 
 def _run(process: Driver) -> None:

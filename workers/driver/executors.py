@@ -30,6 +30,7 @@ from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.presence import ExecutorReport, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
+from tiercel.workers.driver.deletion_cost import WorkerPods, costs_of
 from tiercel.workers.driver.scaling import (
     ExecutorRange,
     FleetOrders,
@@ -151,14 +152,23 @@ class Topside(Protocol):
 class Executors:
     """Decides once per second, in a thread, until ``close``, and gives the orders."""
 
-    def __init__(
-        self, topology: Topology, range_: ExecutorRange, gauge: Gauge, spark: Spark, runs: Topside
+    def __init__(  # noqa: PLR0913 - one that decides, and the parts that it looks at
+        self,
+        topology: Topology,
+        range_: ExecutorRange,
+        gauge: Gauge,
+        spark: Spark,
+        runs: Topside,
+        *,
+        pods: WorkerPods | None = None,
     ) -> None:
+        """``pods`` are the workers of a Spark whose number follows the executors wanted."""
         self._topology = topology
         self._range = range_
         self._gauge = gauge
         self._spark = spark
         self._runs = runs
+        self._pods = pods
         # None until a run has executors.
         self._scaler: Scaler | None = None
         self._lives = Lives()
@@ -180,6 +190,8 @@ class Executors:
         """Stop, after the look that is under way."""
         self._over.set()
         self._thread.join()
+        if self._pods:
+            self._pods.close()
 
     def _run(self) -> None:
         with closing(self._gauge):
@@ -223,6 +235,8 @@ class Executors:
             self._say(report)
             if found:
                 self._order(now, orders(decision.wanted, self._range.most, found), found)
+            if self._pods:
+                self._pods.look(now, costs_of(executors, found))
 
     def _order(self, now: float, next_: FleetOrders, found: Sequence[Present]) -> None:
         """Give the orders to Spark and to the executors."""
@@ -423,7 +437,12 @@ def options_of(config: Config) -> dict[str, str]:
 
 @contextmanager
 def scaled(
-    topology: Topology, gauge: Callable[[], Gauge], spark: SparkUnit, runs: Topside
+    topology: Topology,
+    gauge: Callable[[], Gauge],
+    spark: SparkUnit,
+    runs: Topside,
+    *,
+    pods: WorkerPods | None = None,
 ) -> Iterator[None]:
     """Decide within the block how many executors the topology wants, if they have a range."""
     range_ = range_of(topology.config)
@@ -431,7 +450,7 @@ def scaled(
         yield
         return
     spark.begin_with(range_.least)
-    executors = Executors(topology, range_, gauge(), spark, runs)
+    executors = Executors(topology, range_, gauge(), spark, runs, pods=pods)
     executors.start()
     with closing(executors):
         yield

@@ -70,6 +70,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.driver.deletion_cost import WorkerPods
 from tiercel.workers.driver.executors import Gauge, least_of, options_of, scaled
 from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
@@ -88,11 +89,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A JVM that lived for this long is no sign of lasting trouble.
 _LONG_LIFE_S = 60.0
-# Give up after this many JVMs in a row that ended sooner: the supervisor may know more.
-_HOPELESS = 8
+_HOPELESS = 8  # JVMs in a row that ended sooner: the supervisor may know more
 _STOP_LOOK_S, _AGAIN_S = 0.05, 1.0
-# Time for the JVM to delete its temporary files.
-_JVM_GRACE_S = 5.0
+_JVM_GRACE_S = 5.0  # for its temporary files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +103,7 @@ class DriverOptions:
     # How Spark's Python workers log. None: as they are set up.
     logs: WorkerLogs | None = None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    pods: WorkerPods | None = None  # those of Spark's workers, if their number may change
 
 
 def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
@@ -216,7 +216,7 @@ class Driver:
             try:
                 spark.ship(self._options.module, self._master)
                 gauge = partial(Gauge, self._topology, self._redis_url, self._amqp_url)
-                with scaled(self._topology, gauge, spark, self._runs):
+                with scaled(self._topology, gauge, spark, self._runs, pods=self._options.pods):
                     self._runs.go(spark)
             except Exception:
                 spark.check_alive()

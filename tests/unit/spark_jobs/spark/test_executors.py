@@ -164,7 +164,10 @@ def spark_with(backend, live):
     """A unit whose Spark lists these executors as live, by slots and running tasks."""
     listed = [
         SimpleNamespace(
-            id=lambda id_=id_: id_, maxTasks=lambda n=slots: n, activeTasks=lambda n=running: n
+            id=lambda id_=id_: id_,
+            maxTasks=lambda n=slots: n,
+            activeTasks=lambda n=running: n,
+            hostPort=lambda id_=id_: f"[fd00::{id_}]:7079" if id_ == "12" else f"10.0.0.{id_}:7079",
         )
         for id_, (slots, running) in live.items()
     ]
@@ -210,6 +213,7 @@ def test_an_executor_that_spark_has_marked_leaves_though_spark_still_names_it():
         ("1", True, 0),
         ("12", False, 0),
     ]
+    assert [one.host for one in unit.executors()] == ["10.0.0.0", "10.0.0.1", "fd00::12"]
 
 
 def test_executors_are_ended_without_force_and_without_another_total():

@@ -72,7 +72,7 @@ class Cluster:
     # -- as Spark
 
     def executors(self):
-        return [Executor(id=id_, slots=1) for id_ in self.there]
+        return [Executor(id=id_, slots=1, host=f"host-{id_}") for id_ in self.there]
 
     def ask_for(self, total):
         self.asked.append(total)
@@ -131,7 +131,7 @@ class Load:
 class Stage:
     """The deciding part of a driver over a cluster, second by second."""
 
-    def __init__(self, executors=(1, 4), built=None, **cluster):
+    def __init__(self, executors=(1, 4), built=None, pods=None, **cluster):
         self.cluster = Cluster(**cluster)
         self.load = Load()
         self.now = 0.0
@@ -141,6 +141,7 @@ class Stage:
             self.load,
             self.cluster,
             self.cluster,
+            pods=pods,
         )
 
     def tick(self, seconds=1, *, gives=True):
@@ -163,6 +164,35 @@ class Stage:
         assert self.there == ["1", "2", "3", "4"]
         self.load.waiting = 0
         return self
+
+
+class Pods:
+    """The pods of the workers, one per executor."""
+
+    def __init__(self):
+        self.costs: list[dict[str, int]] = []
+
+    def look(self, _now, costs):
+        self.costs.append(costs)
+
+
+def test_the_pods_of_workers_with_executors_get_a_cost():
+    pods = Pods()
+    stage = Stage(pods=pods).grown()
+    assert pods.costs[-1] == {"host-1": 3, "host-2": 2, "host-3": 2, "host-4": 2}
+
+    stage.tick(70)
+    assert {"host-1": 3, "host-2": 1, "host-3": 1, "host-4": 1} in pods.costs
+
+
+def test_a_driver_without_the_lease_leaves_the_costs_alone():
+    pods = Pods()
+    stage = Stage(pods=pods).tick(3)
+    before = len(pods.costs)
+    stage.cluster.has_lease = False
+    stage.tick(10)
+
+    assert len(pods.costs) == before
 
 
 def test_without_a_range_the_number_is_the_operator_s():
