@@ -21,6 +21,7 @@ from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.control.presence import Keeper
+from tiercel.workers.driver.joining import Joining
 from tiercel.workers.driver.run_watch import (
     Ended,
     RunContext,
@@ -213,20 +214,28 @@ class Runs:
         )  # fmt: skip
         self._say_what_was_ordered()
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
+        joins = not self._width.lacks
+        joining = Joining(self._context, hosts, run, tasks, ready, joins=joins)
         ended = Ended.STOPPED
         try:
             # The run owns the inboxes, so spout workers may send while Python workers start.
             self._keeper.attend(run.id, run.topology)
             ended = self._watch.until_end(
-                run, tasks, self._order, partial(self._width.may_return, hosts)
+                run, tasks, self._order, partial(self._may_widen, hosts, joining)
             )
         finally:
             self._keeper.attend_none()
+            joining.close()
             self._finish(hosts, run, tasks, _GRACES_S.get(ended, _GRACE_S))
         if ended is Ended.FAILED:
             hosts.check_alive()
             log.error("the run ended: %s", tasks.fault, extra={"event": "run_failed"})
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
+
+    def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
+        """Look after the executors; True if Spark has slots again that only a new run can use."""
+        joining.look(now)
+        return self._width.may_return(hosts, now)
 
     def _say_what_was_ordered(self) -> None:
         said = self._context.topology.parallelism

@@ -72,6 +72,8 @@ class Job:
         # Number of its tasks that Spark has no slot for.
         self.waiting = 0
         self.unfit = ""
+        # The extra tasks of executors that joined.
+        self.further = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -80,7 +82,7 @@ class Job:
         if self.fault is not None:
             return
         while not self._end.wait(0.01):
-            if self.world.attends and self.world.inboxes.beat(self.run.id, {BOLT: 1}, {}, ""):
+            if self.world.attends and self.world.inboxes.beat(self.run.id, {BOLT: 1}, {}, "").stale:
                 return
 
     @property
@@ -118,6 +120,8 @@ class World:
 
     slots = 2
     free = 0
+    # Executors may join.
+    grows = False
 
     def __init__(self):
         self.presences, self.control = MemoryPresences(), MemoryControl()
