@@ -86,6 +86,12 @@ class Process:
         return self.error
 
 
+def wait_until_seen(cluster: InboxCluster, tasks: Sequence[int]) -> None:
+    """Wait until an attempt at each task has reported."""
+    figures = cluster.inboxes.figures
+    wait_until(lambda: all(one.seen_s is not None for one in figures(tasks).values()), 10)
+
+
 def acked(cluster: InboxCluster, roots: list[int], failed: list[Failure] | None = None) -> bool:
     """Wait until they are; what fails meanwhile is added to ``failed``."""
     found: list[int] = []
@@ -105,12 +111,7 @@ def test_all_its_tasks_work_at_once_and_it_ends_when_it_is_told(cluster: InboxCl
     process = Process(cluster)
     assert acked(cluster, cluster.emit([[f"w{number}"] for number in range(100)]))
     seen = cluster.inboxes.figures(cluster.bolt_tasks)
-    wait_until(
-        lambda: all(
-            one.seen_s is not None for one in cluster.inboxes.figures(cluster.bolt_tasks).values()
-        ),
-        10,
-    )
+    wait_until_seen(cluster, cluster.bolt_tasks)
     assert {one.attempts for one in seen.values()} == {1}
     assert process.end() is None
     assert sum(task["executed"] for task in cluster.metrics.totals()["bolt"].values()) == 100
@@ -130,6 +131,8 @@ def test_asked_to_leave_it_finishes_what_it_executes_and_its_tasks_go_on_elsewhe
     process = Process(cluster)
     roots = cluster.emit([["sleeper"], ["a"], ["b"]])
     assert Sleeps.inside.wait(10)
+    # An attempt that begins later is not asked; the driver asks once per second.
+    wait_until_seen(cluster, cluster.bolt_tasks)
     cluster.inboxes.leave(RUN, cluster.bolt_tasks)
     cluster.emit([["c"]])
     process.thread.join(0.5)
@@ -147,8 +150,7 @@ def test_asked_to_leave_the_process_of_extra_tasks_just_ends(cluster: InboxClust
     extra = [extra_task(2, 1), extra_task(3, 1)]
     cluster.inboxes.adopt(RUN, [*cluster.bolt_tasks, *extra])
     process = Process(cluster, tasks=extra)
-    figures = cluster.inboxes.figures
-    wait_until(lambda: all(one.seen_s is not None for one in figures(extra).values()), 10)
+    wait_until_seen(cluster, extra)
     cluster.inboxes.leave(RUN, extra)
     assert process.ended() is None
 
