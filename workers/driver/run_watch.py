@@ -69,6 +69,8 @@ class RunContext:
     # Ages the memory of once bolts; see ``StateStore.age``.
     age: Callable[[], None] = lambda: None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    # A run's own tasks are on this number of executors, and the others may leave. 0: on all.
+    least: int = 0
     # Takes over extra tasks of a run that have no process, and returns the number of released
     # messages. May be repeated. Raises StaleAttemptError if a later run has begun.
     end_extra: Callable[[Run, Sequence[int]], int] = lambda _run, _tasks: 0

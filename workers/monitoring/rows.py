@@ -19,7 +19,7 @@ from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_of
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import NEW, UNATTENDED_S, Presence
+from tiercel.workers.control.presence import NEW, UNATTENDED_S, ExecutorReport, Presence
 from tiercel.workers.control.registry import Component, Graph
 
 # Rates are counts per thousand seconds; times are counted in nanoseconds.
@@ -57,6 +57,8 @@ class Readings:
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
+    # The driver's decision on executors; None: their number is the operator's.
+    executors: ExecutorReport | None = None
     # Counts per thousand seconds, averaged over the last ten seconds.
     rates: Counts = field(default_factory=dict)
     # Counts of each slot of ten minutes, the current slot first.
