@@ -181,14 +181,14 @@ def absence_of(executors: int, ended: str, master: str) -> str:
     ``ended`` is the reason of Spark for the end of the last executor; empty if none has ended.
 
     >>> absence_of(2, "", "spark://m:7077")
-    'none of the 2 executors of Spark has a free slot: they may have tasks of an earlier run'
+    'no slot is free on 2 executors: they have tasks of an earlier run, or do not start Python'
     >>> absence_of(0, "", "local-cluster[1,1,1024]")
     'Spark has no executor'
     """
     if executors:
         return (
-            f"none of the {counted(executors, 'executor')} of Spark has a free slot: they may have "
-            "tasks of an earlier run"
+            f"no slot is free on {counted(executors, 'executor')}: they have tasks of an earlier "
+            "run, or do not start Python"
         )
     last = f", the last one ended: {' '.join(ended.split())[:_LONGEST_REASON]}" if ended else ""
     kind = next((kind for kind in _WHO_KNOWS if master.startswith(kind)), "")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiercel.spark_jobs.spark.executors import (
+    absence_of,
     readiness_of,
     start_failure,
     steady_slots,
@@ -66,6 +67,16 @@ def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
     cluster = Cluster(executors)
     assert cluster.steady_slots(4) == slots
     assert cluster.now - 100 <= within_s
+
+
+def test_without_an_executor_one_line_says_why_the_last_one_ended_and_where_to_look() -> None:
+    said = absence_of(0, "exited with exit code 1(unexpected).\nThe pod: x", "k8s://https://h:6443")
+    assert said.startswith(
+        "Spark has no executor, the last one ended: exited with exit code 1(unexpected). The pod: x"
+    )
+    assert "kubectl logs -l spark-role=executor" in said
+    assert "ResourceManager" in absence_of(0, "", "yarn")
+    assert "Spark's master" in absence_of(0, "", "spark://h:7077")
 
 
 def test_time_that_was_spent_on_something_else_is_no_more_waited_for() -> None:
