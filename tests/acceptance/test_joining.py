@@ -238,7 +238,7 @@ def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothi
         run = run_of(stack)
         spark.join()
         wait_until(lambda: begins(stack, "host-2") or more(1), 120, "its work")
-        wait_until(in_a_long_one, LONG_S)
+        wait_until(in_a_long_one, 60)
         more(200)
         [executor] = spark.executors("host-2")
         told = time.time()
@@ -259,8 +259,8 @@ def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothi
             "began its last message %.1f s after SIGTERM, ended after %.1f s; messages of others "
             "began at most %.2f s late", max(here.values()) - told, left - told, latest_s(times),
         )  # fmt: skip
-        assert max(here.values()) < told + 4
-        assert latest_s(times) < 2
+        assert max(here.values()) < told + AT_WORK_S / 3
+        assert latest_s(times) < 5
         assert len(doings(stack)) == 2 * published, "each once"
         assert run_of(stack) == run, "no new run"
         none_failed(stack)
