@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiercel.spark_jobs.spark import executors, session
 from tiercel.spark_jobs.spark.executors import (
+    Executor,
+    Readiness,
     absence_of,
     readiness_of,
     start_failure,
@@ -242,3 +245,58 @@ def test_executors_are_ended_without_force_and_without_another_total():
     spark_with(backend, {}).end(["3", "4"])
     # Adjust the total, count a failure, kill tasks: none of the three.
     assert backend.ended == [(("3", "4"), False, False, False)]
+
+
+class Cold(SparkUnit):
+    """A unit whose free slots change with each question: the last number stays."""
+
+    def __init__(self, *free: int) -> None:
+        self.free_slots = [*free]
+        self.asked: list[int] = []
+        self.context = SimpleNamespace(pythonExec="python", unit=self)
+        self._local = False
+        self._master = "spark://h:7077"
+        self._steady_s = 0.2
+
+    def _free(self) -> int:
+        return self.free_slots.pop(0) if len(self.free_slots) > 1 else self.free_slots[0]
+
+    def executors(self) -> list[Executor]:
+        return []
+
+    def _last_end(self) -> str:
+        return "exit code 1"
+
+
+class Answers:
+    def __init__(self, context) -> None:
+        self._unit = context.unit
+
+    def answers(self, slots: int) -> Readiness:
+        self._unit.asked.append(slots)
+        return Readiness(slots=slots)
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "slots", "asked"),
+    [
+        pytest.param([4], 4, 4, [4], id="all there"),
+        # Spark notes the end of the answers a little later.
+        pytest.param([1, 0, 0, 1], 4, 1, [1], id="one, for good"),
+        pytest.param([1, 1, 3], 4, 3, [1, 3], id="others come meanwhile"),
+    ],
+)
+def test_executors_are_asked_while_others_may_come(free, wanted, slots, asked, monkeypatch):
+    monkeypatch.setattr(session, "Asking", Answers)
+    unit = Cold(*free)
+    assert unit.ready(wanted) == Readiness(slots=slots)
+    assert unit.asked == asked
+
+
+def test_without_an_executor_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(executors, "_FIRST_S", 0.05)
+    monkeypatch.setattr(session, "Asking", Answers)
+    unit = Cold(0)
+    ready = unit.ready(4)
+    assert (ready.slots, ready.absent, unit.asked) == (0, True, [])
+    assert ready.trouble.startswith("Spark has no executor, the last one ended: exit code 1; ")
