@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from tiercel.spark_jobs.bolts.bolt import _Prepared
+from tiercel.spark_jobs.bolts.bolt import (
+    ArrowBolt,
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    _Prepared,
+)
 from tiercel.spark_jobs.errors import ConfigValueError
 
 if TYPE_CHECKING:
@@ -210,3 +217,24 @@ class AggregatingBolt(WindowedBolt):
     def result(self, accumulator: Any, window: TupleWindow, collector: WindowCollector) -> None:
         """Process the accumulator of one window, whose ``tuples`` are empty."""
         raise NotImplementedError
+
+
+# Kinds that a step executes.
+StepBolt = Bolt | BasicBolt | ArrowBolt | BatchBolt | WindowedBolt
+# Kinds that a topology may have.
+AnyBolt = StepBolt | AsyncBolt
+
+# A tuple that waits for others to fill its window is given back to the broker after this time, and
+# then counts as new: RabbitMQ takes messages back that are held for half an hour.
+LONGEST_WAIT = timedelta(minutes=25)
+
+
+def longest_held(bolt: WindowedBolt) -> timedelta:
+    """Return how long a tuple waits in the bolt at most before it is given back to the broker."""
+    window = bolt.window
+    more = bolt.lag + bolt.idle
+    if isinstance(window, Session):
+        return max(LONGEST_WAIT, window.longest + window.gap + more)
+    if isinstance(window.length, int) or isinstance(window.slide, int):
+        return LONGEST_WAIT
+    return max(LONGEST_WAIT, 2 * window.length + window.slide + more)

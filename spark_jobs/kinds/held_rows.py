@@ -1,4 +1,4 @@
-"""The rows that one task of a windowed bolt holds, as columns, and its watermark.
+"""The rows that one task of a windowed bolt holds, as columns: timestamps, keys and the watermark.
 
 Pure. Timestamps are microseconds since 1970; ``now`` is seconds on a clock.
 """
@@ -6,10 +6,17 @@ Pure. Timestamps are microseconds since 1970; ``now`` is seconds on a clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.spark_jobs.topology.windowing import Source, Windowing
 
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -18,12 +25,118 @@ NEVER = -(2**62)
 FOREVER = 2**62
 # The status of a row that is in windows; all others wait to leave.
 GOOD = 0
+# Why a row leaves without its windows.
+NULL, AHEAD, LATE, REPLACED, OVERDUE, DEAD = range(1, 7)
 _FIRST_ROOM = 1_024
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MOMENT = -62_135_596_800_000_000
+_LAST_MOMENT = 253_402_300_799_999_999
+# Timestamps beyond this are no times: far beyond the year 9999, and far below ``FOREVER``.
+_MOST_US = 2**60
+# The position of an entry begins with a time only on Redis; the memory twin counts from 1.
+_LEAST_MS = 10**11
+_FEW_KEYS = 10_000
 
 
 def micros(duration: timedelta) -> int:
     """Return a duration in microseconds."""
     return duration // timedelta(microseconds=1)
+
+
+def moment(time_us: int) -> datetime:
+    """Return a timestamp in UTC, cut to the years that Python supports."""
+    return _1970 + timedelta(microseconds=min(max(time_us, _FIRST_MOMENT), _LAST_MOMENT))
+
+
+class Timestamps:
+    """Reads the timestamps of tuples, by the settings of their bolt."""
+
+    def __init__(self, windowing: Windowing) -> None:
+        self._field = windowing.bolt.timestamp_field
+        self._unit = windowing.unit_us
+        self._ahead = micros(windowing.bolt.max_ahead)
+
+    @staticmethod
+    def arrival_us(position_ms: int, wall_s: float) -> int:
+        """Return the time at which an entry with this position came, given the time now."""
+        return position_ms * 1_000 if position_ms >= _LEAST_MS else int(wall_s * 1e6)
+
+    def of(self, chunk: Chunk, rows: Rows, arrival_us: int) -> tuple[Longs, Longs]:
+        """Return the timestamps of these rows, and their status: good, null or ahead."""
+        status = np.full(len(rows), GOOD)
+        if not self._field:
+            return np.full(len(rows), arrival_us), status
+        column = chunk.values.column(self._field)
+        if len(rows) < len(column):
+            column = column.take(pa.array(rows))
+        unit = self._unit
+        if pa.types.is_timestamp(column.type):
+            column, unit = column.view(pa.int64()), 1
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        null = np.asarray(pc.is_null(column)) | np.isnan(values)
+        far = ~null & (np.abs(values) > _MOST_US / unit)
+        unfit = null | far
+        if pa.types.is_integer(column.type):
+            found = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+            times = np.where(unfit, 0, found) * unit
+        else:
+            times = np.rint(np.where(unfit, 0.0, values) * unit).astype(np.int64)
+        times[far] = np.where(values[far] > 0, _MOST_US, -_MOST_US)
+        status[null] = NULL
+        status[(times > arrival_us + self._ahead) | far] = AHEAD
+        return times, status
+
+
+class Keys:
+    """Numbers the keys of tuples, in the order in which they come."""
+
+    def __init__(self, fields: Mapping[Source, tuple[str, ...]]) -> None:
+        self._fields = fields
+        self._numbers: dict[Any, int] = {}
+        self._values: list[Any] = []
+        # A number for each key that is the same in each process.
+        self.digests: list[int] = []
+
+    def of(self, chunk: Chunk, rows: Rows) -> Longs:
+        """Return the number of the key of each row."""
+        fields = self._fields[chunk.route.component, chunk.route.stream]
+        if not fields:
+            return np.full(len(rows), self._number(None))
+        columns = [chunk.values.column(name).take(pa.array(rows)) for name in fields]
+        if len(columns) > 1:
+            values = zip(*(column.to_pylist() for column in columns), strict=True)
+            return np.array([self._number(value) for value in values], np.int64)
+        encoded = columns[0].dictionary_encode(null_encoding="encode")
+        numbers = np.array([self._number(one) for one in encoded.dictionary.to_pylist()], np.int64)
+        found: Longs = numbers[encoded.indices.to_numpy(zero_copy_only=False)]
+        return found
+
+    def value(self, number: int) -> Any:
+        """Return a key: a value, or a tuple of values."""
+        return self._values[number]
+
+    def prune(self, numbers: Longs) -> Mapping[int, int] | None:
+        """Forget most keys but those with these numbers, if they are few; return the new numbers of
+        the keys by their old ones. None: nothing has changed.
+        """
+        if len(self._values) < _FEW_KEYS:
+            return None
+        live = np.unique(numbers).tolist()
+        if 2 * len(live) > len(self._values):
+            return None
+        values = [self._values[number] for number in live]
+        self._numbers.clear()
+        self._values.clear()
+        self.digests.clear()
+        return {old: self._number(value) for old, value in zip(live, values, strict=True)}
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+            content = blake2b(repr(value).encode(errors="surrogatepass"), digest_size=8)
+            self.digests.append(int.from_bytes(content.digest()) >> 1)
+        return number
 
 
 class Watermark:

@@ -97,6 +97,9 @@ class Assigner(Protocol):
     def removed(self, rows: HeldRows, gone: Longs) -> None:
         """Note that rows are about to be removed that leave without their windows."""
 
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Note that keys have new numbers; keys without one have no rows."""
+
     def dump(self) -> dict[str, Any]:
         """Return the state that outlives the process, in JSON's types."""
 
@@ -227,8 +230,9 @@ class TimeWindows:
         return held[leaves]
 
     def _still_open(self, plan: Plan, failed: AbstractSet[WindowId]) -> set[WindowId]:
-        done = {one.id for one in plan.closings} - failed
-        return (self._open | set(failed)) - done
+        # A window is also done if none of its rows is left.
+        done = (self._open - plan.waiting) | {one.id for one in plan.closings}
+        return (self._open - done) | set(failed)
 
     def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
         if self._stays:
@@ -244,6 +248,9 @@ class TimeWindows:
 
     def removed(self, rows: HeldRows, gone: Longs) -> None:
         """Do nothing: the ends of other rows stay."""
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Do nothing: it knows digests."""
 
     def dump(self) -> dict[str, Any]:
         return {"closed": self._closed, "open": sorted(self._open)} if self._stays else {}
@@ -350,6 +357,9 @@ class SessionWindows:
 
     def removed(self, rows: HeldRows, gone: Longs) -> None:
         """Do nothing: sessions are made anew for each plan."""
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Do nothing: it knows no keys."""
 
     def dump(self) -> dict[str, Any]:
         return {}
@@ -502,6 +512,11 @@ class CountWindows:
                 last = int(closings[-1].rows[-1])
                 place = tuple(int(rows[name][last]) for name in ("time", "ms", "seq", "row"))
                 self._counted[self._digests[key]] = _Counted(closings[-1].id[0] + 1, place)
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        self._fresh = {keys[old]: count for old, count in self._fresh.items() if old in keys}
+        live = set(self._digests)
+        self._counted = {key: one for key, one in self._counted.items() if key in live}
 
     def dump(self) -> dict[str, Any]:
         return {str(key): [one.number, *one.place] for key, one in self._counted.items()}

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
@@ -43,7 +43,7 @@ from tiercel.spark_jobs.running.backlog import (
 from tiercel.spark_jobs.running.chain import chain_at, tasks_in_row
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
+from tiercel.spark_jobs.running.kind import BoltKind, HoldingOrder, Order, StepInput
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
@@ -288,6 +288,9 @@ class Attempt:
         log.info(
             "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
         )
+        if self._order is not None and self._order.holds:
+            self._repeat_held(cast("HoldingOrder", self._order), sealed)
+            return
         # In the order of the inbox, as before: in another order, the step could do different work.
         entries = self._inbox.read(sorted([*sealed.whole, *sealed.part], key=place))
         backlog, self.backlog = self.backlog, Backlog(opened.done)
@@ -299,6 +302,12 @@ class Attempt:
         self.patiently(self._committer.finish)
         backlog.cover(sealed)
         self.backlog = backlog
+
+    def _repeat_held(self, order: HoldingOrder, sealed: Covered) -> None:
+        """Repeat a sealed step that used tuples which it did not cover."""
+        self._commit(order.repeat(sealed, self.fetch), sealed)
+        self.patiently(self._committer.finish)
+        order.repeated(sealed)
 
     def _commit(self, taken: StepInput, sealed: Covered | None) -> None:
         """Execute and commit one step."""
@@ -323,6 +332,8 @@ class Attempt:
             covered = replace(covered, inner=self._chain.executed)
         # A sealed step may have had only answers of threads, which are lost with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
+        # A step may also free room in the inbox for tuples that it holds.
+        leaves = leaves or covered.tuples
         if sealed or leaves or done.again:
             self._leave(covered, done, states, began_ns)
             if self._order is not None and self._committer.conflicted:

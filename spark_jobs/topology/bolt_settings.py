@@ -22,9 +22,10 @@ import pyarrow as pa
 from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Field
-from tiercel.spark_jobs.bolts.bolt import AnyBolt, ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import is_system
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, cycle_of, line_at
@@ -34,7 +35,7 @@ from tiercel.spark_jobs.topology.grouping import Fields, Shuffle, not_a_key
 _LARGEST = 10_000
 _ON_ERROR = ("fail", "split")
 _OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
-_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
+_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt, WindowedBolt)
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
 # Concurrency of a plain bolt with a limit per value: tuples of different values may begin together.

@@ -19,8 +19,8 @@ from tiercel.acker.inbox.chunk import line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt, longest_held
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.grouping import Grouping, Shuffle
@@ -149,9 +149,10 @@ class Topology:
     @property
     def held(self) -> timedelta | None:
         """The longest time that a message may be unsettled, if a bolt may take longer than the
-        message timeout, has a slow rate limit or retries for long; None: there is no such bolt.
+        message timeout, has a slow rate limit or windows, or retries for long; None: there is no
+        such bolt.
         """
-        waits_secs = self._limits_secs + self._retries_secs
+        waits_secs = self._limits_secs + self._retries_secs + self._windows_secs
         if not self._long_secs and not waits_secs:
             return None
         return timedelta(seconds=self.in_flight_secs + waits_secs + UNEMITTED_S)
@@ -194,6 +195,13 @@ class Topology:
             attempt_s = max(timeout_s, self.config_of(bolt).execute_timeout_secs or 0.0)
             times.append(retry.longest_s + (retry.attempts - 1) * attempt_s)
         return sum(time_s for time_s in times if time_s > _LONG_WAIT_S)
+
+    @property
+    def _windows_secs(self) -> float:
+        """The time that windowed bolts may hold a message."""
+        bolts = [spec.bolt for spec in self.bolts.values()]
+        windowed = [bolt for bolt in bolts if isinstance(bolt, WindowedBolt)]
+        return sum(longest_held(bolt).total_seconds() for bolt in windowed)
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -18,10 +18,11 @@ KEYS = 3
 DIGESTS = [key * 7 + 100 for key in range(KEYS)]
 US = timedelta(microseconds=1)
 LATE = 3
+NO_LIMITS = Limits()
 
 
 class Task:
-    """What the engine does with the rows of one task; it dies whenever the test wants it to."""
+    """Does as the engine does with the rows of one task; it dies whenever the test wants it to."""
 
     def __init__(self, window, lag=0, *, by_time=True, tells_expired=False):
         self.made = lambda: assigner_of(
@@ -54,7 +55,7 @@ class Task:
         self.rows.remove(rows[late])
         self.left.update(ids[late].tolist())
 
-    def close_all(self, limits=Limits(), fails=lambda _: False):
+    def close_all(self, limits=NO_LIMITS, fails=lambda _: False):
         """Close what is due; windows that fail are tried again at once."""
         while True:
             watermark = self.watermark.advance(0.0)

@@ -1,0 +1,160 @@
+"""The backlog of a windowed bolt, whose entries stay in the inbox; reports to the spouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Lineage, Rows
+from tiercel.acker.inbox.contract import Claims, Covered, Entry
+from tiercel.acker.ledger import Ids, Ledger
+from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
+from tiercel.spark_jobs.running.kind import Fetch
+from tiercel.spark_jobs.running.suspicion import place
+
+log = logging.getLogger(__name__)
+
+MOST_TAKEN = 20_000
+# Reports of held tuples to the spouts: the interval, the number per message timeout, and the size.
+_TELL_S = 0.1
+_TELLS_PER_TIMEOUT = 3
+_TOLD = 5_000
+# A position, to be compared.
+Place = tuple[int, int]
+
+
+class HoldsRows(Protocol):
+    """The order of a task that holds the rows of its backlog."""
+
+    # Tuples and bytes of held entries that need no room in the inbox from this step on.
+    freed: tuple[int, int]
+
+    @property
+    def seal(self) -> list[int]:
+        """The numbers from which a later attempt repeats the step."""
+
+    def ingest(self, entry: OpenEntry) -> None:
+        """Take the rows of an entry."""
+
+
+class WindowBacklog(Backlog):
+    """``Backlog`` of a windowed bolt: its entries stay until the last window of each tuple."""
+
+    def __init__(self, done: Mapping[str, bytes], order: HoldsRows) -> None:
+        super().__init__(done)
+        self._order = order
+        # While a sealed step is repeated: the position up to which it knew entries, and later ones.
+        self._known: Place | None = None
+        self._later: list[Entry] = []
+        self._read: Reader | None = None
+        # The last entry that came.
+        self._last: Place = (0, 0)
+
+    def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
+        self._read = read
+        entries = list(entries)
+        if entries:
+            self._last = place(entries[-1].position)
+        if (known := self._known) is not None:
+            self._later += [entry for entry in entries if place(entry.position) > known]
+            entries = [entry for entry in entries if place(entry.position) <= known]
+        strange = super().add(entries, read)
+        for entry in entries:
+            opened = self._open.get(entry.position)
+            if opened is not None:
+                self._order.ingest(opened)
+        return strange
+
+    def fetch_known(self, known: Place, fetch: Fetch) -> None:
+        """Fetch all entries up to a position."""
+        self._known = known
+        while self._last < known:
+            before = self._last
+            fetch(MOST_TAKEN, 0.0, Claims(0))
+            if self._last == before:
+                return
+
+    def resume(self) -> None:
+        """Add the entries that a repeated step did not know."""
+        self._known = None
+        later, self._later = self._later, []
+        if self._read is not None:
+            self.add(later, self._read)
+
+    def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
+        skipped = [(entry.tuples, len(entry.payload)) for entry in self._passed_over]
+        tuples, size = self._order.freed
+        covered = super().take_out(shares, step, ticks)
+        return replace(
+            covered,
+            tuples=tuples + sum(count for count, _ in skipped),
+            bytes=size + sum(count for _, count in skipped),
+            inner=self._order.seal,
+        )
+
+
+def roots_in(lineage: Lineage, rows: Rows) -> Ids:
+    """Return the roots of these rows."""
+    if len(rows) == len(lineage.counts):
+        return lineage.roots
+    found: Ids = lineage.roots[
+        np.isin(np.repeat(np.arange(len(lineage.counts)), lineage.counts), rows)
+    ]
+    return found
+
+
+class Telling:
+    """Reports held tuples to the spouts: their messages neither time out nor count as in flight."""
+
+    def __init__(self, ledger: Ledger | None, clock: Callable[[], float], timeout_s: float) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._news: list[Ids] = []
+        self._look_at = self._all_at = float("-inf")
+        self._every_s = timeout_s / _TELLS_PER_TIMEOUT
+        # The next report of all.
+        self._left: list[Ids] = []
+
+    @property
+    def next_at(self) -> float:
+        """Time of the next report."""
+        return self._look_at if self._news or self._left else self._all_at
+
+    def add(self, roots: Ids) -> None:
+        """Have the spouts told about new tuples."""
+        if self._ledger is not None and len(roots):
+            self._news.append(roots)
+
+    def look(self, held: Callable[[], Ids]) -> None:
+        """Report what is due; ``held`` returns the roots of all held tuples."""
+        now = self._clock()
+        if self._ledger is None or now < self._look_at:
+            return
+        self._look_at = now + _TELL_S
+        if now >= self._all_at:
+            self._all_at = now + self._every_s
+            self._news.clear()
+            roots = held()
+            self._left = [roots[at : at + _TOLD] for at in range(0, len(roots), _TOLD)]
+        try:
+            if self._news:
+                self._tell(np.concatenate(self._news))
+                self._news.clear()
+            if self._left:
+                self._tell(self._left[-1])
+                self._left.pop()
+        except RedisUnavailableError as error:
+            log.debug(
+                "could not report held tuples, will retry: %s",
+                error,
+                extra={"event": "redis_away"},
+            )
+
+    def _tell(self, roots: Ids) -> None:
+        if self._ledger is not None and len(roots):
+            self._ledger.reset_timeout(np.unique(roots).tolist(), waiting=True)

@@ -1,0 +1,619 @@
+"""``WindowedBolt``: the tuples of a task stay in its inbox until their last window has closed.
+
+``TaskWindows`` is the task's ``Order``: it holds the rows that are taken and not done, and plans
+steps. A step closes windows. It covers the rows whose last window has closed; other rows of these
+windows stay in the inbox, and in their trees. The tree of each row gets the edges of what was
+emitted for it.
+
+After the death of a process the inbox has the rows, and the snapshot has all that cannot be found
+in them: the watermark, and which windows have closed. A sealed step is repeated from the numbers in
+its seal: the position up to which rows were known, the watermark, and the windows that were left
+out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from tiercel.acker.inbox.chunk import Lineage
+from tiercel.acker.inbox.contract import Covered
+from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject
+from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt, longest_held
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.kinds.held_backlog import Place, Telling, WindowBacklog, roots_in
+from tiercel.spark_jobs.kinds.held_rows import (
+    AHEAD,
+    DEAD,
+    FOREVER,
+    GOOD,
+    LATE,
+    NEVER,
+    NULL,
+    OVERDUE,
+    REPLACED,
+    HeldRows,
+    Keys,
+    Longs,
+    Timestamps,
+    Watermark,
+    micros,
+    moment,
+)
+from tiercel.spark_jobs.kinds.task_order import policy_of
+from tiercel.spark_jobs.kinds.window_step import (
+    WindowCalls,
+    WindowRecord,
+    postponed_s,
+    rejected,
+)
+from tiercel.spark_jobs.kinds.windows import (
+    Limits,
+    Plan,
+    WindowId,
+    assigner_of,
+)
+from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.backlog import OpenEntry, Share
+from tiercel.spark_jobs.running.copy import joined, parted
+from tiercel.spark_jobs.running.kind import Fetch, StepInput
+from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.running.suspicion import place
+from tiercel.spark_jobs.topology.windowing import Windowing
+
+log = logging.getLogger(__name__)
+
+# Rows of the windows that close in one step.
+_ROWS = 10_000
+# Tuples and bytes that are taken and still use room of the inbox.
+_ROOM_TUPLES = 4_000
+_ROOM_BYTES = 8 * 1024 * 1024
+_SAY_FULL_S = 60.0
+# Kinds of steps, the first number in a seal.
+_WINDOWS, _OTHERS, _ROOM = range(3)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Run:
+    """One step."""
+
+    kind: int
+    # Rows of the step, by their indices in the columns, ascending.
+    rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    plan: Plan = field(default_factory=Plan)
+    # Windows that are tried again.
+    failed: set[WindowId] = field(default_factory=set)
+    errors: dict[WindowId, BaseException] = field(default_factory=dict)
+    # True if the step was sealed by an earlier attempt.
+    repeated: bool = False
+    conflicted: bool = False
+
+
+@dataclass(slots=True)
+class _Tried:
+    """A window that has failed."""
+
+    attempts: int = 0
+    due_at: float = 0.0
+
+
+class TaskWindows:
+    """``Order`` of one task of a windowed bolt. One thread only, except ``waiting``."""
+
+    holds = True
+    retry = None
+
+    def __init__(self, around: Around, task: int, windowing: Windowing) -> None:
+        self._around = around
+        self._task = task
+        self._component = around.topology.component_of(task)
+        self._windowing = windowing
+        bolt = self.bolt = windowing.bolt
+        self._clock = around.loop.time
+        self.keys = Keys(windowing.keys)
+        self._timestamps = Timestamps(windowing)
+        self.windows = assigner_of(
+            bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
+        )
+        idle_s = bolt.idle.total_seconds()
+        lag = micros(bolt.lag) if self._by_time else 0
+        self.watermark = Watermark(windowing.source_tasks, lag, idle_s, self._clock())
+        self.rows = HeldRows()
+        self._entries: dict[int, OpenEntry] = {}
+        self._next_entry = 0
+        # Position of the last entry that is taken; up to here an earlier attempt has judged rows.
+        self._taken: Place = (0, 0)
+        self._judged: Place = (0, 0)
+        # The watermark up to which windows are closed.
+        self._closed = NEVER
+        # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
+        self._room = (0, 0)
+        self.freed = (0, 0)
+        # Time by the clock of the inbox's server, minus the loop's time: of the quickest entry.
+        self._offset_s: float | None = None
+        # Number of rows that leave without their windows.
+        self._others = 0
+        self._by_key: dict[bytes, tuple[int, int]] = {}
+        self._tried: dict[WindowId, _Tried] = {}
+        self._policy, self._limit = policy_of(around.topology)
+        self._held_us = micros(longest_held(bolt))
+        # The watermark, rows and failed windows at the last look that found nothing to close.
+        self._looked: tuple[int, int, int] | None = None
+        self._changes = 0
+        self.run: _Run | None = None
+        # Time before which no step begins, after a step was aborted.
+        self._rests_until = float("-inf")
+        self._aborted = 0
+        self._copy = b""
+        self._kept = b""
+        timeout_s = around.topology.config.message_timeout_secs
+        self.telling = Telling(around.ledger, self._clock, timeout_s)
+        self._full_said = float("-inf")
+
+    @property
+    def _by_time(self) -> bool:
+        return bool(self.bolt.timestamp_field)
+
+    @property
+    def waiting(self) -> int:
+        """Number of failed windows that wait for their next attempt. Any thread."""
+        return len(self._tried)
+
+    @property
+    def room(self) -> int:
+        """Number of tuples that the task may take."""
+        return self.bolt.max_held - self.rows.count
+
+    # -- the order -------------------------------------------------------------------------------
+
+    def opened(self, snapshot: bytes | None) -> bytes | None:
+        self._kept, self._copy = parted(snapshot or b"")
+        if self._kept:
+            state = json.loads(self._kept)
+            self._judged = cast("Place", tuple(state["taken"]))
+            self._closed = state["closed"]
+            self.watermark.at = state["at"]
+            self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
+            self.windows.load(state["windows"])
+        return self._copy or None
+
+    def backlog(self, done: Mapping[str, bytes]) -> WindowBacklog:
+        self._backlog = WindowBacklog(done, self)
+        return self._backlog
+
+    def again(
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
+    ) -> list[int]:
+        """Return all rows of a step that was aborted, until that has happened too often."""
+        del shares
+        if not record.aborted or repeated:
+            return []
+        self._aborted += 1
+        if self._aborted >= self._limit:
+            self._aborted = 0
+            for row in record.reasons:
+                record.verdicts[row] = Reject(record.reasons[row])
+            return []
+        self._rests_until = self._clock() + self._back_off_s(self._aborted)
+        return list(range(len(lineage.counts)))
+
+    def noted(self, shares: Sequence[Share], done: Done) -> Done:
+        del shares
+        run = cast("_Run", self.run)
+        record = cast("WindowRecord", done.record)
+        if done.again:
+            run.failed = {one.id for one in run.plan.closings}
+            again = done.again
+        else:
+            self._aborted = 0 if not record.aborted else self._aborted
+            leaves = np.zeros(len(run.rows), bool)
+            leaves[record.leaving] = True
+            leaves[list(record.reasons)] = True
+            again = np.flatnonzero(~leaves).tolist()
+            if not run.repeated:
+                self._remove(run.rows[leaves], with_windows=run.kind == _WINDOWS)
+        if run.kind == _WINDOWS:
+            self.windows.close(self.rows, run.plan, run.failed)
+            self._note_failed(run)
+            self._closed = max(self._closed, run.plan.watermark)
+        self._changes += 1
+        self.freed = self._room
+        self._room = (0, 0)
+        kept = self._dump()
+        if kept == self._kept and done.snapshot is None:
+            return replace(done, again=again)
+        self._kept = kept
+        self._copy = self._copy if done.snapshot is None else done.snapshot
+        return replace(done, again=again, snapshot=joined(self._kept, self._copy))
+
+    def conflicted(self, shares: Sequence[Share], done: Done) -> None:
+        """Note that the messages of all rows of the step come again: the rows are dropped."""
+        del shares, done
+        cast("_Run", self.run).conflicted = True
+
+    def _dump(self) -> bytes:
+        state = {
+            "taken": self._taken,
+            "closed": self._closed,
+            "at": self.watermark.at,
+            "highest": self.watermark.highest,
+            "windows": self.windows.dump(),
+        }
+        return json.dumps(state).encode()
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def ingest(self, entry: OpenEntry) -> None:
+        """Take the rows of an entry."""
+        at = self._taken = place(entry.position)
+        judged = at <= self._judged
+        chunk, rows = entry.chunk, entry.rows
+        count = len(rows)
+        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
+        ahead_s = arrived / 1e6 - self._clock()
+        self._offset_s = ahead_s if self._offset_s is None else max(self._offset_s, ahead_s)
+        times, status = self._timestamps.of(chunk, rows, arrived)
+        number = self._next_entry
+        self._next_entry += 1
+        self._entries[number] = entry
+        full = np.ones(count, np.int64)
+        columns = {
+            "time": times,
+            "key": self.keys.of(chunk, rows),
+            "arrived": full * arrived,
+            "ms": full * at[0],
+            "seq": full * at[1],
+            "entry": full * number,
+            "row": rows.astype(np.int64),
+            "status": status,
+        }
+        bad = status != GOOD
+        before = self._before(chunk.route.source_task, np.where(bad, NEVER, times))
+        late = self.windows.judge(self.rows, columns, full * NEVER if judged else before) & ~bad
+        if late.any():
+            if self._by_time:
+                status[late] = LATE
+            else:
+                # A tuple of now is never late: the clock of its server may be behind this one.
+                times[late] = before[late]
+                self.windows.judge(self.rows, columns, before)
+        held = self.rows.add(columns)
+        if chunk.lineage.keys is not None:
+            self._replace(chunk.lineage.keys[rows], held)
+        good = held[self.rows["status"][held] == GOOD]
+        self._others += count - len(good)
+        self.windows.added(self.rows, good)
+        if not judged:
+            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
+        self._changes += 1
+        self.telling.add(roots_in(chunk.lineage, rows))
+
+    def _before(self, source: int, times: Longs) -> Longs:
+        """Return the watermark before each of a source's tuples."""
+        if self._by_time:
+            return self.watermark.follow(source, times, self._clock())
+        return np.full(len(times), self.watermark.at)
+
+    def _replace(self, keys: Any, held: Longs) -> None:
+        """Have the tuples of messages that are delivered again take the place of earlier copies."""
+        for index, lanes in zip(held.tolist(), keys[:, :2], strict=True):
+            if not lanes.any():
+                continue
+            key = lanes.tobytes()
+            where = int(self.rows["entry"][index]), int(self.rows["row"][index])
+            earlier = self._by_key.get(key)
+            self._by_key[key] = where
+            if earlier is None:
+                continue
+            found = np.flatnonzero(
+                self.rows.good
+                & (self.rows["entry"] == earlier[0])
+                & (self.rows["row"] == earlier[1])
+            )
+            if found.size:
+                self.windows.removed(self.rows, found)
+                self.rows["status"][found] = REPLACED
+                self._others += 1
+
+    def _remove(self, rows: Longs, *, with_windows: bool) -> None:
+        """Remove rows that the step covers."""
+        if not with_windows:
+            self._others -= int((self.rows["status"][rows] != GOOD).sum())
+        if self._by_key:
+            for entry, row in zip(
+                self.rows["entry"][rows].tolist(), self.rows["row"][rows].tolist(), strict=True
+            ):
+                keys = self._entries[entry].chunk.lineage.keys
+                if keys is None:
+                    continue
+                key = keys[row, :2].tobytes()
+                if self._by_key.get(key) == (entry, row):
+                    del self._by_key[key]
+        self.rows.remove(rows)
+
+    # -- the next step ---------------------------------------------------------------------------
+
+    @property
+    def next_at(self) -> float | None:
+        """Time on the loop's clock of the next step that needs no tuple; None: there is none."""
+        moments = [max(one.due_at, self._rests_until) for one in self._tried.values()]
+        end = self.windows.next_end(self.rows)
+        if NEVER < end < FOREVER and self.rows.count:
+            if self._by_time:
+                reached = self.watermark.reaches(end)
+                moments += [] if reached is None else [reached]
+            elif self._offset_s is not None:
+                moments.append(end / 1e6 - self._offset_s)
+        elif end == NEVER and self._by_time and self._others == 0:
+            reached = self.watermark.reaches(self._newest() + 1)
+            moments += [] if reached is None else [reached]
+        if (oldest := self.rows.oldest) is not None:
+            left_us = oldest + self._held_us - 1e6 * self._around.wall()
+            moments.append(self._clock() + left_us / 1e6)
+        if self.rows.count:
+            moments.append(self.telling.next_at)
+        return min(moments, default=None)
+
+    def _newest(self) -> int:
+        return max(self.watermark.highest.values(), default=NEVER)
+
+    def advance(self) -> int:
+        """Return the watermark now."""
+        return self.watermark.advance(self._clock()) if self._by_time else self.watermark.at
+
+    @property
+    def now(self) -> int:
+        """Time on the clock of the inbox's server, or earlier."""
+        return NEVER if self._offset_s is None else int(1e6 * (self._clock() + self._offset_s))
+
+    def emptied(self, before: int) -> None:
+        """Note that the inbox had no more tuples at this time on its server's clock."""
+        if not self._by_time:
+            self.watermark.at = max(self.watermark.at, before)
+
+    def next_step(self, *, must: bool) -> _Run | None:
+        """Plan the next step; None if there is nothing to do, unless there ``must`` be one."""
+        self.run = None
+        if self._clock() < self._rests_until:
+            return None
+        self._tidy()
+        watermark = self.advance()
+        self._find_overdue()
+        if self._others:
+            rows = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
+            self.run = _Run(kind=_OTHERS, rows=rows)
+        elif (plan := self._due(watermark)) is not None:
+            self.run = _Run(kind=_WINDOWS, plan=plan, rows=self._rows_of(plan))
+        elif must or self._room[0] >= _ROOM_TUPLES or self._room[1] >= _ROOM_BYTES:
+            self.run = _Run(kind=_ROOM)
+        return self.run
+
+    def _tidy(self) -> None:
+        if self.rows.compact():
+            known = set(np.unique(self.rows["entry"]).tolist())
+            self._entries = {at: entry for at, entry in self._entries.items() if at in known}
+            renumbered = self.keys.prune(self.rows["key"])
+            if renumbered is not None:
+                self.windows.renumber(renumbered)
+                keys = [renumbered[key] for key in self.rows["key"].tolist()]
+                self.rows["key"][:] = keys
+
+    def _due(self, watermark: int) -> Plan | None:
+        now = self._clock()
+        waiting = frozenset(one for one, tried in self._tried.items() if tried.due_at > now)
+        look = watermark, self._changes, len(waiting)
+        if look == self._looked:
+            return None
+        if self.windows.next_end(self.rows) <= watermark:
+            plan = self.windows.plan(self.rows, watermark, waiting, Limits(rows=_ROWS))
+            if plan.closings or self.windows.leaving(self.rows, plan, set()).size:
+                return plan
+        self._looked = look
+        self.windows.passed(watermark)
+        return None
+
+    def _rows_of(self, plan: Plan) -> Longs:
+        parts = [part for one in plan.closings for part in (one.rows, one.expired)]
+        parts.append(self.windows.leaving(self.rows, plan, set()))
+        return np.unique(np.concatenate(parts))
+
+    def _find_overdue(self) -> None:
+        """Give back rows that have waited for so long that the broker would take them back."""
+        oldest = self.rows.oldest
+        before = int(1e6 * self._around.wall()) - self._held_us
+        if oldest is None or oldest > before:
+            return
+        rows = np.flatnonzero(self.rows.good & (self.rows["arrived"] <= before))
+        self.windows.removed(self.rows, rows)
+        self.rows["status"][rows] = OVERDUE
+        self._others += len(rows)
+
+    def shares(self, rows: Longs) -> list[Share]:
+        """Return the shares of these rows, which are ascending."""
+        entries = self.rows["entry"][rows]
+        starts = np.flatnonzero(np.diff(entries, prepend=-1))
+        parts = np.split(self.rows["row"][rows], starts[1:]) if rows.size else []
+        numbers = entries[starts].tolist()
+        return [
+            Share(self._entries[number], part) for number, part in zip(numbers, parts, strict=True)
+        ]
+
+    @property
+    def seal(self) -> list[int]:
+        """The numbers from which a later attempt repeats the step."""
+        run = cast("_Run", self.run)
+        numbers = [run.kind, *self._taken]
+        if run.kind == _WINDOWS:
+            numbers += [run.plan.watermark, run.plan.number]
+            numbers += [number for one in sorted(run.plan.waiting) for number in one]
+        if run.kind == _OTHERS:
+            status = self.rows["status"][run.rows]
+            starts = np.flatnonzero(np.diff(status, prepend=-1))
+            counts = np.diff([*starts.tolist(), len(status)])
+            numbers += np.column_stack((status[starts], counts)).ravel().tolist()
+        return numbers
+
+    def repeat(self, sealed: Covered, fetch: Fetch) -> StepInput:
+        kind, ms, seq, *numbers = sealed.inner
+        self._backlog.fetch_known((ms, seq), fetch)
+        run = self.run = _Run(kind=kind, repeated=True)
+        if kind == _WINDOWS:
+            watermark, number, *waits = numbers
+            waiting = frozenset(zip(waits[::2], waits[1::2], strict=True))
+            # Rows that were to leave without their windows had left before.
+            strange = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
+            self.rows["status"][strange] = GOOD
+            self.windows.added(self.rows, strange)
+            run.plan = self.windows.plan(self.rows, watermark, waiting, Limits(windows=number))
+            run.rows = self._rows_of(run.plan)
+        elif kind == _OTHERS:
+            run.rows = self._indices(self._backlog.exactly(sealed))
+            status = np.repeat(numbers[::2], numbers[1::2])
+            if len(status) == len(run.rows):
+                self.rows["status"][run.rows] = status
+        return StepInput(shares=self.shares(run.rows))
+
+    def repeated(self, sealed: Covered) -> None:
+        run = cast("_Run", self.run)
+        covered = self._backlog.exactly(sealed)
+        self._remove(self._indices(covered), with_windows=True)
+        self._backlog.take_out(covered, sealed.step, 0)
+        if run.conflicted:
+            # Their messages have failed, and come again.
+            dead = run.rows[self.rows.alive[run.rows]]
+            self.windows.removed(self.rows, dead)
+            self.rows["status"][dead] = DEAD
+        self._others = int((self.rows.alive & (self.rows["status"] != GOOD)).sum())
+        self._backlog.resume()
+
+    def _indices(self, shares: Sequence[Share]) -> Longs:
+        """Return the indices of the rows of these shares."""
+        numbers = {entry.position: number for number, entry in self._entries.items()}
+        found = [np.zeros(0, np.int64)]
+        for share in shares:
+            of_entry = np.flatnonzero(self.rows["entry"] == numbers[share.entry.position])
+            inside = np.isin(self.rows["row"][of_entry], share.rows)
+            found.append(of_entry[inside & self.rows.alive[of_entry]])
+        return np.sort(np.concatenate(found))
+
+    # -- execution -------------------------------------------------------------------------------
+
+    def execute(self, bolt: WindowedBolt, record: WindowRecord) -> None:
+        """Execute the step."""
+        run = cast("_Run", self.run)
+        calls = WindowCalls(bolt, record, run.rows)
+        if run.kind == _OTHERS:
+            self._let_others_leave(run, calls, record)
+        if run.kind != _WINDOWS:
+            return
+        blocked: set[int] = set()
+        for one in run.plan.closings:
+            if one.key in blocked:
+                run.failed.add(one.id)
+                continue
+            error = calls.close(one, self.keys.value(one.key))
+            if error is not None:
+                self._failed(run, one.id, error, np.searchsorted(run.rows, one.rows), record)
+                # Windows of tuples close in turn.
+                blocked |= {one.key} if self._counts and one.id in run.failed else set()
+        leaving = self.windows.leaving(self.rows, run.plan, run.failed)
+        record.leaving = np.searchsorted(run.rows, leaving)
+
+    @property
+    def _counts(self) -> bool:
+        return isinstance(getattr(self.bolt.window, "length", None), int)
+
+    def _failed(
+        self,
+        run: _Run,
+        id_: WindowId,
+        error: BaseException,
+        places: Longs,
+        record: WindowRecord,
+    ) -> None:
+        """Have a window tried again whose call raised; after too many attempts reject its rows."""
+        reason, verdict = record.blame(error)
+        attempts = 1 + self._tried.get(id_, _Tried()).attempts
+        if not rejected(error) and attempts < self._limit:
+            run.failed.add(id_)
+            run.errors[id_] = error
+            return
+        if not rejected(error):
+            reason = f"its window failed {attempts} times: {reason}"
+            verdict = Reject(reason)
+        log.warning(
+            "%s[%d]: a window of %d tuples is given up, and its messages become dead letters: %s",
+            self._component, self._task, len(places), reason, extra={"event": "window_given_up"},
+        )  # fmt: skip
+        for row in places.tolist():
+            record.note(row, reason, verdict)
+
+    def _note_failed(self, run: _Run) -> None:
+        now = self._clock()
+        for one in run.plan.closings:
+            if one.id not in run.failed:
+                self._tried.pop(one.id, None)
+        for id_, error in run.errors.items():
+            tried = self._tried.setdefault(id_, _Tried())
+            tried.attempts += 1
+            wait_s = postponed_s(error)
+            tried.due_at = now + (self._back_off_s(tried.attempts) if wait_s is None else wait_s)
+
+    def _back_off_s(self, attempts: int) -> float:
+        first, longest = self._policy.first, self._policy.longest
+        wait_s: float = first.total_seconds() * 2.0 ** min(attempts - 1, 30)
+        return min(wait_s, longest.total_seconds())
+
+    def _let_others_leave(self, run: _Run, calls: WindowCalls, record: WindowRecord) -> None:
+        """Execute the rows that are in no window: reject them, emit them as late, or ack them."""
+        status = self.rows["status"][run.rows]
+        record.leaving = np.arange(len(run.rows))
+        late = run.rows[status == LATE]
+        stream = self.bolt.late_stream
+        if stream:
+            try:
+                calls.late(late, stream)
+            except RAISED as error:
+                reason, verdict = record.blame(error)
+                for row in np.flatnonzero(status == LATE).tolist():
+                    record.note(row, reason, verdict)
+        for row in np.flatnonzero(np.isin(status, (NULL, AHEAD, LATE, OVERDUE))).tolist():
+            if status[row] == OVERDUE:
+                given = GivenBack(0, "its window did not fill before the broker's timeout")
+                record.note(row, *record.failing(given))
+            elif status[row] != LATE or not stream:
+                reason = self._why(int(status[row]), int(run.rows[row]))
+                record.report(reason)
+                record.note(row, reason, Reject(reason))
+
+    def _why(self, status: int, row: int) -> str:
+        bolt = self.bolt
+        if status == NULL:
+            return f"its timestamp {bolt.timestamp_field!r} is null"
+        time = moment(int(self.rows["time"][row]))
+        if status == AHEAD:
+            return (
+                f"its timestamp {bolt.timestamp_field!r} is {time:%Y-%m-%d %H:%M:%S}, in the future"
+                f" by more than max_ahead ({bolt.max_ahead}): look at the clock of its sender, and "
+                f"at timestamp_unit ({bolt.timestamp_unit!r})"
+            )
+        return (
+            f"late: its timestamp {bolt.timestamp_field!r} is {time:%Y-%m-%d %H:%M:%S.%f}, and its "
+            "last window has closed: raise lag, or declare a late_stream"
+        )
+
+    def say_full(self) -> None:
+        """Log that the task takes no more tuples."""
+        if self._clock() - self._full_said >= _SAY_FULL_S:
+            self._full_said = self._clock()
+            log.warning(
+                "%s[%d] holds %d tuples, which is max_held, and takes no more until windows close: "
+                "raise max_held or the parallelism, or make the windows shorter",
+                self._component, self._task, self.rows.count, extra={"event": "windows_full"},
+            )  # fmt: skip

@@ -1,0 +1,338 @@
+"""One step of a windowed bolt: its record, its collector, and the calls of ``execute``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Any, cast
+
+import numpy as np
+
+from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.acker.ledger import Ids
+from tiercel.queues.errors import SchemaError
+from tiercel.spark_jobs.bolts.collecting import WindowCollector
+from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
+from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater, Verdict
+from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, TupleWindow, WindowedBolt
+from tiercel.spark_jobs.emitting.fold import departures
+from tiercel.spark_jobs.emitting.outputs import ID_BYTES, TaskOutput, copy_numbers
+from tiercel.spark_jobs.emitting.record import SPREAD, STEP, Record, Recorder
+from tiercel.spark_jobs.errors import (
+    AlreadyAckedError,
+    BadValuesError,
+    ForeignTupleError,
+    OutputLimitError,
+)
+from tiercel.spark_jobs.kinds.held_rows import Longs, moment
+from tiercel.spark_jobs.kinds.windows import Closing
+from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.running.step import Execution, Step
+
+log = logging.getLogger(__name__)
+
+# Emissions of one window: the rest of an emission's number is the number of the window.
+_BITS = 20
+_MOST_EMISSIONS = 1 << _BITS
+_MASK = (1 << 64) - 1
+
+
+class WindowRecord(Record):
+    """Record of one step of a windowed bolt. It has rows; tuples are made for their windows.
+
+    No tuple is ever held by the record: what is not done stays in the inbox.
+    """
+
+    def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:  # noqa: ARG002 - no tuple is held
+        self.seeds = seeds
+        self._chunks = chunks
+        self._count = len(seeds)
+        # Rows that leave with this step, unless they fail.
+        self.leaving: Rows = np.zeros(0, np.int64)
+
+    @cached_property
+    def made(self) -> list[Tuple]:
+        """All tuples of the step."""
+        made: list[Tuple] = []
+        for chunk in self._chunks:
+            made += tuples_of(chunk, len(made), self.seeds)
+        return made
+
+    @cached_property
+    def are_keyed(self) -> bool:
+        """True if tuples have keys, so that copies of an emission need numbers."""
+        return any(chunk.lineage.keys is not None for chunk in self._chunks)
+
+    @cached_property
+    def executed(self) -> int:
+        return self._count
+
+    @cached_property
+    def acked(self) -> Rows:
+        return np.setdiff1d(self.leaving, list(self.reasons)) if self.reasons else self.leaving
+
+    def abort(self, reason: str, verdict: Verdict | None = None) -> None:
+        super().abort(reason, verdict)
+        self.leaving = self.leaving[:0]
+        for row in range(self._count):
+            self.note(row, reason, verdict)
+
+    def let_go(self) -> None:
+        super().let_go()
+        self._chunks = ()
+        self.__dict__.pop("made", None)
+
+
+class WindowRecorder(Recorder, WindowCollector):
+    """The ``WindowCollector`` of one call. When the call ends, ``commit`` it or ``undo`` it.
+
+    The n-th emission of the k-th window of a tuple has the number k << 20 | n. If two emissions
+    anchored to a tuple had one number, their edges would be equal and cancel out of the ack-val:
+    the message would be acked before they are done.
+    """
+
+    def __init__(self, record: WindowRecord, rows: Longs, numbers: Longs) -> None:
+        """``rows`` of the step are the tuples of the window; ``numbers`` are those of the window
+        for each of them.
+        """
+        super().__init__(record)
+        self._window = record
+        self._rows: list[int] = rows.tolist()
+        self._bases: list[int] = (numbers << _BITS).tolist()
+        self._places = {row: place for place, row in enumerate(self._rows)}
+        # Rows that the bolt failed, with reason and verdict.
+        self.failed: dict[int, tuple[str, Verdict | None]] = {}
+        self._emissions = 0
+        self._closed = False
+        self._marks = record.outputs.mark()
+        record.call()
+        self._before = record.size, record.emitted, record.transferred
+
+    def emit(
+        self,
+        values: Sequence[Any],
+        stream: str = DEFAULT_STREAM,
+        *,
+        anchors: Tuple | Iterable[Tuple] | None = None,
+    ) -> list[int]:
+        output_stream = self._record.outputs.for_emit(stream, values)
+        rows, numbers = self._anchored(anchors)
+        values = output_stream.keep(values)
+        self._check(stream, values)
+        identity = self._identity(rows, numbers) if output_stream.by_identity else 0
+        chosen = [
+            made[task]
+            for choose, made in output_stream.subscribers
+            for task in choose(values, identity)
+        ]
+        if chosen:
+            self._record.add(output_stream.size(values) + ID_BYTES * len(rows))
+        self._send(values, rows, numbers, chosen)
+        return [task for task_output in chosen for task in task_output.named]
+
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        stream: str = DEFAULT_STREAM,
+        *,
+        anchors: Tuple | Iterable[Tuple] | None = None,
+    ) -> None:
+        task_output = self._record.outputs.direct(task, stream, values)
+        rows, numbers = self._anchored(anchors)
+        output_stream = self._streams[stream]
+        values = output_stream.keep(values)
+        self._check(stream, values)
+        self._record.add(output_stream.size(values) + ID_BYTES * len(rows))
+        self._send(values, rows, numbers, [task_output])
+
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        self._check_open()
+        self.failed.setdefault(self._rows[self._place(tup, "fails")], self._record.failing(reason))
+
+    def commit(self) -> None:
+        """Apply the failures of a call that returned."""
+        self._closed = True
+        for row, (reason, verdict) in self.failed.items():
+            self._record.note(row, reason, verdict)
+
+    def undo(self) -> None:
+        """Discard the emissions of a call that raised."""
+        self._closed = True
+        record = self._record
+        record.outputs.rewind(self._marks)
+        record.size, record.emitted, record.transferred = self._before
+
+    def _anchored(self, anchors: Tuple | Iterable[Tuple] | None) -> tuple[list[int], list[int]]:
+        """Return the rows of the anchors, each once, and the number of the emission for each."""
+        self._check_open()
+        if self._emissions >= _MOST_EMISSIONS:
+            raise OutputLimitError(
+                f"{self._record.component!r} emits more than {_MOST_EMISSIONS:,} tuples for one "
+                "window"
+            )
+        number = self._emissions
+        if anchors is None:
+            return self._rows, [base + number for base in self._bases]
+        named = (anchors,) if isinstance(anchors, Tuple) else anchors
+        places = dict.fromkeys([self._place(tup, "anchors to") for tup in named])
+        return [self._rows[at] for at in places], [self._bases[at] + number for at in places]
+
+    def _identity(self, rows: Sequence[int], numbers: Sequence[int]) -> int:
+        """Return the emission's identity, for the groupings."""
+        untracked = self._record.untracked
+        if untracked:
+            tracked = [place for place, row in enumerate(rows) if row not in untracked]
+            rows, numbers = [rows[at] for at in tracked], [numbers[at] for at in tracked]
+        if not rows:
+            return mix(self._record.salt + self._record.emitted & _MASK)
+        seeds = self._window.seeds[np.asarray(rows)]
+        steps = np.asarray(numbers, np.uint64) * np.uint64(STEP) * np.uint64(SPREAD)
+        return int(mix_array(seeds + steps).sum(dtype=np.uint64))
+
+    def _send(
+        self,
+        values: tuple[Any, ...],
+        rows: Sequence[int],
+        numbers: Sequence[int],
+        chosen: Sequence[TaskOutput],
+    ) -> None:
+        several = len(chosen) > 1 and bool(rows) and self._window.are_keyed
+        copies = copy_numbers(chosen) if several else [0] * len(chosen)
+        for task_output, copy in zip(chosen, copies, strict=True):
+            task_output.values.append(values)
+            task_output.rows += rows
+            task_output.positions += [number | copy for number in numbers] if copy else numbers
+            task_output.anchor_counts.append(len(rows))
+            task_output.numbers.append(self._record.emitted)
+        self._emissions += 1
+        self._record.emitted += 1
+        self._record.transferred += len(chosen)
+
+    def _check(self, stream: str, values: Sequence[Any]) -> None:
+        # Here, because later the tuples of the window would fail, and the window has closed.
+        try:
+            self._streams[stream].schema.check(values)
+        except SchemaError as error:
+            raise BadValuesError(f"{self._record.component!r} emits a tuple: {error}") from error
+
+    def _place(self, tup: Tuple, verb: str) -> int:
+        component = self._record.component
+        if not isinstance(tup, Tuple):
+            raise ForeignTupleError(f"{component!r} {verb} {tup!r:.60}, which is no tuple")
+        place = self._places.get(tup.row)
+        if place is None or tup.origin.seeds is not self._window.seeds:
+            raise ForeignTupleError(f"{component!r} {verb} {tup!r}, which is not in this window")
+        return place
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyAckedError(
+                f"{self._record.component!r} uses the collector of a window that has closed: use "
+                "the collector that execute is given, and do not keep it"
+            )
+
+
+class WindowCalls:
+    """The calls of a windowed bolt in one step."""
+
+    def __init__(self, bolt: WindowedBolt, record: WindowRecord, rows: Longs) -> None:
+        """``rows`` are the step's rows by their indices in the task, ascending."""
+        self._bolt = bolt
+        self._record = record
+        self._rows = rows
+
+    def close(self, one: Closing, key: Any) -> BaseException | None:
+        """Call the bolt for a window; return the error that it raised, if any."""
+        record = self._record
+        places = np.searchsorted(self._rows, one.rows)
+        stays = np.ones(len(places), bool)
+        if record.reasons:
+            stays = ~np.isin(places, list(record.reasons))
+            if not stays.any():
+                return None
+        record.signs += 1
+        collector = WindowRecorder(record, places[stays], one.numbers[stays])
+        try:
+            self._call(one, key, places, stays, collector)
+        except RAISED as error:
+            collector.undo()
+            return error
+        except BaseException:
+            collector.undo()
+            raise
+        collector.commit()
+        return None
+
+    def _call(
+        self, one: Closing, key: Any, places: Longs, stays: Any, collector: WindowRecorder
+    ) -> None:
+        made = self._record.made
+        tuples = [made[place] for place in places[stays].tolist()]
+        bolt = self._bolt
+        if isinstance(bolt, AggregatingBolt):
+            accumulator = bolt.create()
+            for tup in tuples:
+                accumulator = bolt.add(accumulator, tup)
+            window = TupleWindow(
+                key=key, start=moment(one.start), end=moment(one.end), count=len(tuples)
+            )
+            bolt.result(accumulator, window, collector)
+            return
+        window = TupleWindow(
+            key=key,
+            start=moment(one.start),
+            end=moment(one.end),
+            count=len(tuples),
+            tuples=tuples,
+            new=[made[place] for place in places[stays & one.new].tolist()],
+            expired=[made[at] for at in np.searchsorted(self._rows, one.expired).tolist()],
+        )
+        bolt.execute(window, collector)
+
+    def late(self, rows: Longs, stream: str) -> None:
+        """Emit late rows on the late stream. They have emitted nothing before."""
+        if not rows.size:
+            return
+        record = self._record
+        places = np.searchsorted(self._rows, rows)
+        collector = WindowRecorder(record, places, np.zeros(len(places), np.int64))
+        for place in places.tolist():
+            tup = record.made[place]
+            values = [tup[name] for name in record.outputs.streams[stream].schema.names]
+            collector.emit(values, stream, anchors=tup)
+        collector.commit()
+
+
+def rejected(error: BaseException) -> bool:
+    """Return True for an error after which a window is not tried again."""
+    return isinstance(error, Reject)
+
+
+def postponed_s(error: BaseException) -> float | None:
+    """Return the time after which the bolt wants a window to be tried again, if it named one."""
+    return error.seconds if isinstance(error, RetryLater) else None
+
+
+def execution_of(execute: Callable[[WindowedBolt, WindowRecord], None]) -> Execution:
+    """Return the ``Execution`` of a task whose steps are executed by this function."""
+    return Execution(
+        record=WindowRecord,
+        execute=partial(_execute, execute),
+        departures=partial(departures, basic=False, batch=True),
+        at_once=True,
+    )
+
+
+def _execute(
+    execute: Callable[[WindowedBolt, WindowRecord], None], bolt: WindowedBolt, step: Step
+) -> bool:
+    record = cast("WindowRecord", step.record)
+    began = time.perf_counter_ns()
+    execute(bolt, record)
+    record.execute_ns += time.perf_counter_ns() - began
+    return not record.aborted
