@@ -61,6 +61,7 @@ SITE := .cache/site
 DOCS := .cache/docs
 docs: $(DOCS)/.complete
 	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
+	@$(DOCS)/bin/python -B docs/pictures.py $(SITE)/pages/images
 	@cd $(SITE) && "$(CURDIR)/$(DOCS)/bin/zensical" build --strict
 	@echo 'The documentation is there: $(SITE)/html/index.html'
 
