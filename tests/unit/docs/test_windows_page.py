@@ -1,4 +1,4 @@
-"""docs/windows.md is a test module that passes, and its pictures are the ones that the build draws."""
+"""docs/windows.md is a test module that passes; its pictures are those that the build draws."""
 
 from __future__ import annotations
 
