@@ -19,7 +19,7 @@ from tiercel import (
     Session,
     Topology,
     TopologyBuilder,
-    Window,
+    TupleWindow,
     WindowCollector,
     WindowedBolt,
 )
@@ -40,7 +40,7 @@ class Match(WindowedBolt):
         "alone": "side string, order string, cents long",
     }
 
-    def execute(self, window: Window, collector: WindowCollector) -> None:
+    def execute(self, window: TupleWindow, collector: WindowCollector) -> None:
         orders = [tup for tup in window if tup.source_component == "orders"]
         payments = [tup for tup in window if tup.source_component == "payments"]
         for order in orders:

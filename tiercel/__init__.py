@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt as AggregatingBolt
     from tiercel.spark_jobs.bolts.windowed_bolt import Session as Session
     from tiercel.spark_jobs.bolts.windowed_bolt import Sliding as Sliding
-    from tiercel.spark_jobs.bolts.windowed_bolt import Window as Window
+    from tiercel.spark_jobs.bolts.windowed_bolt import TupleWindow as TupleWindow
     from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt as WindowedBolt
     from tiercel.spark_jobs.bolts.windowed_bolt import tumbling as tumbling
     from tiercel.spark_jobs.errors import AlreadyAckedError as AlreadyAckedError

@@ -90,7 +90,7 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class TupleWindow:
     """One window of one key, as ``execute`` and ``result`` receive it.
 
     Iterating over it yields its tuples, and ``len`` counts them.
@@ -171,12 +171,12 @@ class WindowedBolt(_Prepared):
     # One window per key: the fields of the fields groupings. Without it, a window has all tuples of
     # the task. None: True if all tuples come by fields groupings.
     keyed: bool | None = None
-    # Holds each tuple one slide longer, to tell ``Window.expired``.
+    # Holds each tuple one slide longer, to tell ``TupleWindow.expired``.
     tells_expired: bool = False
     # Most tuples that a task holds. It takes no more until windows have closed.
     max_held: int = 200_000
 
-    def execute(self, window: Window, collector: WindowCollector) -> None:
+    def execute(self, window: TupleWindow, collector: WindowCollector) -> None:
         """Process one window."""
         raise NotImplementedError
 
@@ -207,6 +207,6 @@ class AggregatingBolt(WindowedBolt):
         """
         raise NotImplementedError
 
-    def result(self, accumulator: Any, window: Window, collector: WindowCollector) -> None:
+    def result(self, accumulator: Any, window: TupleWindow, collector: WindowCollector) -> None:
         """Process the accumulator of one window, whose ``tuples`` are empty."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ import re
 import runpy
 
 from tests.support.pages import ROOT, page, run_tests_of
-from tiercel import Window, WindowedBolt
+from tiercel import TupleWindow, WindowedBolt
 
 PICTURES = runpy.run_path(str(ROOT / "docs/pictures.py"))
 
@@ -33,7 +33,7 @@ def test_the_late_tuples_of_the_picture_are_those_whose_window_had_closed():
 
 def test_everything_that_a_windowed_bolt_may_set_is_on_the_page():
     settings = [name for name in WindowedBolt.__annotations__ if not name.startswith("_")]
-    parts = [f"window.{name}" for name in Window.__annotations__]
+    parts = [f"window.{name}" for name in TupleWindow.__annotations__]
     assert {"timestamp_field", "window.key"} <= {*settings, *parts}
     text = page("windows.md")
     assert [name for name in [*settings, *parts] if f"`{name}" not in text] == []
