@@ -22,7 +22,8 @@ LENGTH = timedelta(seconds=10)
 SLIDE = timedelta(seconds=5)
 GAP = timedelta(seconds=3)
 LATENESS = timedelta(seconds=4)
-# More than any result of these events.
+_PAUSE_EACH = timedelta(seconds=20)
+# More than any window of these events.
 _CLOSES_AFTER = timedelta(hours=1)
 _RESULT = "bolt string, key string, start long, events long, cents long"
 
@@ -31,12 +32,12 @@ def events(number: int, *, seed: int, apart: timedelta, keys: int = 3) -> pd.Dat
     """Return events in the order in which they come: id, key, the time ``at`` which they happened,
     and cents.
 
-    They happen ``apart`` from each other on average, in bursts with pauses, so that a key has
-    sessions, and come at most ``LATENESS`` after events that happened later.
+    They happen about ``apart`` from each other, with a pause of seconds now and then, so that a key
+    has sessions, and come at most ``LATENESS`` after events that happened later.
     """
     draw = np.random.default_rng(seed)
-    pauses = np.where(draw.random(number) < 0.02, 20.0, 0.6)
-    happened = np.cumsum(draw.exponential(1.0, number) * pauses) * apart.total_seconds()
+    pauses = draw.uniform(2, 8, number) * (draw.random(number) < apart / _PAUSE_EACH)
+    happened = np.cumsum(draw.exponential(apart.total_seconds(), number) + pauses)
     came = happened + draw.uniform(0, LATENESS.total_seconds(), number)
     frame = pd.DataFrame(
         {
