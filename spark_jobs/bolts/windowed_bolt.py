@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.tuples import Tuple
 
 # Most windows that one tuple may be in: the numbers of its emissions tell the windows apart.
-MOST_WINDOWS = 4_096
+MOST_WINDOWS = 2_048
 
 
 @dataclass(frozen=True)

@@ -10,5 +10,7 @@ calls       the calls themselves
 ordered     bolts of any of these kinds with an order (``ordered_by``) or a ``Retry``
 task_order  the order of one bolt task: which tuples may begin, and which have failed
 awaited     failed tuples that come before their successors, one per key; the decisions of ``Retry``
+windows     the windows of one task of a windowed bolt: which rows each has, and when it closes
+held_rows   the rows that the task holds, and its watermark
 retries     the failed tuples of one task of a bolt with a ``Retry`` and without an order
 """
