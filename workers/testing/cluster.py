@@ -398,7 +398,7 @@ class LocalCluster:
 
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
-            return MemoryEngine(self._watched, self._clock)
+            return MemoryEngine(self._watched, self._clock, self.now)
         from tiercel.workers.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
 
         return SparkEngine(self._watched, self._slots, self._redis_url)
