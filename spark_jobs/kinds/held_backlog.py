@@ -12,7 +12,8 @@ import numpy as np
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contract import Claims, Covered, Entry
-from tiercel.acker.ledger import Ids, Ledger
+from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
 from tiercel.spark_jobs.running.kind import Fetch
 from tiercel.spark_jobs.running.suspicion import place
@@ -35,7 +36,7 @@ class HoldsRows(Protocol):
     freed: tuple[int, int]
 
     @property
-    def seal(self) -> list[int]:
+    def numbers(self) -> list[int]:
         """The numbers from which a later attempt repeats the step."""
 
     def ingest(self, entry: OpenEntry) -> None:
@@ -94,7 +95,7 @@ class WindowBacklog(Backlog):
             covered,
             tuples=tuples + sum(count for count, _ in skipped),
             bytes=size + sum(count for _, count in skipped),
-            inner=self._order.seal,
+            inner=self._order.numbers,
         )
 
 
@@ -111,8 +112,9 @@ def roots_in(lineage: Lineage, rows: Rows) -> Ids:
 class Telling:
     """Reports held tuples to the spouts: their messages neither time out nor count as in flight."""
 
-    def __init__(self, ledger: Ledger | None, clock: Callable[[], float], timeout_s: float) -> None:
-        self._ledger = ledger
+    def __init__(self, around: Around, clock: Callable[[], float]) -> None:
+        self._ledger = around.ledger
+        timeout_s = around.topology.config.message_timeout_secs
         self._clock = clock
         self._news: list[Ids] = []
         self._look_at = self._all_at = float("-inf")

@@ -57,9 +57,9 @@ class Timestamps:
         self._ahead = micros(windowing.bolt.max_ahead)
 
     @staticmethod
-    def arrival_us(position_ms: int, wall_s: float) -> int:
+    def arrival_s(position_ms: int, wall_s: float) -> float:
         """Return the time at which an entry with this position came, given the time now."""
-        return position_ms * 1_000 if position_ms >= _LEAST_MS else int(wall_s * 1e6)
+        return position_ms / 1_000 if position_ms >= _LEAST_MS else wall_s
 
     def of(self, chunk: Chunk, rows: Rows, arrival_us: int) -> tuple[Longs, Longs]:
         """Return the timestamps of these rows, and their status: good, null or ahead."""
@@ -154,6 +154,13 @@ class Watermark:
         self._lag = lag_us
         self._idle_s = idle_s
 
+    @classmethod
+    def of(cls, windowing: Windowing, now: float) -> Watermark:
+        """Make the watermark of a task that begins now."""
+        bolt = windowing.bolt
+        lag_us = micros(bolt.lag) if bolt.timestamp_field else 0
+        return cls(windowing.source_tasks, lag_us, bolt.idle.total_seconds(), now)
+
     def follow(self, source: int, times: Longs, now: float) -> Longs:
         """Take the timestamps of a source's tuples; return the watermark before each of them.
 
@@ -175,7 +182,7 @@ class Watermark:
         if slowest == FOREVER:
             slowest = max(self.highest.values(), default=NEVER)
             if slowest > NEVER:
-                slowest += int(1e6 * max(0.0, now - self._last_seen - self._idle_s))
+                slowest += max(0, round(1e6 * (now - self._last_seen - self._idle_s)))
         self.at = max(self.at, slowest - self._lag)
         return self.at
 

@@ -23,18 +23,16 @@ import numpy as np
 
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contract import Covered
-from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject
+from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.kinds.held_backlog import Place, Telling, WindowBacklog, roots_in
 from tiercel.spark_jobs.kinds.held_rows import (
-    AHEAD,
     DEAD,
     FOREVER,
     GOOD,
     LATE,
     NEVER,
-    NULL,
     OVERDUE,
     REPLACED,
     HeldRows,
@@ -43,14 +41,12 @@ from tiercel.spark_jobs.kinds.held_rows import (
     Timestamps,
     Watermark,
     micros,
-    moment,
 )
 from tiercel.spark_jobs.kinds.task_order import policy_of
 from tiercel.spark_jobs.kinds.window_step import (
+    FailedWindows,
     WindowCalls,
     WindowRecord,
-    postponed_s,
-    rejected,
 )
 from tiercel.spark_jobs.kinds.windows import (
     Limits,
@@ -58,7 +54,6 @@ from tiercel.spark_jobs.kinds.windows import (
     WindowId,
     assigner_of,
 )
-from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.copy import joined, parted
@@ -95,14 +90,6 @@ class _Run:
     conflicted: bool = False
 
 
-@dataclass(slots=True)
-class _Tried:
-    """A window that has failed."""
-
-    attempts: int = 0
-    due_at: float = 0.0
-
-
 class TaskWindows:
     """``Order`` of one task of a windowed bolt. One thread only, except ``waiting``."""
 
@@ -113,7 +100,6 @@ class TaskWindows:
         self._around = around
         self._task = task
         self._component = around.topology.component_of(task)
-        self._windowing = windowing
         bolt = self.bolt = windowing.bolt
         self._clock = around.loop.time
         self.keys = Keys(windowing.keys)
@@ -121,9 +107,7 @@ class TaskWindows:
         self.windows = assigner_of(
             bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
         )
-        idle_s = bolt.idle.total_seconds()
-        lag = micros(bolt.lag) if self._by_time else 0
-        self.watermark = Watermark(windowing.source_tasks, lag, idle_s, self._clock())
+        self.watermark = Watermark.of(windowing, self._clock())
         self.rows = HeldRows()
         self._entries: dict[int, OpenEntry] = {}
         self._next_entry = 0
@@ -140,8 +124,7 @@ class TaskWindows:
         # Number of rows that leave without their windows.
         self._others = 0
         self._by_key: dict[bytes, tuple[int, int]] = {}
-        self._tried: dict[WindowId, _Tried] = {}
-        self._policy, self._limit = policy_of(around.topology)
+        self._tries = FailedWindows(*policy_of(around.topology), self._clock)
         self._held_us = micros(longest_held(bolt))
         # The watermark, rows and failed windows at the last look that found nothing to close.
         self._looked: tuple[int, int, int] | None = None
@@ -152,8 +135,7 @@ class TaskWindows:
         self._aborted = 0
         self._copy = b""
         self._kept = b""
-        timeout_s = around.topology.config.message_timeout_secs
-        self.telling = Telling(around.ledger, self._clock, timeout_s)
+        self.telling = Telling(around, self._clock)
         self._full_said = float("-inf")
 
     @property
@@ -163,7 +145,7 @@ class TaskWindows:
     @property
     def waiting(self) -> int:
         """Number of failed windows that wait for their next attempt. Any thread."""
-        return len(self._tried)
+        return len(self._tries)
 
     @property
     def room(self) -> int:
@@ -195,12 +177,12 @@ class TaskWindows:
         if not record.aborted or repeated:
             return []
         self._aborted += 1
-        if self._aborted >= self._limit:
+        if self._aborted >= self._tries.limit:
             self._aborted = 0
             for row in record.reasons:
                 record.verdicts[row] = Reject(record.reasons[row])
             return []
-        self._rests_until = self._clock() + self._back_off_s(self._aborted)
+        self._rests_until = self._clock() + self._tries.back_off_s(self._aborted)
         return list(range(len(lineage.counts)))
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
@@ -220,7 +202,8 @@ class TaskWindows:
                 self._remove(run.rows[leaves], with_windows=run.kind == _WINDOWS)
         if run.kind == _WINDOWS:
             self.windows.close(self.rows, run.plan, run.failed)
-            self._note_failed(run)
+            closed = [one.id for one in run.plan.closings if one.id not in run.failed]
+            self._tries.note(closed, run.errors)
             self._closed = max(self._closed, run.plan.watermark)
         self._changes += 1
         self.freed = self._room
@@ -255,8 +238,9 @@ class TaskWindows:
         judged = at <= self._judged
         chunk, rows = entry.chunk, entry.rows
         count = len(rows)
-        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
-        ahead_s = arrived / 1e6 - self._clock()
+        arrival_s = self._timestamps.arrival_s(at[0], self._around.wall())
+        arrived = round(1e6 * arrival_s)
+        ahead_s = arrival_s - self._clock()
         self._offset_s = ahead_s if self._offset_s is None else max(self._offset_s, ahead_s)
         times, status = self._timestamps.of(chunk, rows, arrived)
         number = self._next_entry
@@ -342,14 +326,14 @@ class TaskWindows:
     @property
     def next_at(self) -> float | None:
         """Time on the loop's clock of the next step that needs no tuple; None: there is none."""
-        moments = [max(one.due_at, self._rests_until) for one in self._tried.values()]
+        moments = [max(due_at, self._rests_until) for due_at in self._tries.due_at]
         end = self.windows.next_end(self.rows)
         if NEVER < end < FOREVER and self.rows.count:
             if self._by_time:
                 reached = self.watermark.reaches(end)
                 moments += [] if reached is None else [reached]
             elif self._offset_s is not None:
-                moments.append(end / 1e6 - self._offset_s)
+                moments.append((end - 1) / 1e6 - self._offset_s)
         elif end == NEVER and self._by_time and self._others == 0:
             reached = self.watermark.reaches(self._newest() + 1)
             moments += [] if reached is None else [reached]
@@ -370,7 +354,10 @@ class TaskWindows:
     @property
     def now(self) -> int:
         """Time on the clock of the inbox's server, or earlier."""
-        return NEVER if self._offset_s is None else int(1e6 * (self._clock() + self._offset_s))
+        if self._offset_s is None:
+            return NEVER
+        # A double has a microsecond: what is due at one time must not be found a moment too early.
+        return round(1e6 * (self._clock() + self._offset_s)) + 1
 
     def emptied(self, before: int) -> None:
         """Note that the inbox had no more tuples at this time on its server's clock."""
@@ -405,8 +392,7 @@ class TaskWindows:
                 self.rows["key"][:] = keys
 
     def _due(self, watermark: int) -> Plan | None:
-        now = self._clock()
-        waiting = frozenset(one for one, tried in self._tried.items() if tried.due_at > now)
+        waiting = self._tries.waiting
         look = watermark, self._changes, len(waiting)
         if look == self._looked:
             return None
@@ -445,7 +431,7 @@ class TaskWindows:
         ]
 
     @property
-    def seal(self) -> list[int]:
+    def numbers(self) -> list[int]:
         """The numbers from which a later attempt repeats the step."""
         run = cast("_Run", self.run)
         numbers = [run.kind, *self._taken]
@@ -459,8 +445,8 @@ class TaskWindows:
             numbers += np.column_stack((status[starts], counts)).ravel().tolist()
         return numbers
 
-    def repeat(self, sealed: Covered, fetch: Fetch) -> StepInput:
-        kind, ms, seq, *numbers = sealed.inner
+    def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
+        kind, ms, seq, *numbers = covered.inner
         self._backlog.fetch_known((ms, seq), fetch)
         run = self.run = _Run(kind=kind, repeated=True)
         if kind == _WINDOWS:
@@ -473,17 +459,17 @@ class TaskWindows:
             run.plan = self.windows.plan(self.rows, watermark, waiting, Limits(windows=number))
             run.rows = self._rows_of(run.plan)
         elif kind == _OTHERS:
-            run.rows = self._indices(self._backlog.exactly(sealed))
+            run.rows = self._indices(self._backlog.exactly(covered))
             status = np.repeat(numbers[::2], numbers[1::2])
             if len(status) == len(run.rows):
                 self.rows["status"][run.rows] = status
         return StepInput(shares=self.shares(run.rows))
 
-    def repeated(self, sealed: Covered) -> None:
+    def repeated(self, covered: Covered) -> None:
         run = cast("_Run", self.run)
-        covered = self._backlog.exactly(sealed)
-        self._remove(self._indices(covered), with_windows=True)
-        self._backlog.take_out(covered, sealed.step, 0)
+        shares = self._backlog.exactly(covered)
+        self._remove(self._indices(shares), with_windows=True)
+        self._backlog.take_out(shares, covered.step, 0)
         if run.conflicted:
             # Their messages have failed, and come again.
             dead = run.rows[self.rows.alive[run.rows]]
@@ -509,7 +495,8 @@ class TaskWindows:
         run = cast("_Run", self.run)
         calls = WindowCalls(bolt, record, run.rows)
         if run.kind == _OTHERS:
-            self._let_others_leave(run, calls, record)
+            status, times = self.rows["status"][run.rows], self.rows["time"][run.rows]
+            calls.let_leave(self.bolt, status, times)
         if run.kind != _WINDOWS:
             return
         blocked: set[int] = set()
@@ -539,13 +526,12 @@ class TaskWindows:
     ) -> None:
         """Have a window tried again whose call raised; after too many attempts reject its rows."""
         reason, verdict = record.blame(error)
-        attempts = 1 + self._tried.get(id_, _Tried()).attempts
-        if not rejected(error) and attempts < self._limit:
+        if self._tries.may_go_on(id_, error):
             run.failed.add(id_)
             run.errors[id_] = error
             return
-        if not rejected(error):
-            reason = f"its window failed {attempts} times: {reason}"
+        if not isinstance(error, Reject):
+            reason = f"its window failed {self._tries.limit} times: {reason}"
             verdict = Reject(reason)
         log.warning(
             "%s[%d]: a window of %d tuples is given up, and its messages become dead letters: %s",
@@ -553,60 +539,6 @@ class TaskWindows:
         )  # fmt: skip
         for row in places.tolist():
             record.note(row, reason, verdict)
-
-    def _note_failed(self, run: _Run) -> None:
-        now = self._clock()
-        for one in run.plan.closings:
-            if one.id not in run.failed:
-                self._tried.pop(one.id, None)
-        for id_, error in run.errors.items():
-            tried = self._tried.setdefault(id_, _Tried())
-            tried.attempts += 1
-            wait_s = postponed_s(error)
-            tried.due_at = now + (self._back_off_s(tried.attempts) if wait_s is None else wait_s)
-
-    def _back_off_s(self, attempts: int) -> float:
-        first, longest = self._policy.first, self._policy.longest
-        wait_s: float = first.total_seconds() * 2.0 ** min(attempts - 1, 30)
-        return min(wait_s, longest.total_seconds())
-
-    def _let_others_leave(self, run: _Run, calls: WindowCalls, record: WindowRecord) -> None:
-        """Execute the rows that are in no window: reject them, emit them as late, or ack them."""
-        status = self.rows["status"][run.rows]
-        record.leaving = np.arange(len(run.rows))
-        late = run.rows[status == LATE]
-        stream = self.bolt.late_stream
-        if stream:
-            try:
-                calls.late(late, stream)
-            except RAISED as error:
-                reason, verdict = record.blame(error)
-                for row in np.flatnonzero(status == LATE).tolist():
-                    record.note(row, reason, verdict)
-        for row in np.flatnonzero(np.isin(status, (NULL, AHEAD, LATE, OVERDUE))).tolist():
-            if status[row] == OVERDUE:
-                given = GivenBack(0, "its window did not fill before the broker's timeout")
-                record.note(row, *record.failing(given))
-            elif status[row] != LATE or not stream:
-                reason = self._why(int(status[row]), int(run.rows[row]))
-                record.report(reason)
-                record.note(row, reason, Reject(reason))
-
-    def _why(self, status: int, row: int) -> str:
-        bolt = self.bolt
-        if status == NULL:
-            return f"its timestamp {bolt.timestamp_field!r} is null"
-        time = moment(int(self.rows["time"][row]))
-        if status == AHEAD:
-            return (
-                f"its timestamp {bolt.timestamp_field!r} is {time:%Y-%m-%d %H:%M:%S}, in the future"
-                f" by more than max_ahead ({bolt.max_ahead}): look at the clock of its sender, and "
-                f"at timestamp_unit ({bolt.timestamp_unit!r})"
-            )
-        return (
-            f"late: its timestamp {bolt.timestamp_field!r} is {time:%Y-%m-%d %H:%M:%S.%f}, and its "
-            "last window has closed: raise lag, or declare a late_stream"
-        )
 
     def say_full(self) -> None:
         """Log that the task takes no more tuples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -14,10 +14,11 @@ from tiercel.acker.ids import mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
+from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.collecting import WindowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
-from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater, Verdict
+from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject, RetryLater, Verdict
 from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, TupleWindow, WindowedBolt
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, TaskOutput, copy_numbers
@@ -28,8 +29,8 @@ from tiercel.spark_jobs.errors import (
     ForeignTupleError,
     OutputLimitError,
 )
-from tiercel.spark_jobs.kinds.held_rows import Longs, moment
-from tiercel.spark_jobs.kinds.windows import Closing
+from tiercel.spark_jobs.kinds.held_rows import AHEAD, LATE, NULL, OVERDUE, Longs, moment
+from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.step import Execution, Step
 
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 _BITS = 20
 _MOST_EMISSIONS = 1 << _BITS
 _MASK = (1 << 64) - 1
+_OVERDUE = "its window did not fill before the broker would have taken its message back"
 
 
 class WindowRecord(Record):
@@ -294,28 +296,100 @@ class WindowCalls:
         )
         bolt.execute(window, collector)
 
-    def late(self, rows: Longs, stream: str) -> None:
-        """Emit late rows on the late stream. They have emitted nothing before."""
-        if not rows.size:
-            return
+    def let_leave(self, settings: WindowedBolt, status: Longs, times: Longs) -> None:
+        """Execute rows that are in no window: reject them, emit them as late, or ack them."""
         record = self._record
-        places = np.searchsorted(self._rows, rows)
-        collector = WindowRecorder(record, places, np.zeros(len(places), np.int64))
-        for place in places.tolist():
-            tup = record.made[place]
-            values = [tup[name] for name in record.outputs.streams[stream].schema.names]
-            collector.emit(values, stream, anchors=tup)
+        record.leaving = np.arange(len(status))
+        late = np.flatnonzero(status == LATE)
+        if settings.late_stream and late.size:
+            try:
+                self._emit_late(late, settings.late_stream)
+            except RAISED as error:
+                failing = record.blame(error)
+                for row in late.tolist():
+                    record.note(row, *failing)
+        for row in np.flatnonzero(status == OVERDUE).tolist():
+            record.note(row, *record.failing(GivenBack(0, _OVERDUE)))
+        refused = (NULL, AHEAD) if settings.late_stream else (NULL, AHEAD, LATE)
+        for row in np.flatnonzero(np.isin(status, refused)).tolist():
+            reason = _why(settings, int(status[row]), int(times[row]))
+            record.report(reason)
+            record.note(row, reason, Reject(reason))
+
+    def _emit_late(self, rows: Longs, stream: str) -> None:
+        """Emit late rows, which have emitted nothing before."""
+        record = self._record
+        collector = WindowRecorder(record, rows, np.zeros(len(rows), np.int64))
+        names = record.outputs.streams[stream].schema.names
+        for row in rows.tolist():
+            tup = record.made[row]
+            collector.emit([tup[name] for name in names], stream, anchors=tup)
         collector.commit()
 
 
-def rejected(error: BaseException) -> bool:
-    """Return True for an error after which a window is not tried again."""
-    return isinstance(error, Reject)
+def _why(settings: WindowedBolt, status: int, time_us: int) -> str:
+    """Return why a tuple is rejected."""
+    field = settings.timestamp_field
+    if status == NULL:
+        return f"its timestamp {field!r} is null"
+    time = moment(time_us)
+    if status == AHEAD:
+        return (
+            f"its timestamp {field!r} is {time:%Y-%m-%d %H:%M:%S}, in the future by more than "
+            f"max_ahead ({settings.max_ahead}): look at the clock of its sender, and at "
+            f"timestamp_unit ({settings.timestamp_unit!r})"
+        )
+    return (
+        f"late: its timestamp {field!r} is {time:%Y-%m-%d %H:%M:%S.%f}, and its last window has "
+        "closed: raise lag, or declare a late_stream"
+    )
 
 
-def postponed_s(error: BaseException) -> float | None:
-    """Return the time after which the bolt wants a window to be tried again, if it named one."""
-    return error.seconds if isinstance(error, RetryLater) else None
+class FailedWindows:
+    """The windows of one task that wait for their next attempt."""
+
+    def __init__(self, policy: RetryPolicy, limit: int, clock: Callable[[], float]) -> None:
+        """``limit`` is the number of attempts."""
+        self.limit = limit
+        self._policy = policy
+        self._clock = clock
+        # Attempts so far, and the time of the next one.
+        self._tried: dict[WindowId, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    @property
+    def due_at(self) -> list[float]:
+        """Times of the next attempts."""
+        return [due_at for _, due_at in self._tried.values()]
+
+    @property
+    def waiting(self) -> frozenset[WindowId]:
+        """Windows whose next attempt is not due."""
+        now = self._clock()
+        return frozenset(id_ for id_, (_, due_at) in self._tried.items() if due_at > now)
+
+    def may_go_on(self, id_: WindowId, error: BaseException) -> bool:
+        """Return True if a window is tried again after this error."""
+        attempts, _ = self._tried.get(id_, (0, 0.0))
+        return attempts + 1 < self.limit and not isinstance(error, Reject)
+
+    def note(self, closed: Iterable[WindowId], failed: Mapping[WindowId, BaseException]) -> None:
+        """Note the outcome of a step: the windows that are done, and those that are tried again."""
+        for id_ in closed:
+            self._tried.pop(id_, None)
+        for id_, error in failed.items():
+            attempts = self._tried.get(id_, (0, 0.0))[0] + 1
+            asked = isinstance(error, RetryLater)
+            wait_s = error.seconds if isinstance(error, RetryLater) else self.back_off_s(attempts)
+            self._tried[id_] = attempts - asked, self._clock() + wait_s
+
+    def back_off_s(self, attempts: int) -> float:
+        """Return the wait after this number of attempts."""
+        first, longest = self._policy.first, self._policy.longest
+        wait_s: float = first.total_seconds() * 2.0 ** min(attempts - 1, 30)
+        return min(wait_s, longest.total_seconds())
 
 
 def execution_of(execute: Callable[[WindowedBolt, WindowRecord], None]) -> Execution:

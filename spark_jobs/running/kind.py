@@ -130,8 +130,8 @@ class Order(Protocol):
 class HoldingOrder(Order, Protocol):
     """An ``Order`` whose steps use tuples that stay in the inbox for later steps."""
 
-    def repeat(self, sealed: Covered, fetch: Fetch) -> StepInput:
+    def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
         """Return the input of a sealed step, and ``fetch`` the entries that it knew."""
 
-    def repeated(self, sealed: Covered) -> None:
+    def repeated(self, covered: Covered) -> None:
         """Note that the sealed step is repeated and finished."""

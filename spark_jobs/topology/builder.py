@@ -189,14 +189,7 @@ class TopologyBuilder:
         }
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
-            check_subscriptions(topology, id_, spec)
-            check_needed_fields(topology, id_, spec)
-            check_batching(topology, id_, spec)
-            check_windows(topology, id_, spec)
-            check_ordering(topology, id_, spec)
-            check_retry(id_, spec)
-            check_limit(topology, id_, spec)
-            check_concurrency(id_, spec)
+            check_bolt(topology, id_, spec)
         for id_, spec in bolts.items():
             check_once(topology, id_, spec)
         for id_ in (*spouts, *bolts):
@@ -222,6 +215,18 @@ class TopologyBuilder:
             return _Declared(component, parallelism, dict(overrides))
         except ConfigValueError as error:
             raise TopologyError(f"config of {id_!r}: {error}") from error
+
+
+def check_bolt(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError for a bolt whose subscriptions or settings do not fit it."""
+    check_subscriptions(topology, id_, spec)
+    check_needed_fields(topology, id_, spec)
+    check_batching(topology, id_, spec)
+    check_windows(topology, id_, spec)
+    check_ordering(topology, id_, spec)
+    check_retry(id_, spec)
+    check_limit(topology, id_, spec)
+    check_concurrency(id_, spec)
 
 
 def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
