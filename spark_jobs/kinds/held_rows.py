@@ -59,7 +59,7 @@ class Timestamps:
     @staticmethod
     def arrival_us(position_ms: int, wall_s: float) -> int:
         """Return the time at which an entry with this position came, given the time now."""
-        return position_ms * 1_000 if position_ms >= _LEAST_MS else int(wall_s * 1e6)
+        return position_ms * 1_000 if position_ms >= _LEAST_MS else round(wall_s * 1e6)
 
     def of(self, chunk: Chunk, rows: Rows, arrival_us: int) -> tuple[Longs, Longs]:
         """Return the timestamps of these rows, and their status: good, null or ahead."""
@@ -175,7 +175,7 @@ class Watermark:
         if slowest == FOREVER:
             slowest = max(self.highest.values(), default=NEVER)
             if slowest > NEVER:
-                slowest += int(1e6 * max(0.0, now - self._last_seen - self._idle_s))
+                slowest += round(1e6 * max(0.0, now - self._last_seen - self._idle_s))
         self.at = max(self.at, slowest - self._lag)
         return self.at
 

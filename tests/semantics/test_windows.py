@@ -37,14 +37,14 @@ class Tell(WindowedBolt):
         "default": "tuples array<long>, new array<long>, expired array<long>",
         LATE: "n long, ts long",
     }
-    tells_expired = True
 
-    def __init__(self, window, *, by_event=True, lag_ms=0, idle_s=60):
+    def __init__(self, window, *, by_event=True, lag_ms=0, idle_s=60, expired=True):
         self.window = window
         self.timestamp_field = "ts" if by_event else ""
         self.late_stream = LATE if by_event else ""
         self.lag = ms(lag_ms)
         self.idle = timedelta(seconds=idle_s)
+        self.tells_expired = expired
 
     def execute(self, window, collector):
         parts = (window.tuples, window.new, window.expired)
@@ -242,7 +242,7 @@ def test_storm_execute_without_ts(cluster_of_basic):
 
 
 def test_a_message_is_acked_when_its_last_window_has_closed_and_not_before(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10))))
+    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), expired=False))
     told.feed((1, 605), (2, 615))
     told.feed((3, 619))
     assert told.contents() == [[1]]
@@ -268,7 +268,9 @@ def test_a_session_ends_when_no_tuple_has_come_for_the_gap(cluster_of_basic):
 
 
 def test_a_held_tuple_does_not_time_out(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(tumbling(timedelta(minutes=5)), by_event=False))
+    told = Told(
+        cluster_of_basic, Tell(tumbling(timedelta(minutes=5)), by_event=False, expired=False)
+    )
     told.feed(1)
     told.cluster.advance_time(290)
     assert outcome(told.cluster, "s0") == ([], [], 1)
