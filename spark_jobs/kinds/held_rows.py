@@ -57,9 +57,9 @@ class Timestamps:
         self._ahead = micros(windowing.bolt.max_ahead)
 
     @staticmethod
-    def arrival_s(position_ms: int, wall_s: float) -> float:
+    def arrival_us(position_ms: int, wall_s: float) -> int:
         """Return the time at which an entry with this position came, given the time now."""
-        return position_ms / 1_000 if position_ms >= _LEAST_MS else wall_s
+        return position_ms * 1_000 if position_ms >= _LEAST_MS else round(wall_s * 1e6)
 
     def of(self, chunk: Chunk, rows: Rows, arrival_us: int) -> tuple[Longs, Longs]:
         """Return the timestamps of these rows, and their status: good, null or ahead."""

@@ -120,7 +120,7 @@ class TaskWindows:
         self._room = (0, 0)
         self.freed = (0, 0)
         # Time by the clock of the inbox's server, minus the loop's time: of the quickest entry.
-        self._offset_s: float | None = None
+        self._offset_us: int | None = None
         # Number of rows that leave without their windows.
         self._others = 0
         self._by_key: dict[bytes, tuple[int, int]] = {}
@@ -238,10 +238,9 @@ class TaskWindows:
         judged = at <= self._judged
         chunk, rows = entry.chunk, entry.rows
         count = len(rows)
-        arrival_s = self._timestamps.arrival_s(at[0], self._around.wall())
-        arrived = round(1e6 * arrival_s)
-        ahead_s = arrival_s - self._clock()
-        self._offset_s = ahead_s if self._offset_s is None else max(self._offset_s, ahead_s)
+        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
+        ahead_us = arrived - round(1e6 * self._clock())
+        self._offset_us = max(ahead_us, ahead_us if self._offset_us is None else self._offset_us)
         times, status = self._timestamps.of(chunk, rows, arrived)
         number = self._next_entry
         self._next_entry += 1
@@ -332,8 +331,8 @@ class TaskWindows:
             if self._by_time:
                 reached = self.watermark.reaches(end)
                 moments += [] if reached is None else [reached]
-            elif self._offset_s is not None:
-                moments.append((end - 1) / 1e6 - self._offset_s)
+            elif self._offset_us is not None:
+                moments.append((end - self._offset_us) / 1e6)
         elif end == NEVER and self._by_time and self._others == 0:
             reached = self.watermark.reaches(self._newest() + 1)
             moments += [] if reached is None else [reached]
@@ -354,10 +353,8 @@ class TaskWindows:
     @property
     def now(self) -> int:
         """Time on the clock of the inbox's server, or earlier."""
-        if self._offset_s is None:
-            return NEVER
-        # A double has a microsecond: what is due at one time must not be found a moment too early.
-        return round(1e6 * (self._clock() + self._offset_s)) + 1
+        offset_us = self._offset_us
+        return NEVER if offset_us is None else round(1e6 * self._clock()) + offset_us
 
     def emptied(self, before: int) -> None:
         """Note that the inbox had no more tuples at this time on its server's clock."""

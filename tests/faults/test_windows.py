@@ -131,7 +131,7 @@ class Windows(Wired):
         assert done() < len(windows)
 
     def acked_all(self, but: int) -> bool:
-        """Whether no message is in the queue, but for the last ones."""
+        """Return True if no message is in the queue, but for the last ones."""
         depth = self.depth()
         return depth is not None and depth.ready + (depth.unacked or 0) <= but
 
