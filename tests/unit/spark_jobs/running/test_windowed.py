@@ -1,0 +1,315 @@
+"""Windowed bolts: no message is acked before everything emitted for its windows is done, whatever
+dies, fails or raises.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from tests.support.pump import Pump, Source, killed_after
+from tiercel import (
+    AggregatingBolt,
+    BasicBolt,
+    Reject,
+    Sliding,
+    TopologyBuilder,
+    TopologyError,
+    WindowedBolt,
+    tumbling,
+)
+from tiercel.workers.testing.engine import SimulatedClock
+
+MS = timedelta(milliseconds=1)
+FIELDS = "n long, key string, at long"
+
+
+class Sums(WindowedBolt):
+    """Emits the tuples of each window."""
+
+    window = Sliding(20 * MS, 10 * MS)
+    timestamp_field = "at"
+    output_streams = {"default": "numbers array<long>", "late": "n long"}  # noqa: RUF012 - it is the contract
+    raises: int = 0
+
+    def prepare(self, config, context):
+        self.calls = 0
+
+    def execute(self, window, collector):
+        self.calls += 1
+        collector.emit([[tup["n"] for tup in window]])
+        if window.new:
+            collector.emit([[tup["n"] for tup in window.new]], anchors=window.new)
+        if self.calls <= self.raises:
+            raise ValueError("it is busy")
+
+
+class Keep(BasicBolt):
+    """Holds nothing, and is the end of each tree."""
+
+    def execute(self, tup, collector):
+        pass
+
+
+def topology(bolt, *, parallelism=1, ends=2):
+    builder = TopologyBuilder("windows")
+    builder.set_spout("spout", Source(FIELDS))
+    builder.set_bolt("windows", bolt, parallelism=parallelism).fields_grouping("spout", "key")
+    builder.set_bolt("end", Keep(), parallelism=ends).shuffle_grouping("windows")
+    builder.set_bolt("late", Keep()).shuffle_grouping(
+        "windows", "late" if "late" in bolt.output_streams else "default"
+    )
+    return builder.build()
+
+
+def pump_of(bolt, **options):
+    clock = SimulatedClock()
+    pump = Pump(topology(bolt, **options), simulated=clock)
+    pump.clock = clock
+    return pump
+
+
+def later(pump, seconds):
+    pump.clock.move_to(pump.clock() + seconds)
+
+
+def fed(pump, *tuples):
+    """Feed tuples of one key, as numbers and timestamps, each by itself."""
+    roots = {}
+    for number, at in tuples:
+        [roots[number]] = pump.feed([number, "k", at])
+    return roots
+
+
+def test_a_tuple_in_two_windows_has_two_numbers_of_emissions():
+    """With one number the edges of its first emissions would be equal, and cancel out of the
+    ack-val: it would be acked while both wait to be executed.
+    """
+    pump = pump_of(Sums(), ends=1)
+    roots = fed(pump, (1, 5), (2, 15), (3, 45))
+    pump.work_at("windows")
+    pump.read()
+    assert pump.rows("end") == [([1],), ([1],), ([1, 2],), ([2],), ([2],)]
+    assert pump.acked == []
+    [end] = pump.topology.task_ids("end")
+    for _ in range(6):
+        pump.attempts[end].turn()
+        pump.read()
+    assert set(pump.acked) == {roots[1], roots[2]}
+
+
+@pytest.mark.parametrize("effects", range(12))
+def test_nothing_is_acked_while_one_of_its_emissions_waits(effects):
+    """A process dies at each effect while a tuple is in several windows."""
+    pump = pump_of(Sums(), ends=1)
+    roots = fed(pump, *((n, 7 * n) for n in range(1, 10)))
+    pump.send()
+    with killed_after(effects):
+        pump.work(*pump.topology.task_ids("windows"))
+    pump.take_over(*pump.topology.task_ids("windows"))
+    pump.work(*pump.topology.task_ids("windows"))
+    pump.read()
+    assert pump.acked == []
+    waiting = Counter(tuple(numbers) for [numbers] in pump.rows("end"))
+    # Windows end at 10, 20 … 60; 63 has come.
+    ends = range(10, 61, 10)
+    expected = Counter()
+    for end in ends:
+        expected[tuple(n for n in range(1, 10) if end - 20 <= 7 * n < end)] += 1
+        expected[tuple(n for n in range(1, 10) if end - 10 <= 7 * n < end)] += 1
+    assert waiting == Counter({key: count for key, count in expected.items() if key})
+    pump.run()
+    # Those in a window that is still open are not acked: 7 * n >= 50.
+    assert set(pump.acked) == {roots[n] for n in range(1, 8) if 7 * n < 50}
+    assert not pump.failed
+
+
+def test_a_window_that_raises_is_tried_again_and_its_emissions_are_dropped():
+    bolt = Sums()
+    bolt.raises = 1
+    pump = pump_of(bolt, ends=1)
+    roots = fed(pump, (1, 5), (2, 15), (3, 45))
+    pump.work_at("windows")
+    pump.read()
+    # The window that ends at 10 failed; the others have closed.
+    assert pump.rows("end") == [([1, 2],), ([2],), ([2],)]
+    assert pump.acked == []
+    assert not pump.failed
+    later(pump, 1)
+    pump.work_at("windows")
+    assert pump.rows("end")[3:] == [([1],), ([1],)]
+    pump.run()
+    assert set(pump.acked) == {roots[1], roots[2]}
+
+
+def test_a_window_that_always_raises_becomes_dead_letters():
+    bolt = Sums()
+    bolt.raises = 1_000
+    pump = pump_of(bolt)
+    roots = fed(pump, (1, 5), (2, 45))
+    for _ in range(60):
+        pump.run()
+        later(pump, 20)
+        if pump.failed:
+            break
+    assert pump.acked == []
+    assert set(pump.failed) == {roots[1]}
+    assert "its window failed 20 times" in pump.failed[roots[1]]
+
+
+class Picky(Sums):
+    """Fails tuple 2 in its first window."""
+
+    def execute(self, window, collector):
+        super().execute(window, collector)
+        for tup in window:
+            if tup["n"] == 2:
+                collector.fail(tup, Reject("it is 2"))
+
+
+def test_a_tuple_that_fails_in_one_window_leaves_the_others():
+    pump = pump_of(Picky(), ends=1)
+    roots = fed(pump, (1, 15), (2, 16), (3, 45))
+    pump.work_at("windows")
+    pump.read()
+    # Emissions that are anchored to good tuples too leave: their trees need them.
+    assert pump.rows("end") == [([1, 2],), ([1, 2],), ([1],)]
+    pump.run()
+    assert pump.acked == [roots[1]]
+    assert set(pump.failed) == {roots[2]}
+    assert pump.failed[roots[2]].endswith("it is 2")
+
+
+def test_late_null_and_future_timestamps_are_rejected_and_do_not_move_the_watermark():
+    pump = pump_of(Sums())
+    later(pump, 1_000)
+    roots = fed(pump, (1, 100), (2, 5), (3, None), (4, 10**12), (5, 105))
+    pump.run()
+    assert {root: pump.failed.get(root, "") for root in roots.values()} == {
+        roots[1]: "",
+        roots[2]: "windows: late: its timestamp 'at' is 1970-01-01 00:00:00.005000, and its last "
+        "window has closed: raise lag, or declare a late_stream",
+        roots[3]: "windows: its timestamp 'at' is null",
+        roots[4]: "windows: its timestamp 'at' is 2001-09-09 01:46:40, in the future by more than "
+        "max_ahead (0:01:00): look at the clock of its sender, and at timestamp_unit ('ms')",
+        roots[5]: "",
+    }
+
+
+class Late(Sums):
+    late_stream = "late"
+
+
+def test_late_tuples_are_acked_when_the_late_stream_is_done():
+    pump = pump_of(Late())
+    roots = fed(pump, (1, 100), (2, 5), (3, 7))
+    pump.work_at("windows")
+    pump.read()
+    assert pump.acked == []
+    assert pump.rows("late") == [(2,), (3,)]
+    pump.run()
+    assert set(pump.acked) == {roots[2], roots[3]}
+
+
+class Totals(AggregatingBolt):
+    window = tumbling(10 * MS)
+    timestamp_field = "at"
+    output_fields = "total long, count long"
+
+    def create(self):
+        return 0
+
+    def add(self, accumulator, tup):
+        return accumulator + tup["n"]
+
+    def result(self, accumulator, window, collector):
+        collector.emit([accumulator, window.count])
+
+
+def test_an_accumulator_has_all_tuples_of_its_window():
+    pump = pump_of(Totals(), ends=1)
+    roots = fed(pump, *((n, 3 * n) for n in range(1, 10)))
+    pump.work_at("windows")
+    assert pump.rows("end") == [(1 + 2 + 3, 3), (4 + 5 + 6, 3)]
+    pump.run()
+    assert set(pump.acked) == {roots[n] for n in range(1, 7)}
+
+
+def test_the_room_of_held_tuples_is_free_and_max_held_bounds_them():
+    bolt = Totals()
+    bolt.max_held = 9_000
+    pump = pump_of(bolt)
+    for first in range(0, 12_000, 1_000):
+        pump.feed(*([n, "k", 5] for n in range(first, first + 1_000)))
+        pump.send()
+        pump.work(*pump.topology.task_ids("windows"))
+    [task] = pump.topology.task_ids("windows")
+    waiting = pump.inboxes.figures([task])[task].tuples
+    assert 3_000 <= waiting < 3_000 + 4_000
+    pump.read()
+    assert pump.acked == []
+
+
+class Counts(Sums):
+    window = tumbling(3)
+    timestamp_field = ""
+
+
+def test_tuples_that_fill_no_window_are_given_back_before_the_broker_takes_them():
+    pump = pump_of(Counts())
+    roots = fed(pump, (1, 0), (2, 0))
+    pump.run()
+    assert not pump.failed
+    later(pump, 26 * 60)
+    pump.run()
+    assert set(pump.failed) == set(roots.values())
+    [reason] = set(pump.failed.values())
+    assert reason.startswith("windows: GivenBack")
+
+
+def test_a_message_that_is_delivered_again_takes_the_place_of_its_earlier_copy():
+    pump = pump_of(Totals(), ends=1)
+    pump.feed([1, "k", 1], [2, "k", 2], identities=["a", "b"])
+    pump.send()
+    pump.work(*pump.topology.task_ids("windows"))
+    again = pump.feed([1, "k", 1], [3, "k", 12], identities=["a", "c"])
+    pump.work_at("windows")
+    assert pump.rows("end") == [(2 + 1, 2)]
+    pump.run()
+    assert again[0] in pump.acked
+    assert len(pump.acked) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"window": None}, "is a WindowedBolt without a window"),
+        ({"timestamp_field": "when"}, "there is no field 'when' for timestamp_field"),
+        ({"timestamp_field": "key"}, "must be a timestamp, or a number"),
+        ({"timestamp_unit": "min"}, "timestamp_unit must be one of s, ms, us"),
+        ({"late_stream": "early"}, "late_stream 'early' is not among its streams"),
+        ({"late_stream": "default"}, "field 'numbers' of its late_stream"),
+        ({"lag": 5}, "lag must be a timedelta"),
+        ({"max_held": 0}, "max_held must be a number of tuples"),
+        ({"window": tumbling(timedelta(days=8))}, "use data frames"),
+    ],
+)
+def test_a_bolt_that_cannot_run_is_refused(change, said):
+    bolt = Sums()
+    for name, value in change.items():
+        setattr(bolt, name, value)
+    with pytest.raises(TopologyError, match=said):
+        topology(bolt)
+
+
+@pytest.mark.parametrize(
+    "config", [{"threads": 2}, {"rate_limit": "5/s"}, {"tick_tuple_freq_secs": 1}]
+)
+def test_settings_that_are_not_for_windows_are_refused(config):
+    builder = TopologyBuilder("windows")
+    builder.set_spout("spout", Source(FIELDS))
+    builder.set_bolt("windows", Sums(), config=config).fields_grouping("spout", "key")
+    with pytest.raises(TopologyError, match=r"WindowedBolt"):
+        builder.build()
