@@ -13,7 +13,9 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contract import Claims, Covered, Entry
 from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.kinds.held_rows import NEVER
 from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
 from tiercel.spark_jobs.running.kind import Fetch
 from tiercel.spark_jobs.running.suspicion import place
@@ -25,6 +27,8 @@ MOST_TAKEN = 20_000
 _TELL_S = 0.1
 _TELLS_PER_TIMEOUT = 3
 _TOLD = 5_000
+# A poll that takes longer than it waits by this time found no server.
+_SLOW_POLL_S = 1.0
 # A position, to be compared.
 Place = tuple[int, int]
 
@@ -107,6 +111,74 @@ def roots_in(lineage: Lineage, rows: Rows) -> Ids:
         np.isin(np.repeat(np.arange(len(lineage.counts)), lineage.counts), rows)
     ]
     return found
+
+
+class Polls:
+    """The polls of one inbox, and two clocks that show how far the task has seen into it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # Time in which the inbox was not polled: Redis was away, or the bolt was paused.
+        self._away_s = 0.0
+        # Time by the clock of the inbox's server minus ``clock``: of the quickest entry.
+        self._offset_us: int | None = None
+        self._got = (0, 0)
+        # By each clock, a time before which nothing came that is not taken.
+        self.emptied_s = 0.0
+        self.emptied_us = NEVER
+        self._began_s = clock()
+        self._paused_at: float | None = None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of polling since the beginning."""
+        return self._clock() - self._began_s - self._away_s
+
+    @property
+    def server_us(self) -> int:
+        """Time on the clock of the inbox's server, or earlier."""
+        offset_us = self._offset_us
+        return NEVER if offset_us is None else round(1e6 * self._clock()) + offset_us
+
+    def got(self, arrived_us: int, tuples: int, size: int) -> None:
+        """Note an entry that was taken."""
+        ahead_us = arrived_us - round(1e6 * self._clock())
+        self._offset_us = max(ahead_us, ahead_us if self._offset_us is None else self._offset_us)
+        self._got = self._got[0] + tuples, self._got[1] + size
+
+    def poll(self, fetch: Callable[[], None], most: int, wait_s: float) -> None:
+        """Fetch at most this number of tuples, and note whether that was all."""
+        self.resume()
+        before = self._clock(), self.time_s, self.server_us
+        self._got = (0, 0)
+        fetch()
+        self._away(self._clock() - before[0] - wait_s)
+        tuples, size = self._got
+        if tuples < most // 2 and size < TAKEN_BYTES // 2:
+            self.emptied_s, self.emptied_us = before[1:]
+
+    def pause(self) -> None:
+        """Note that the inbox is not polled until the next poll."""
+        if self._paused_at is None:
+            self._paused_at = self._clock()
+
+    def resume(self) -> None:
+        """Note that the inbox is polled again."""
+        if self._paused_at is not None:
+            self._away(self._clock() - self._paused_at)
+            self._paused_at = None
+
+    def _away(self, seconds: float) -> None:
+        if seconds > _SLOW_POLL_S:
+            self._away_s += seconds
+
+    def reached_at(self, time_s: float | None) -> list[float]:
+        """Return when ``time_s`` is reached, if it is."""
+        return [] if time_s is None else [time_s + self._began_s + self._away_s]
+
+    def shown_at(self, server_us: int) -> list[float]:
+        """Return when the server's clock shows this time, if that is known."""
+        return [] if self._offset_us is None else [(server_us - self._offset_us) / 1e6]
 
 
 class Telling:

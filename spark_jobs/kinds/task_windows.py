@@ -26,7 +26,7 @@ from tiercel.acker.inbox.contract import Covered
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.held_backlog import Place, Telling, WindowBacklog, roots_in
+from tiercel.spark_jobs.kinds.held_backlog import Place, Polls, Telling, WindowBacklog, roots_in
 from tiercel.spark_jobs.kinds.held_rows import (
     DEAD,
     FOREVER,
@@ -60,6 +60,7 @@ from tiercel.spark_jobs.running.copy import joined, parted
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.running.suspicion import place
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.topology.windowing import Windowing
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,29 @@ class TaskWindows:
 
     holds = True
     retry = None
+    # The step that was planned last.
+    run: _Run | None = None
+    # Position of the last entry that is taken; up to ``_judged`` an earlier attempt judged rows.
+    _taken: Place = (0, 0)
+    _judged: Place = (0, 0)
+    # Position of the last entry that an earlier process may have died of.
+    suspected: Place | None = None
+    # The watermark up to which windows are closed.
+    _closed = NEVER
+    # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
+    _room = (0, 0)
+    freed = (0, 0)
+    # Number of rows that leave without their windows.
+    _others = 0
+    # The watermark, rows and failed windows at the last look that found nothing to close.
+    _looked: tuple[int, int, int] | None = None
+    _changes = 0
+    # Time before which no step begins, after this number of steps in turn was aborted.
+    _rests_until = float("-inf")
+    _aborted = 0
+    # The dumped order after the newest step, and the bolt's part of the newest snapshot.
+    _kept = _copy = b""
+    _full_said = float("-inf")
 
     def __init__(self, around: Around, task: int, windowing: Windowing) -> None:
         self._around = around
@@ -107,36 +131,15 @@ class TaskWindows:
         self.windows = assigner_of(
             bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
         )
-        self.watermark = Watermark.of(windowing, self._clock())
+        self.watermark = Watermark.of(windowing, 0.0)
         self.rows = HeldRows()
         self._entries: dict[int, OpenEntry] = {}
         self._next_entry = 0
-        # Position of the last entry that is taken; up to here an earlier attempt has judged rows.
-        self._taken: Place = (0, 0)
-        self._judged: Place = (0, 0)
-        # The watermark up to which windows are closed.
-        self._closed = NEVER
-        # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
-        self._room = (0, 0)
-        self.freed = (0, 0)
-        # Time by the clock of the inbox's server, minus the loop's time: of the quickest entry.
-        self._offset_us: int | None = None
-        # Number of rows that leave without their windows.
-        self._others = 0
+        self.polls = Polls(self._clock)
         self._by_key: dict[bytes, tuple[int, int]] = {}
         self._tries = FailedWindows(*policy_of(around.topology), self._clock)
         self._held_us = micros(longest_held(bolt))
-        # The watermark, rows and failed windows at the last look that found nothing to close.
-        self._looked: tuple[int, int, int] | None = None
-        self._changes = 0
-        self.run: _Run | None = None
-        # Time before which no step begins, after a step was aborted.
-        self._rests_until = float("-inf")
-        self._aborted = 0
-        self._copy = b""
-        self._kept = b""
         self.telling = Telling(around, self._clock)
-        self._full_said = float("-inf")
 
     @property
     def _by_time(self) -> bool:
@@ -218,7 +221,17 @@ class TaskWindows:
     def conflicted(self, shares: Sequence[Share], done: Done) -> None:
         """Note that the messages of all rows of the step come again: the rows are dropped."""
         del shares, done
-        cast("_Run", self.run).conflicted = True
+        run = cast("_Run", self.run)
+        run.conflicted = True
+        if not run.repeated:
+            self._drop(run)
+
+    def _drop(self, run: _Run) -> None:
+        """Have the rows of a step leave whose messages have failed, and come again."""
+        dead = run.rows[self.rows.alive[run.rows]]
+        self.windows.removed(self.rows, dead)
+        self._others += int((self.rows["status"][dead] == GOOD).sum())
+        self.rows["status"][dead] = DEAD
 
     def _dump(self) -> bytes:
         state = {
@@ -239,8 +252,7 @@ class TaskWindows:
         chunk, rows = entry.chunk, entry.rows
         count = len(rows)
         arrived = self._timestamps.arrival_us(at[0], self._around.wall())
-        ahead_us = arrived - round(1e6 * self._clock())
-        self._offset_us = max(ahead_us, ahead_us if self._offset_us is None else self._offset_us)
+        self.polls.got(arrived, count, entry.size)
         times, status = self._timestamps.of(chunk, rows, arrived)
         number = self._next_entry
         self._next_entry += 1
@@ -280,7 +292,7 @@ class TaskWindows:
     def _before(self, source: int, times: Longs) -> Longs:
         """Return the watermark before each of a source's tuples."""
         if self._by_time:
-            return self.watermark.follow(source, times, self._clock())
+            return self.watermark.follow(source, times, self.polls.time_s)
         return np.full(len(times), self.watermark.at)
 
     def _replace(self, keys: Any, held: Longs) -> None:
@@ -329,13 +341,11 @@ class TaskWindows:
         end = self.windows.next_end(self.rows)
         if NEVER < end < FOREVER and self.rows.count:
             if self._by_time:
-                reached = self.watermark.reaches(end)
-                moments += [] if reached is None else [reached]
-            elif self._offset_us is not None:
-                moments.append((end - self._offset_us) / 1e6)
+                moments += self.polls.reached_at(self.watermark.reaches(end))
+            else:
+                moments += self.polls.shown_at(end)
         elif end == NEVER and self._by_time and self._others == 0:
-            reached = self.watermark.reaches(self._newest() + 1)
-            moments += [] if reached is None else [reached]
+            moments += self.polls.reached_at(self.watermark.reaches(self._newest() + 1))
         if (oldest := self.rows.oldest) is not None:
             left_us = oldest + self._held_us - 1e6 * self._around.wall()
             moments.append(self._clock() + left_us / 1e6)
@@ -348,18 +358,10 @@ class TaskWindows:
 
     def advance(self) -> int:
         """Return the watermark now."""
-        return self.watermark.advance(self._clock()) if self._by_time else self.watermark.at
-
-    @property
-    def now(self) -> int:
-        """Time on the clock of the inbox's server, or earlier."""
-        offset_us = self._offset_us
-        return NEVER if offset_us is None else round(1e6 * self._clock()) + offset_us
-
-    def emptied(self, before: int) -> None:
-        """Note that the inbox had no more tuples at this time on its server's clock."""
-        if not self._by_time:
-            self.watermark.at = max(self.watermark.at, before)
+        if self._by_time:
+            return self.watermark.advance(self.polls.emptied_s)
+        self.watermark.at = max(self.watermark.at, self.polls.emptied_us)
+        return self.watermark.at
 
     def next_step(self, *, must: bool) -> _Run | None:
         """Plan the next step; None if there is nothing to do, unless there ``must`` be one."""
@@ -468,10 +470,7 @@ class TaskWindows:
         self._remove(self._indices(shares), with_windows=True)
         self._backlog.take_out(shares, covered.step, 0)
         if run.conflicted:
-            # Their messages have failed, and come again.
-            dead = run.rows[self.rows.alive[run.rows]]
-            self.windows.removed(self.rows, dead)
-            self.rows["status"][dead] = DEAD
+            self._drop(run)
         self._others = int((self.rows.alive & (self.rows["status"] != GOOD)).sum())
         self._backlog.resume()
 
@@ -496,18 +495,33 @@ class TaskWindows:
             calls.let_leave(self.bolt, status, times)
         if run.kind != _WINDOWS:
             return
+        notes = self._notes()
         blocked: set[int] = set()
         for one in run.plan.closings:
             if one.key in blocked:
                 run.failed.add(one.id)
                 continue
-            error = calls.close(one, self.keys.value(one.key))
+            error = calls.close(one, self.keys.value(one.key), notes)
             if error is not None:
                 self._failed(run, one.id, error, np.searchsorted(run.rows, one.rows), record)
                 # Windows of tuples close in turn.
                 blocked |= {one.key} if self._counts and one.id in run.failed else set()
+        if notes is not None:
+            notes.rest()
         leaving = self.windows.leaving(self.rows, run.plan, run.failed)
         record.leaving = np.searchsorted(run.rows, leaving)
+
+    def _notes(self) -> ExecutionNotes | None:
+        """Return the notes that name a window which kills its process; None if no held row was
+        there when a process died.
+        """
+        if self.suspected is None:
+            return None
+        first = int(self.rows.alive.argmax())
+        if (int(self.rows["ms"][first]), int(self.rows["seq"][first])) > self.suspected:
+            self.suspected = None
+            return None
+        return self._around.suspicion.notes(self._task)
 
     @property
     def _counts(self) -> bool:

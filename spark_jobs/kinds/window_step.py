@@ -20,7 +20,7 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject, RetryLater, Verdict
 from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, TupleWindow, WindowedBolt
-from tiercel.spark_jobs.emitting.fold import departures
+from tiercel.spark_jobs.emitting.fold import departures, join_lineages, select
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, TaskOutput, copy_numbers
 from tiercel.spark_jobs.emitting.record import SPREAD, STEP, Record, Recorder
 from tiercel.spark_jobs.errors import (
@@ -33,6 +33,8 @@ from tiercel.spark_jobs.kinds.held_rows import AHEAD, LATE, NULL, OVERDUE, Longs
 from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.step import Execution, Step
+from tiercel.spark_jobs.suspects.book import REASON
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,12 @@ class WindowRecord(Record):
         for chunk in self._chunks:
             made += tuples_of(chunk, len(made), self.seeds)
         return made
+
+    def named(self, rows: Longs) -> tuple[int, list[int]]:
+        """Return a number that names the window of these rows, and their roots."""
+        lineage = join_lineages([chunk.lineage for chunk in self._chunks])
+        roots: list[int] = select(lineage, rows).roots.tolist()
+        return mix(int(np.bitwise_xor.reduce(self.seeds[rows]))), list(dict.fromkeys(roots))
 
     @cached_property
     def are_keyed(self) -> bool:
@@ -248,8 +256,11 @@ class WindowCalls:
         self._record = record
         self._rows = rows
 
-    def close(self, one: Closing, key: Any) -> BaseException | None:
-        """Call the bolt for a window; return the error that it raised, if any."""
+    def close(self, one: Closing, key: Any, notes: ExecutionNotes | None) -> BaseException | None:
+        """Call the bolt for a window; return the error that it raised, if any.
+
+        ``notes`` names the window before the call, to find one that kills the process.
+        """
         record = self._record
         places = np.searchsorted(self._rows, one.rows)
         stays = np.ones(len(places), bool)
@@ -257,6 +268,10 @@ class WindowCalls:
             stays = ~np.isin(places, list(record.reasons))
             if not stays.any():
                 return None
+        if notes is not None:
+            identity, roots = record.named(places)
+            if not notes.repeats(record, identity, roots):
+                return Reject(REASON)
         record.signs += 1
         collector = WindowRecorder(record, places[stays], one.numbers[stays])
         try:

@@ -27,8 +27,10 @@ class Windows:
     def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:
         self._attempt = attempt
         self._order = order
-        # Held tuples are no suspects: they have been in no call yet, or in calls that returned.
-        attempt.retaken = None
+        # A window may have killed the process before, and no single tuple.
+        if attempt.retaken is not None:
+            order.suspected = attempt.retaken.taken
+            attempt.retaken = None
         self.execution = execution_of(order.execute)
         self.copy = copy_for(attempt, snapshot)
         self.slices = Slices(attempt.around.clock, arrow=True)
@@ -47,11 +49,9 @@ class Windows:
             wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
         room = min(order.room, MOST_TAKEN)
         if room > 0:
-            before, held = order.now, order.rows.count
-            attempt.fetch(room, wait_s, _CLAIMS)
-            if order.rows.count - held < room // 2:
-                order.emptied(before)
+            order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
         else:
+            order.polls.pause()
             order.say_full()
             attempt.finish()
             attempt.stop.wait(wait_s)
@@ -62,6 +62,7 @@ class Windows:
         return None if run is None else StepInput(shares=self._order.shares(run.rows))
 
     def ends(self, wait_s: float) -> StepInput | None:
+        self._order.polls.pause()
         self._tell()
         return self._attempt.answered(wait_s)
 

@@ -52,7 +52,7 @@ from tiercel.spark_jobs.topology.graph import behind, line_at
 
 log = logging.getLogger(__name__)
 
-_TAKEN_BYTES = 8 * 1024 * 1024
+TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
 # If a call lasts longer, the tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
@@ -236,7 +236,7 @@ class Attempt:
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
         entries = self.patiently(
-            lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing, claims)
+            lambda: self._inbox.take(wanted, TAKEN_BYTES, wait, finishing, claims)
         )
         self._committer.unfinished = None
         self._slices.took(len(entries))
