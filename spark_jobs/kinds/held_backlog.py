@@ -126,6 +126,8 @@ class Polls:
         # By each clock, a time before which nothing came that is not taken.
         self.emptied_s = 0.0
         self.emptied_us = NEVER
+        # True once all tuples were taken that were there.
+        self.has_emptied = False
         self._began_s = clock()
         self._paused_at: float | None = None
 
@@ -156,6 +158,7 @@ class Polls:
         tuples, size = self._got
         if tuples < most // 2 and size < TAKEN_BYTES // 2:
             self.emptied_s, self.emptied_us = before[1:]
+            self.has_emptied = True
 
     def pause(self) -> None:
         """Note that the inbox is not polled until the next poll."""

@@ -216,7 +216,7 @@ class Watermark:
 class HeldRows:
     """Columns of the rows that a task holds."""
 
-    NAMES = ("time", "key", "arrived", "ms", "seq", "entry", "row", "first", "status")
+    NAMES = ("time", "key", "arrived", "ms", "seq", "entry", "row", "first", "next", "status")
 
     def __init__(self) -> None:
         # Timestamp; number of the key; time of arrival; position and number of the entry, and row
@@ -242,7 +242,7 @@ class HeldRows:
         return good
 
     def add(self, columns: Mapping[str, Longs]) -> Longs:
-        """Add rows behind all others; return their indices."""
+        """Add rows behind all others; return their indices. Their column ``next`` is ``FOREVER``."""
         count = len(columns["time"])
         while self.size + count > len(self._alive):
             self._alive = np.concatenate([self._alive, np.zeros_like(self._alive)])
@@ -251,6 +251,7 @@ class HeldRows:
         places = slice(self.size, self.size + count)
         for name, values in columns.items():
             self._columns[name][places] = values
+        self._columns["next"][places] = FOREVER
         self._alive[places] = True
         self.size += count
         self.count += count
@@ -259,6 +260,7 @@ class HeldRows:
     def remove(self, rows: Longs) -> None:
         """Remove rows, each at most once."""
         self._alive[rows] = False
+        self["next"][rows] = FOREVER
         self.count -= len(rows)
 
     def compact(self) -> bool:

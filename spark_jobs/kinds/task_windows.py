@@ -103,8 +103,6 @@ class TaskWindows:
     _judged: Place = (0, 0)
     # Position of the last entry that an earlier process may have died of.
     suspected: Place | None = None
-    # The watermark up to which windows are closed.
-    _closed = NEVER
     # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
     _room = (0, 0)
     freed = (0, 0)
@@ -162,7 +160,6 @@ class TaskWindows:
         if self._kept:
             state = json.loads(self._kept)
             self._judged = cast("Place", tuple(state["taken"]))
-            self._closed = state["closed"]
             self.watermark.at = state["at"]
             self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
             self.windows.load(state["windows"])
@@ -207,7 +204,6 @@ class TaskWindows:
             self.windows.close(self.rows, run.plan, run.failed)
             closed = [one.id for one in run.plan.closings if one.id not in run.failed]
             self._tries.note(closed, run.errors)
-            self._closed = max(self._closed, run.plan.watermark)
         self._changes += 1
         self.freed = self._room
         self._room = (0, 0)
@@ -236,7 +232,6 @@ class TaskWindows:
     def _dump(self) -> bytes:
         state = {
             "taken": self._taken,
-            "closed": self._closed,
             "at": self.watermark.at,
             "highest": self.watermark.highest,
             "windows": self.windows.dump(),
@@ -366,7 +361,7 @@ class TaskWindows:
     def next_step(self, *, must: bool) -> _Run | None:
         """Plan the next step; None if there is nothing to do, unless there ``must`` be one."""
         self.run = None
-        if self._clock() < self._rests_until:
+        if self._clock() < self._rests_until or not self._is_back():
             return None
         self._tidy()
         watermark = self.advance()
@@ -379,6 +374,13 @@ class TaskWindows:
         elif must or self._room[0] >= _ROOM_TUPLES or self._room[1] >= _ROOM_BYTES:
             self.run = _Run(kind=_ROOM)
         return self.run
+
+    def _is_back(self) -> bool:
+        """Return True once the rows are here that an earlier attempt knew at its last step.
+
+        Before, a window would close without some of its tuples.
+        """
+        return self._taken >= self._judged or self.polls.has_emptied
 
     def _tidy(self) -> None:
         if self.rows.compact():

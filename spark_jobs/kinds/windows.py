@@ -152,10 +152,16 @@ class TimeWindows:
 
     def added(self, rows: HeldRows, fresh: Longs) -> None:
         if fresh.size:
-            self._next = min(self._next, int(self._ends(rows, fresh, self._closed).min()))
+            ends = rows["next"][fresh] = self._ends(rows, fresh, self._closed)
+            self._next = min(self._next, int(ends.min()))
 
     def next_end(self, rows: HeldRows) -> int:  # noqa: ARG002 - it is known
         return NEVER if self._open else self._next
+
+    def _due(self, rows: HeldRows, watermark: int, *, all_of_them: bool) -> Longs:
+        """Return the rows that have a window which closes, or leave; or all of them."""
+        good = rows.good
+        return np.flatnonzero(good if all_of_them else good & (rows["next"] <= watermark))
 
     def _ends(self, rows: HeldRows, some: Longs, closed: int) -> Longs:
         """Return the next end of each row after ``closed``: of a window, or of its time here."""
@@ -170,7 +176,7 @@ class TimeWindows:
         self, rows: HeldRows, watermark: int, waiting: AbstractSet[WindowId], limits: Limits
     ) -> Plan:
         closings: list[Closing] = []
-        held = np.flatnonzero(rows.good)
+        held = self._due(rows, watermark, all_of_them=bool(self._open))
         for end, digest in sorted(self._open - waiting):
             closings += [one for one in self._at(rows, held, end) if one.id[1] == digest]
         taken = sum(len(one.rows) for one in closings)
@@ -219,9 +225,10 @@ class TimeWindows:
     def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
         if not self._stays:
             return _rows_of(one for one in plan.closings if one.id not in failed)
-        held = np.flatnonzero(rows.good)
+        open_ = self._still_open(plan, failed)
+        held = self._due(rows, plan.watermark, all_of_them=bool(open_ or self._open))
         leaves = self.last_end(rows["time"][held]) + self._more <= plan.watermark
-        for end, digest in self._still_open(plan, failed):
+        for end, digest in open_:
             inside = (rows["time"][held] >= end - self.length - self._more) & (
                 rows["time"][held] < end
             )
@@ -235,19 +242,21 @@ class TimeWindows:
         return (self._open - done) | set(failed)
 
     def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
+        leaving = self.leaving(rows, plan, failed)
+        held = self._due(rows, plan.watermark, all_of_them=bool(self._open or failed))
         if self._stays:
             self._open = self._still_open(plan, failed)
             self._closed = max(self._closed, plan.watermark)
-        leaving = np.isin(np.arange(rows.size), self.leaving(rows, plan, failed))
-        held = np.flatnonzero(rows.good & ~leaving)
-        self._next = int(self._ends(rows, held, self._closed).min()) if held.size else FOREVER
+        rows["next"][held] = self._ends(rows, held, self._closed)
+        rows["next"][leaving] = FOREVER
+        self._next = int(rows["next"].min(initial=FOREVER))
 
     def passed(self, watermark: int) -> None:
         if self._stays:
             self._closed = max(self._closed, watermark)
 
     def removed(self, rows: HeldRows, gone: Longs) -> None:
-        """Do nothing: the ends of other rows stay."""
+        rows["next"][gone] = FOREVER
 
     def renumber(self, keys: Mapping[int, int]) -> None:
         """Do nothing: it knows digests."""

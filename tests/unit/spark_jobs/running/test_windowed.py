@@ -4,12 +4,14 @@ dies, fails or raises.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from tests.support.pump import Pump, Source, killed_after
+from tests.support.pump import Killed, Pump, Source, killed_after
 from tiercel import (
     AggregatingBolt,
     BasicBolt,
@@ -313,3 +315,130 @@ def test_settings_that_are_not_for_windows_are_refused(config):
     builder.set_bolt("windows", Sums(), config=config).fields_grouping("spout", "key")
     with pytest.raises(TopologyError, match=r"WindowedBolt"):
         builder.build()
+
+
+class Deadly(Sums):
+    """Kills its process if a window has tuple 13."""
+
+    def execute(self, window, collector):
+        super().execute(window, collector)
+        if any(tup["n"] == 13 for tup in window):
+            raise Killed
+
+
+def test_a_window_that_kills_its_process_becomes_dead_letters_and_the_others_close():
+    pump = pump_of(Deadly(), ends=1)
+    roots = fed(pump, (1, 5), (13, 25), (2, 45), (3, 90))
+    pump.send()
+    for _ in range(8):
+        with suppress(Killed):
+            pump.run()
+            break
+        pump.take_over(*pump.topology.task_ids("windows"))
+    else:
+        pytest.fail("it kills for ever")
+    pump.run()
+    assert set(pump.failed) == {roots[13]}
+    assert set(pump.acked) == {roots[1], roots[2]}
+
+
+class Dice(Sums):
+    """Does other work in each call."""
+
+    draws = iter(range(1_000))
+
+    def execute(self, window, collector):
+        collector.emit([[next(self.draws)]])
+
+
+@pytest.mark.parametrize("effects", range(1, 4))
+def test_a_repeat_that_does_other_work_fails_all_messages_of_its_windows_and_keeps_none(effects):
+    pump = pump_of(Dice(), ends=1)
+    roots = fed(pump, (1, 5), (2, 15), (3, 22))
+    pump.send()
+    tasks = pump.topology.task_ids("windows")
+    with killed_after(effects):
+        pump.work(*tasks)
+    pump.take_over(*tasks)
+    pump.run()
+    assert pump.acked == []
+    assert set(pump.failed) == {roots[1], roots[2]}
+    # Tuple 2, whose next window is open, does not wait for it: its message comes again.
+    assert pump.attempts[tasks[0]].backlog.tuples == 1
+
+
+def test_time_in_which_the_inbox_could_not_be_polled_is_no_idle_time():
+    bolt = Sums()
+    bolt.idle = timedelta(seconds=10)
+    pump = pump_of(bolt, ends=1)
+    fed(pump, (1, 5))
+    pump.work_at("windows")
+    [task] = pump.topology.task_ids("windows")
+    attempt = pump.attempts[task]
+    attempt.kind.ends(0.0)
+    later(pump, 60)
+    pump.work(task)
+    assert pump.rows("end") == []
+    later(pump, 9)
+    pump.work(task)
+    assert pump.rows("end") == []
+    # Now no tuple has come for ten seconds, and time goes on by the clock.
+    later(pump, 2)
+    pump.work(task)
+    assert len(pump.rows("end")) == 3
+
+
+class Lagging(Totals):
+    lag = timedelta(seconds=100)
+
+
+def held_by(pump, count):
+    """Have the task hold this number of tuples, in a window that stays open."""
+    later(pump, 1_000)
+    for first in range(0, count, 5_000):
+        rows = range(first, min(count, first + 5_000))
+        pump.feed(*([n, f"k{n % 1_000}", 500_000 + n % 7] for n in rows))
+        pump.send()
+        pump.work(*pump.topology.task_ids("windows"))
+
+
+def step_s(pump):
+    """Return the CPU time of the median step that closes one window of one tuple."""
+    [task] = pump.topology.task_ids("windows")
+    times = []
+    for n in range(21):
+        pump.feed([1, "k1", 400_005 + 10 * n], [1, "k1", 500_010 + 10 * n])
+        pump.send()
+        began = time.process_time()
+        pump.work(task)
+        times.append(time.process_time() - began)
+    return sorted(times)[10]
+
+
+def test_a_step_takes_as_long_with_many_held_tuples_as_with_few():
+    few = pump_of(Lagging(), ends=1)
+    held_by(few, 2_000)
+    many = pump_of(Lagging(), ends=1)
+    held_by(many, 60_000)
+    ratio = min(step_s(many) / step_s(few) for _ in range(3))
+    assert many.attempts[many.topology.task_ids("windows")[0]].backlog.tuples > 60_000
+    assert ratio < 2
+
+
+def test_no_window_closes_before_all_held_tuples_are_back():
+    pump = pump_of(Totals(), ends=1)
+    later(pump, 1_000)
+    # A step has noted that all of these are known.
+    for _ in range(30):
+        pump.feed(*([1, "k", 500_000] for _ in range(1_000)))
+        pump.send()
+        pump.work(*pump.topology.task_ids("windows"))
+    pump.feed([5, "k", 500_010])
+    pump.send()
+    [task] = pump.topology.task_ids("windows")
+    with killed_after(0):
+        pump.work(task)
+    pump.take_over(task)
+    for _ in range(5):
+        pump.work(task)
+    assert pump.rows("end") == [(30_000, 30_000)]
