@@ -189,11 +189,12 @@ class WindowedBolt(_Prepared):
 
 
 class AggregatingBolt(WindowedBolt):
-    """A ``WindowedBolt`` that keeps an accumulator per window instead of Python tuples.
+    """A ``WindowedBolt`` that gets an accumulator per window instead of a list of tuples.
 
-    Each tuple is added when it arrives; ``result`` is called when the window closes. The tuples
-    wait in Redis all the same: a message is acked when its last window has closed, and after the
-    loss of a process they are added again, in the same order.
+    When a window closes its tuples are added in the order of their timestamps, and ``result`` is
+    called. Windows that overlap share accumulators, one per slide, which are merged: so each tuple
+    is added once. The tuples wait in Redis all the same: a message is acked when its last window
+    has closed, and after the loss of a process they are added again, in the same order.
     """
 
     def create(self) -> Any:
@@ -203,12 +204,14 @@ class AggregatingBolt(WindowedBolt):
     def add(self, accumulator: Any, tup: Tuple) -> Any:
         """Return the accumulator with this tuple: the same object, or another one.
 
-        If it raises, the tuple fails, so raise before the accumulator has changed.
+        If it raises, the tuple fails and leaves all windows, so raise before the accumulator has
+        changed.
         """
         raise NotImplementedError
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Return an accumulator with the tuples of both; change neither.
+        """Return an accumulator with the tuples of both, which may be ``first``; ``second`` must not
+        change.
 
         Needed for windows that overlap and for sessions.
         """

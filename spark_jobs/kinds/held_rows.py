@@ -242,7 +242,7 @@ class HeldRows:
         return good
 
     def add(self, columns: Mapping[str, Longs]) -> Longs:
-        """Add rows behind all others; return their indices. Their column ``next`` is ``FOREVER``."""
+        """Add rows behind all others; return their indices. Their ``next`` is ``FOREVER``."""
         count = len(columns["time"])
         while self.size + count > len(self._alive):
             self._alive = np.concatenate([self._alive, np.zeros_like(self._alive)])

@@ -17,6 +17,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, cast
 
 import numpy as np
@@ -44,6 +45,7 @@ from tiercel.spark_jobs.kinds.held_rows import (
 )
 from tiercel.spark_jobs.kinds.task_order import policy_of
 from tiercel.spark_jobs.kinds.window_step import (
+    Accumulators,
     FailedWindows,
     WindowCalls,
     WindowRecord,
@@ -138,6 +140,7 @@ class TaskWindows:
         self._tries = FailedWindows(*policy_of(around.topology), self._clock)
         self._held_us = micros(longest_held(bolt))
         self.telling = Telling(around, self._clock)
+        self._accumulators = Accumulators(bolt.window)
 
     @property
     def _by_time(self) -> bool:
@@ -389,6 +392,7 @@ class TaskWindows:
             renumbered = self.keys.prune(self.rows["key"])
             if renumbered is not None:
                 self.windows.renumber(renumbered)
+                self._accumulators.renumber()
                 keys = [renumbered[key] for key in self.rows["key"].tolist()]
                 self.rows["key"][:] = keys
 
@@ -491,7 +495,7 @@ class TaskWindows:
     def execute(self, bolt: WindowedBolt, record: WindowRecord) -> None:
         """Execute the step."""
         run = cast("_Run", self.run)
-        calls = WindowCalls(bolt, record, run.rows)
+        calls = WindowCalls(bolt, record, self.rows, run.rows, self._accumulators)
         if run.kind == _OTHERS:
             status, times = self.rows["status"][run.rows], self.rows["time"][run.rows]
             calls.let_leave(self.bolt, status, times)
@@ -510,6 +514,7 @@ class TaskWindows:
                 blocked |= {one.key} if self._counts and one.id in run.failed else set()
         if notes is not None:
             notes.rest()
+        self._accumulators.forget(run.plan.watermark - self._length_us)
         leaving = self.windows.leaving(self.rows, run.plan, run.failed)
         record.leaving = np.searchsorted(run.rows, leaving)
 
@@ -524,6 +529,11 @@ class TaskWindows:
             self.suspected = None
             return None
         return self._around.suspicion.notes(self._task)
+
+    @property
+    def _length_us(self) -> int:
+        length = getattr(self.bolt.window, "length", None)
+        return micros(length) if isinstance(length, timedelta) else 0
 
     @property
     def _counts(self) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import cached_property, partial
+from math import gcd
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +22,13 @@ from tiercel.spark_jobs.bolts.collecting import WindowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject, RetryLater, Verdict
-from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, TupleWindow, WindowedBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import (
+    AggregatingBolt,
+    Session,
+    Sliding,
+    TupleWindow,
+    WindowedBolt,
+)
 from tiercel.spark_jobs.emitting.fold import departures, join_lineages, select
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, TaskOutput, copy_numbers
 from tiercel.spark_jobs.emitting.record import SPREAD, STEP, Record, Recorder
@@ -29,9 +38,20 @@ from tiercel.spark_jobs.errors import (
     ForeignTupleError,
     OutputLimitError,
 )
-from tiercel.spark_jobs.kinds.held_rows import AHEAD, LATE, NULL, OVERDUE, Longs, moment
+from tiercel.spark_jobs.kinds.held_rows import (
+    AHEAD,
+    LATE,
+    NULL,
+    OVERDUE,
+    HeldRows,
+    Longs,
+    Mask,
+    micros,
+    moment,
+)
 from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.running.backlog import part_of
 from tiercel.spark_jobs.running.step import Execution, Step
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
@@ -71,6 +91,20 @@ class WindowRecord(Record):
         lineage = join_lineages([chunk.lineage for chunk in self._chunks])
         roots: list[int] = select(lineage, rows).roots.tolist()
         return mix(int(np.bitwise_xor.reduce(self.seeds[rows]))), list(dict.fromkeys(roots))
+
+    def make(self, rows: Longs) -> list[Tuple]:
+        """Return new tuples of these rows, which are ascending."""
+        tuples: list[Tuple] = []
+        first = 0
+        for chunk in self._chunks:
+            end = first + chunk.values.num_rows
+            some = rows[(rows >= first) & (rows < end)]
+            if some.size:
+                tuples += tuples_of(part_of(chunk, some - first), 0, self.seeds)
+            first = end
+        for tup, row in zip(tuples, rows.tolist(), strict=True):
+            tup.row = row
+        return tuples
 
     @cached_property
     def are_keyed(self) -> bool:
@@ -164,6 +198,15 @@ class WindowRecorder(Recorder, WindowCollector):
         self._check_open()
         self.failed.setdefault(self._rows[self._place(tup, "fails")], self._record.failing(reason))
 
+    def during(self, call: Callable[[], None]) -> None:
+        """Make the call; its emissions and failures count only if it returns."""
+        try:
+            call()
+        except BaseException:
+            self.undo()
+            raise
+        self.commit()
+
     def commit(self) -> None:
         """Apply the failures of a call that returned."""
         self._closed = True
@@ -247,14 +290,90 @@ class WindowRecorder(Recorder, WindowCollector):
             )
 
 
+# Rows that a bolt failed to add, with reason and verdict.
+Unfit = dict[int, tuple[str, Verdict | None]]
+
+
+class Accumulators:
+    """The accumulators of one task of an ``AggregatingBolt``.
+
+    Windows that overlap share those of one pane each: the time between two beginnings of windows.
+    """
+
+    def __init__(self, window: Sliding | Session) -> None:
+        self._pane_us = 0
+        length, slide = getattr(window, "length", None), getattr(window, "slide", None)
+        if isinstance(length, timedelta) and isinstance(slide, timedelta) and slide < length:
+            self._pane_us = gcd(micros(length), micros(slide))
+        # By key and beginning: the rows that it has, as entries and rows, and the accumulator.
+        self._panes: dict[tuple[int, int], tuple[bytes, Any]] = {}
+
+    def of(
+        self, bolt: AggregatingBolt, record: WindowRecord, held: HeldRows, one: Closing, rows: Longs
+    ) -> tuple[Any, Unfit]:
+        """Return the accumulator of a window; ``rows`` of the step belong to the rows of it."""
+        unfit: Unfit = {}
+        if not self._pane_us:
+            return self._added(bolt, record, rows, unfit), unfit
+        begins = held["time"][one.rows] // self._pane_us
+        ends = np.flatnonzero(np.diff(begins, append=begins[-1] + 1)) + 1
+        accumulator = bolt.create()
+        first = 0
+        for end in ends.tolist():
+            pane, part = one.rows[first:end], rows[first:end]
+            name = one.key, int(begins[first])
+            content = held["entry"][pane].tobytes() + held["row"][pane].tobytes()
+            known = self._panes.get(name)
+            if known is None or known[0] != content:
+                fit = len(unfit)
+                known = content, self._added(bolt, record, part, unfit)
+                if len(unfit) == fit:
+                    self._panes[name] = known
+            accumulator = bolt.merge(accumulator, known[1])
+            first = end
+        return accumulator, unfit
+
+    def forget(self, before: int) -> None:
+        """Forget the panes of windows that have closed, given the beginning of the next one."""
+        if self._panes:
+            last = before // self._pane_us
+            self._panes = {name: kept for name, kept in self._panes.items() if name[1] >= last}
+
+    def renumber(self) -> None:
+        """Forget all panes: keys have new numbers."""
+        self._panes.clear()
+
+    @staticmethod
+    def _added(bolt: AggregatingBolt, record: WindowRecord, rows: Longs, unfit: Unfit) -> Any:
+        order = np.argsort(rows)
+        made = record.make(rows[order])
+        tuples: list[Tuple] = [made[at] for at in np.argsort(order).tolist()]
+        accumulator = bolt.create()
+        for tup in tuples:
+            try:
+                accumulator = bolt.add(accumulator, tup)
+            except RAISED as error:
+                unfit[tup.row] = record.blame(error)
+        return accumulator
+
+
 class WindowCalls:
     """The calls of a windowed bolt in one step."""
 
-    def __init__(self, bolt: WindowedBolt, record: WindowRecord, rows: Longs) -> None:
-        """``rows`` are the step's rows by their indices in the task, ascending."""
+    def __init__(
+        self,
+        bolt: WindowedBolt,
+        record: WindowRecord,
+        held: HeldRows,
+        rows: Longs,
+        accumulators: Accumulators,
+    ) -> None:
+        """``rows`` are the step's rows by their indices in ``held``, ascending."""
         self._bolt = bolt
         self._record = record
+        self._held = held
         self._rows = rows
+        self._accumulators = accumulators
 
     def close(self, one: Closing, key: Any, notes: ExecutionNotes | None) -> BaseException | None:
         """Call the bolt for a window; return the error that it raised, if any.
@@ -273,33 +392,39 @@ class WindowCalls:
             if not notes.repeats(record, identity, roots):
                 return Reject(REASON)
         record.signs += 1
-        collector = WindowRecorder(record, places[stays], one.numbers[stays])
         try:
-            self._call(one, key, places, stays, collector)
+            if isinstance(self._bolt, AggregatingBolt):
+                self._aggregate(self._bolt, one, key, places, stays)
+            else:
+                collector = WindowRecorder(record, places[stays], one.numbers[stays])
+                collector.during(lambda: self._call(one, key, places, stays, collector))
         except RAISED as error:
-            collector.undo()
             return error
-        except BaseException:
-            collector.undo()
-            raise
-        collector.commit()
         return None
 
+    def _aggregate(
+        self, bolt: AggregatingBolt, one: Closing, key: Any, places: Longs, stays: Mask
+    ) -> None:
+        """Pass the accumulator of a window to ``result``; a tuple that cannot be added fails."""
+        record = self._record
+        kept = one if stays.all() else replace(one, rows=one.rows[stays])
+        rows = places[stays]
+        accumulator, unfit = self._accumulators.of(bolt, record, self._held, kept, rows)
+        fit = ~np.isin(rows, list(unfit))
+        if fit.any():
+            window = TupleWindow(
+                key=key, start=moment(one.start), end=moment(one.end), count=int(fit.sum())
+            )
+            collector = WindowRecorder(record, rows[fit], one.numbers[stays][fit])
+            collector.during(lambda: bolt.result(accumulator, window, collector))
+        for row, failing in unfit.items():
+            record.note(row, *failing)
+
     def _call(
-        self, one: Closing, key: Any, places: Longs, stays: Any, collector: WindowRecorder
+        self, one: Closing, key: Any, places: Longs, stays: Mask, collector: WindowRecorder
     ) -> None:
         made = self._record.made
         tuples = [made[place] for place in places[stays].tolist()]
-        bolt = self._bolt
-        if isinstance(bolt, AggregatingBolt):
-            accumulator = bolt.create()
-            for tup in tuples:
-                accumulator = bolt.add(accumulator, tup)
-            window = TupleWindow(
-                key=key, start=moment(one.start), end=moment(one.end), count=len(tuples)
-            )
-            bolt.result(accumulator, window, collector)
-            return
         window = TupleWindow(
             key=key,
             start=moment(one.start),
@@ -309,7 +434,7 @@ class WindowCalls:
             new=[made[place] for place in places[stays & one.new].tolist()],
             expired=[made[at] for at in np.searchsorted(self._rows, one.expired).tolist()],
         )
-        bolt.execute(window, collector)
+        self._bolt.execute(window, collector)
 
     def let_leave(self, settings: WindowedBolt, status: Longs, times: Longs) -> None:
         """Execute rows that are in no window: reject them, emit them as late, or ack them."""

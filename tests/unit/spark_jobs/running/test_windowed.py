@@ -442,3 +442,44 @@ def test_no_window_closes_before_all_held_tuples_are_back():
     for _ in range(5):
         pump.work(task)
     assert pump.rows("end") == [(30_000, 30_000)]
+
+
+class Sliding5(Totals):
+    """Adds each tuple once, and cannot add 4."""
+
+    window = Sliding(50 * MS, 10 * MS)
+
+    def prepare(self, config, context):
+        self.added = Counter()
+
+    transient = frozenset({"added"})
+
+    def create(self):
+        return []
+
+    def add(self, accumulator, tup):
+        if tup["n"] == 4:
+            raise Reject("4 cannot be added")
+        self.added[tup["n"]] += 1
+        assert self.added[tup["n"]] == 1
+        return [*accumulator, tup["n"]]
+
+    def merge(self, first, second):
+        return first + second
+
+    def result(self, accumulator, window, collector):
+        collector.emit([sum(accumulator), window.count])
+
+
+def test_windows_that_overlap_add_each_tuple_once():
+    pump = pump_of(Sliding5(), ends=1)
+    roots = fed(pump, *((n, 9 * n) for n in range(1, 13)))
+    pump.work_at("windows")
+    windows = [
+        [n for n in range(1, 13) if n != 4 and end - 50 <= 9 * n < end]
+        for end in range(10, 101, 10)
+    ]
+    assert pump.rows("end") == [(sum(one), len(one)) for one in windows]
+    pump.run()
+    assert set(pump.failed) == {roots[4]}
+    assert set(pump.acked) == {roots[n] for n in (1, 2, 3, 5, 6)}
