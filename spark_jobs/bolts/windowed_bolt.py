@@ -210,7 +210,7 @@ class AggregatingBolt(WindowedBolt):
         raise NotImplementedError
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Return an accumulator with the tuples of both, which may be ``first``; ``second`` must not
+        """Return an accumulator with the tuples of both. It may be ``first``; ``second`` must not
         change.
 
         Needed for windows that overlap and for sessions.

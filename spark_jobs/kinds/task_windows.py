@@ -246,19 +246,46 @@ class TaskWindows:
     def ingest(self, entry: OpenEntry) -> None:
         """Take the rows of an entry."""
         at = self._taken = place(entry.position)
-        judged = at <= self._judged
+        is_new = at > self._judged
         chunk, rows = entry.chunk, entry.rows
-        count = len(rows)
+        columns = self._columns(entry, at)
+        status = columns["status"]
+        times = np.where(status == GOOD, columns["time"], NEVER)
+        before = self._before(chunk.route.source_task, times)
+        # An earlier attempt has judged the others, and let those leave that were late.
+        judged = before if is_new else np.full(len(rows), NEVER)
+        late = self.windows.judge(self.rows, columns, judged) & (status == GOOD)
+        if late.any():
+            if self._by_time:
+                status[late] = LATE
+            else:
+                # A tuple of now is never late: the clock of its server may be behind this one.
+                columns["time"][late] = before[late]
+                self.windows.judge(self.rows, columns, before)
+        held = self.rows.add(columns)
+        if chunk.lineage.keys is not None:
+            self._replace(chunk.lineage.keys[rows], held)
+        good = held[self.rows["status"][held] == GOOD]
+        self._others += len(held) - len(good)
+        self.windows.added(self.rows, good)
+        if is_new:
+            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
+        self._changes += 1
+        self.telling.add(roots_in(chunk.lineage, rows))
+
+    def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
+        """Return the columns of an entry's rows, but for those that depend on other rows."""
+        rows = entry.rows
         arrived = self._timestamps.arrival_us(at[0], self._around.wall())
-        self.polls.got(arrived, count, entry.size)
-        times, status = self._timestamps.of(chunk, rows, arrived)
+        self.polls.got(arrived, len(rows), entry.size)
+        times, status = self._timestamps.of(entry.chunk, rows, arrived)
         number = self._next_entry
         self._next_entry += 1
         self._entries[number] = entry
-        full = np.ones(count, np.int64)
-        columns = {
+        full = np.ones(len(rows), np.int64)
+        return {
             "time": times,
-            "key": self.keys.of(chunk, rows),
+            "key": self.keys.of(entry.chunk, rows),
             "arrived": full * arrived,
             "ms": full * at[0],
             "seq": full * at[1],
@@ -266,26 +293,6 @@ class TaskWindows:
             "row": rows.astype(np.int64),
             "status": status,
         }
-        bad = status != GOOD
-        before = self._before(chunk.route.source_task, np.where(bad, NEVER, times))
-        late = self.windows.judge(self.rows, columns, full * NEVER if judged else before) & ~bad
-        if late.any():
-            if self._by_time:
-                status[late] = LATE
-            else:
-                # A tuple of now is never late: the clock of its server may be behind this one.
-                times[late] = before[late]
-                self.windows.judge(self.rows, columns, before)
-        held = self.rows.add(columns)
-        if chunk.lineage.keys is not None:
-            self._replace(chunk.lineage.keys[rows], held)
-        good = held[self.rows["status"][held] == GOOD]
-        self._others += count - len(good)
-        self.windows.added(self.rows, good)
-        if not judged:
-            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
-        self._changes += 1
-        self.telling.add(roots_in(chunk.lineage, rows))
 
     def _before(self, source: int, times: Longs) -> Longs:
         """Return the watermark before each of a source's tuples."""
@@ -310,9 +317,11 @@ class TaskWindows:
                 & (self.rows["row"] == earlier[1])
             )
             if found.size:
-                self.windows.removed(self.rows, found)
+                is_older = found[0] < held[0]
+                if is_older:
+                    self.windows.removed(self.rows, found)
                 self.rows["status"][found] = REPLACED
-                self._others += 1
+                self._others += int(is_older)
 
     def _remove(self, rows: Longs, *, with_windows: bool) -> None:
         """Remove rows that the step covers."""

@@ -276,12 +276,12 @@ def test_a_message_that_is_delivered_again_takes_the_place_of_its_earlier_copy()
     pump.feed([1, "k", 1], [2, "k", 2], identities=["a", "b"])
     pump.send()
     pump.work(*pump.topology.task_ids("windows"))
-    again = pump.feed([1, "k", 1], [3, "k", 12], identities=["a", "c"])
+    again = pump.feed([1, "k", 1], [1, "k", 1], [3, "k", 12], identities=["a", "a", "c"])
     pump.work_at("windows")
     assert pump.rows("end") == [(2 + 1, 2)]
     pump.run()
-    assert again[0] in pump.acked
-    assert len(pump.acked) == 3
+    assert set(again[:2]) <= set(pump.acked)
+    assert len(pump.acked) == 4
 
 
 @pytest.mark.parametrize(
