@@ -348,18 +348,15 @@ class SessionWindows:
         due = [one for one in found if one.end <= watermark and one.id not in waiting]
         due.sort(key=lambda one: (one.end, int(one.rows.min())))
         closings = due[: _fitting(due, limits)]
-        self._next = min(
-            [one.end for one in found if one.end > watermark]
-            + [one.end for one in due[len(closings) :]],
-            default=FOREVER,
-        )
+        taken = {id(one) for one in closings}
+        self._next = min([one.end for one in found if id(one) not in taken], default=FOREVER)
         return Plan(closings=closings, watermark=watermark, waiting=waiting)
 
     def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:  # noqa: ARG002 - a row is in one session
         return _rows_of(one for one in plan.closings if one.id not in failed)
 
-    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
-        """Do nothing: what is held is open."""
+    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:  # noqa: ARG002 - what is held is open
+        self._next = min([self._next, *(end for end, _ in failed)])
 
     def passed(self, watermark: int) -> None:
         """Do nothing: a tuple is in one session."""

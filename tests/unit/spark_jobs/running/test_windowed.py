@@ -16,6 +16,7 @@ from tiercel import (
     AggregatingBolt,
     BasicBolt,
     Reject,
+    Session,
     Sliding,
     TopologyBuilder,
     TopologyError,
@@ -483,3 +484,17 @@ def test_windows_that_overlap_add_each_tuple_once():
     pump.run()
     assert set(pump.failed) == {roots[4]}
     assert set(pump.acked) == {roots[n] for n in (1, 2, 3, 5, 6)}
+
+
+@pytest.mark.parametrize("window", [Session(10 * MS), tumbling(10 * MS), tumbling(1)])
+def test_a_window_of_any_kind_is_tried_again_without_another_tuple(window):
+    bolt = Sums()
+    bolt.window = window
+    bolt.raises = 1
+    pump = pump_of(bolt, ends=1)
+    roots = fed(pump, (1, 5), (2, 45))
+    pump.work_at("windows")
+    assert pump.rows("end") == []
+    later(pump, 1)
+    pump.run()
+    assert pump.acked == [roots[1]]
