@@ -59,6 +59,7 @@ from tiercel.spark_jobs.kinds.windows import (
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.copy import joined, parted
+from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_FAILED
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.running.suspicion import place
@@ -72,6 +73,7 @@ _ROWS = 10_000
 # Tuples and bytes that are taken and still use room of the inbox.
 _ROOM_TUPLES = 4_000
 _ROOM_BYTES = 8 * 1024 * 1024
+_ROOM_S = 1.0
 _SAY_FULL_S = 60.0
 # Kinds of steps, the first number in a seal.
 _WINDOWS, _OTHERS, _ROOM = range(3)
@@ -108,6 +110,8 @@ class TaskWindows:
     # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
     _room = (0, 0)
     freed = (0, 0)
+    # Time since which the former do.
+    _room_since = 0.0
     # Number of rows that leave without their windows.
     _others = 0
     # The watermark, rows and failed windows at the last look that found nothing to close.
@@ -269,6 +273,7 @@ class TaskWindows:
         self._others += len(held) - len(good)
         self.windows.added(self.rows, good)
         if is_new:
+            self._room_since = self._room_since if self._room[0] else self._clock()
             self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
         self._changes += 1
         self.telling.add(roots_in(chunk.lineage, rows))
@@ -358,6 +363,8 @@ class TaskWindows:
             moments.append(self._clock() + left_us / 1e6)
         if self.rows.count:
             moments.append(self.telling.next_at)
+        if self._room[0]:
+            moments.append(self._room_since + _ROOM_S)
         return min(moments, default=None)
 
     def _newest(self) -> int:
@@ -383,9 +390,15 @@ class TaskWindows:
             self.run = _Run(kind=_OTHERS, rows=rows)
         elif (plan := self._due(watermark)) is not None:
             self.run = _Run(kind=_WINDOWS, plan=plan, rows=self._rows_of(plan))
-        elif must or self._room[0] >= _ROOM_TUPLES or self._room[1] >= _ROOM_BYTES:
+        elif must or self._has_room():
             self.run = _Run(kind=_ROOM)
         return self.run
+
+    def _has_room(self) -> bool:
+        """Return True if room for the tuples that were taken is worth a step."""
+        tuples, size = self._room
+        late = tuples > 0 and self._clock() >= self._room_since + _ROOM_S
+        return late or tuples >= _ROOM_TUPLES or size >= _ROOM_BYTES
 
     def _is_back(self) -> bool:
         """Return True once the rows are here that an earlier attempt knew at its last step.
@@ -524,6 +537,10 @@ class TaskWindows:
         if notes is not None:
             notes.rest()
         self._accumulators.forget(run.plan.watermark - self._length_us)
+        record.more_counts = {
+            WINDOWS_CLOSED: run.plan.number - len(run.failed),
+            WINDOWS_FAILED: len(run.errors),
+        }
         leaving = self.windows.leaving(self.rows, run.plan, run.failed)
         record.leaving = np.searchsorted(run.rows, leaving)
 

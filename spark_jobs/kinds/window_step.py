@@ -52,6 +52,7 @@ from tiercel.spark_jobs.kinds.held_rows import (
 from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.backlog import part_of
+from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
 from tiercel.spark_jobs.running.step import Execution, Step
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
@@ -448,6 +449,8 @@ class WindowCalls:
                 failing = record.blame(error)
                 for row in late.tolist():
                     record.note(row, *failing)
+        unfit = int(np.isin(status, (NULL, AHEAD)).sum())
+        record.more_counts = {WINDOWS_LATE: len(late), WINDOWS_REFUSED: unfit}
         for row in np.flatnonzero(status == OVERDUE).tolist():
             record.note(row, *record.failing(GivenBack(0, _OVERDUE)))
         refused = (NULL, AHEAD) if settings.late_stream else (NULL, AHEAD, LATE)

@@ -23,6 +23,7 @@ from tiercel import (
     WindowedBolt,
     tumbling,
 )
+from tiercel.acker.metrics.contract import total_of
 from tiercel.workers.testing.engine import SimulatedClock
 
 MS = timedelta(milliseconds=1)
@@ -145,6 +146,8 @@ def test_a_window_that_raises_is_tried_again_and_its_emissions_are_dropped():
     assert pump.rows("end")[3:] == [([1],), ([1],)]
     pump.run()
     assert set(pump.acked) == {roots[1], roots[2]}
+    totals = total_of(pump.metrics.totals(), "windows")
+    assert (totals["windows_closed"], totals["windows_failed"]) == (3, 1)
 
 
 def test_a_window_that_always_raises_becomes_dead_letters():
@@ -199,6 +202,9 @@ def test_late_null_and_future_timestamps_are_rejected_and_do_not_move_the_waterm
         "max_ahead (0:01:00): look at the clock of its sender, and at timestamp_unit ('ms')",
         roots[5]: "",
     }
+    totals = total_of(pump.metrics.totals(), "windows")
+    assert totals["windows_late"] == 1
+    assert totals["windows_refused"] == 2
 
 
 class Late(Sums):
@@ -253,6 +259,18 @@ def test_the_room_of_held_tuples_is_free_and_max_held_bounds_them():
     assert 3_000 <= waiting < 3_000 + 4_000
     pump.read()
     assert pump.acked == []
+
+
+def test_held_tuples_do_not_look_as_if_they_waited():
+    pump = pump_of(Totals())
+    fed(pump, (1, 5))
+    pump.run()
+    [task] = pump.topology.task_ids("windows")
+    assert pump.inboxes.figures([task])[task].tuples == 1
+    later(pump, 1)
+    pump.run()
+    assert pump.inboxes.figures([task])[task].tuples == 0
+    assert pump.attempts[task].backlog.tuples == 1
 
 
 class Counts(Sums):
