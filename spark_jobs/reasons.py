@@ -107,7 +107,7 @@ def _frames(first: TracebackType | None) -> Iterator[tuple[str, str, int]]:
 
 
 def _remote_frames(error: BaseException) -> Iterator[tuple[str, str, int]]:
-    """The frames of an error that a process pool has sent, of which it sends only the text."""
+    """The frames of an error that a process pool has sent; the pool sends only their text."""
     text = getattr(error.__cause__, "tb", None)
     for file, line in _REMOTE.findall(text) if isinstance(text, str) else ():
         yield "", file, int(line)

@@ -115,7 +115,7 @@ def exposures(given: Mapping[str, Any]) -> Iterator[CheckResult]:
 
 @dataclass(kw_only=True)
 class _Scope:
-    """The things to check, and what is known of them so far."""
+    """The things to check, and the facts found so far."""
 
     settings: Settings
     # None: none is named, or it could not be loaded.

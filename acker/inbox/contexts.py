@@ -34,8 +34,13 @@ _ENTRY = struct.Struct("<QH")
 
 def rows_with(contexts: Contexts, seeds: NDArray[np.uint64]) -> NDArray[np.intp]:
     """Return the rows whose tuple, given by its seed, has a context."""
-    known = np.fromiter(contexts, np.uint64, len(contexts))
-    return np.flatnonzero(np.isin(seeds, known))
+    if not contexts:
+        return np.zeros(0, np.intp)
+    # ``np.isin`` takes two to five times as long.
+    known = np.sort(np.fromiter(contexts, np.uint64, len(contexts)))
+    at = np.searchsorted(known, seeds)
+    at[at == len(known)] = 0
+    return np.flatnonzero(known[at] == seeds)
 
 
 def written_contexts(contexts: Contexts, seeds: NDArray[np.uint64]) -> bytes:

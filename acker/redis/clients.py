@@ -283,7 +283,7 @@ CALLS = tuple(call.strip() for call in _CALLS.split(","))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerView:
-    """A server as it presents itself; what it refuses to tell is None."""
+    """A server as it presents itself; a figure that it refuses to tell is None."""
 
     # Empty: it refuses to tell.
     version: str

@@ -33,7 +33,7 @@ ROUTING_KEY_HEADER = "x-tiercel-routing-key"
 # Prefixes of the headers in which RabbitMQ says why it moved a message to another queue.
 DEATH_HEADERS = ("x-death", "x-first-death-", "x-last-death-")
 # Time of the first death or delay of a message, in seconds since the epoch: when it is delivered
-# again, its effects may be older than what is remembered.
+# again, its effects may be older than the oldest remembered ones.
 SINCE_HEADER = "x-tiercel-since"
 # The user that RabbitMQ checked when the original was published, on a copy made by tiercel.
 SENDER_HEADER = "x-tiercel-user"

@@ -115,7 +115,7 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
 
 
 def _end_of_type(text: str) -> int:
-    """Return the end of a type with brackets: what is behind it may be a DEFAULT."""
+    """Return the end of a type with brackets: the text behind it may be a DEFAULT."""
     if _BRACKETS.match(text):
         for position, character, depth in _outside_quotes(text):
             if character == ">" and depth == 0:

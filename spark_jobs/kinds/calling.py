@@ -55,7 +55,7 @@ class Calls:
 
     # Claimed tuples are running or wait for a permit.
     gives_back = False
-    # True if so many tuples wait for a retry that the task takes no more.
+    # True if the tuples that wait for a retry are as many as the task may hold.
     is_full = False
 
     def __init__(

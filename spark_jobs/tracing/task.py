@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # an extra, and it takes 0.2 s to import
     from opentelemetry.trace import Span
 
 
-# A bolt's ``Execution`` (running.step), of which only two functions are replaced.
+# A bolt's ``Execution`` (running.step); only two of its functions are replaced.
 E = TypeVar("E")
 # The event for each exception that is a verdict and no error.
 Verdicts = Mapping[type[BaseException], str]

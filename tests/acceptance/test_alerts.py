@@ -289,6 +289,14 @@ def test_bolts_that_fail_hold_and_take_long(stack, alerts):
     stack.settles()
 
 
+def test_a_bolt_that_stays_paused(stack, alerts):
+    stack.tiercel("pause", alarmed.NAME, "--bolt", "slow")
+    stack.raises("TiercelBoltPaused")
+    assert alerts.firing().keys() == {"TiercelBoltPaused"}
+    stack.tiercel("resume", alarmed.NAME, "--bolt", "slow")
+    stack.settles()
+
+
 def test_two_topologies_on_one_queue_and_data_of_another_version(stack, alerts):
     """A second topology reads the same queue; then it cannot be read in Redis."""
     another = word_count()

@@ -65,6 +65,18 @@ def priced(folder):
     server.server_close()
 
 
+def pricing(receiver, folder, monkeypatch):
+    """The first of the two topologies at work; its spans go to the receiver."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    return running(
+        "tests.acceptance.traced:first",
+        folder,
+        traced.FOLDER,
+        queues=(traced.ORDERS, traced.INVOICES),
+    )
+
+
 def booked(folder):
     file = folder / "booked"
     return set(file.read_text().split()) if file.exists() else set()
@@ -74,49 +86,43 @@ def booked(folder):
 @pytest.mark.promised
 @pytest.mark.timeout(400)
 def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(tmp_path, monkeypatch):
-    with receiving() as receiver, priced(tmp_path) as service:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with running(
-            "tests.acceptance.traced:first",
-            tmp_path,
-            traced.FOLDER,
-            queues=(traced.ORDERS, traced.INVOICES),
-        ) as stack:
-            settings = Settings.load(master="local[2]").with_services(
-                stack.amqp_url, stack.redis_url, stack.rabbitmq.management_url
+    with (
+        receiving() as receiver,
+        priced(tmp_path) as service,
+        pricing(receiver, tmp_path, monkeypatch) as stack,
+    ):
+        settings = Settings.load(master="local[2]").with_services(
+            stack.amqp_url, stack.redis_url, stack.rabbitmq.management_url
+        )
+        second = LocalRun("tests.acceptance.traced:second", traced.second(), settings)
+        with second:
+            put(
+                stack.amqp_url,
+                traced.ORDERS,
+                b'{"items": "unseen"}',
+                headers={"traceparent": UNSAMPLED},
             )
-            second = LocalRun("tests.acceptance.traced:second", traced.second(), settings)
-            with second:
-                put(
-                    stack.amqp_url,
-                    traced.ORDERS,
-                    b'{"items": "unseen"}',
-                    headers={"traceparent": UNSAMPLED},
-                )
-                wait_until(lambda: booked(tmp_path) == {"unseen"}, 120, "the first invoice")
-                put(
-                    stack.amqp_url,
-                    traced.ORDERS,
-                    b'{"items": "quick slow"}',
-                    headers={"traceparent": PARENT},
-                    message_id="order-1",
-                )
-                assert service.asked.wait(60)
-                # A process that is killed takes the spans with it that it has not sent: wait for
-                # all of the quick one's, up to the order's own, which ends with the slow one.
-                wait_until(
-                    lambda: max(map(len, paths(receiver, "execute book")), default=0) == 6,
-                    60,
-                    "the quick one's spans",
-                )
-                for worker in python_workers(stack.run.driver.pid):
-                    os.kill(worker, signal.SIGKILL)
-                service.go_on.set()
-                wait_until(
-                    lambda: booked(tmp_path) == {"unseen", "quick", "slow"}, 120, "all invoices"
-                )
-                wait_until(lambda: len(paths(receiver, "execute book")) == 2, 60, "the last spans")
+            wait_until(lambda: booked(tmp_path) == {"unseen"}, 120, "the first invoice")
+            put(
+                stack.amqp_url,
+                traced.ORDERS,
+                b'{"items": "quick slow"}',
+                headers={"traceparent": PARENT},
+                message_id="order-1",
+            )
+            assert service.asked.wait(60)
+            # A process that is killed takes the spans with it that it has not sent: wait for
+            # all of the quick one's, up to the order's own, which ends with the slow one.
+            wait_until(
+                lambda: max(map(len, paths(receiver, "execute book")), default=0) == 6,
+                60,
+                "the quick one's spans",
+            )
+            for worker in python_workers(stack.run.driver.pid):
+                os.kill(worker, signal.SIGKILL)
+            service.go_on.set()
+            wait_until(lambda: booked(tmp_path) == {"unseen", "quick", "slow"}, 120, "all invoices")
+            wait_until(lambda: len(paths(receiver, "execute book")) == 2, 60, "the last spans")
     check(receiver, service)
 
 
@@ -157,14 +163,7 @@ def test_a_viewer_shows_a_trace_from_the_publisher_through_three_bolts(
 ):
     with receiving() as receiver, priced(tmp_path) as service, Zipkin(tmp_path) as viewer:
         service.go_on.set()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with running(
-            "tests.acceptance.traced:first",
-            tmp_path,
-            traced.FOLDER,
-            queues=(traced.ORDERS, traced.INVOICES),
-        ) as stack:
+        with pricing(receiver, tmp_path, monkeypatch) as stack:
             for number in (1, 2):  # the first warms up
                 trace_id = f"{number:032x}"
                 put(

@@ -61,7 +61,7 @@ COMMANDS = {
         "list": "List all topologies that ran here: their health, order, processes, newest run.",
         "depths": "Show how many messages wait, are being worked on, and are dead.",
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
-        "status": "Say how topologies are, and what is wrong with them.",
+        "status": "Say how topologies are, and name their faults.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
         "errors": (
             "Show the newest errors: which task of which bolt or spout, why, and at which message."

@@ -57,14 +57,14 @@ def forget(
 
 
 def _forget_question(note: TopologyNote, urls: tuple[str, ...]) -> str:
-    """Say what is lost for good: states above all."""
+    """Name the data that is lost for good: states above all."""
     spec = note.ledger_spec(urls)
     with closing(Savepoints(spec, 0)) as savepoints, closing(RedisStateStore(spec, 0)) as store:
         sizes = {name: store.count(name) for name in savepoints.components()}
     states = [f"{count(size)} in the state of {name}" for name, size in sizes.items() if size]
     lost = f"the entries of its states ({', '.join(states)})" if states else "no state"
     return (
-        f"Forget {note.name}: remove {lost}, what it remembers of processed messages, its inboxes, "
+        f"Forget {note.name}: remove {lost}, its memory of processed messages, its inboxes, "
         "figures, errors and orders from Redis for good? Messages in RabbitMQ stay."
     )
 

@@ -321,7 +321,7 @@ class _ImportChoice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """An import: which states of a file become those of which bolts."""
+    """An import: which states of a file become the states of which bolts."""
 
     topology: str
     header: SavedStates
@@ -405,7 +405,7 @@ class _Plan:
         )
 
     def chosen(self, saved: Iterable[Saved]) -> Iterator[tuple[str, Saved]]:
-        """Yield what is imported, with the name of its bolt in the topology."""
+        """Yield each imported state, with the name of its bolt in the topology."""
         names = {bolt.name: name for name, bolt in self.bolts.items()}
         for one in saved:
             name = names.get(one.bolt)

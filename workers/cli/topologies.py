@@ -275,7 +275,7 @@ def status(  # noqa: PLR0913 - one parameter an option
     management: Management = None,
     run: Run = None,
 ) -> None:
-    """Say how topologies are, and what is wrong with them.
+    """Say how topologies are, and name their faults.
 
     Exits with 0 if all are well or at rest by order, 1 if one is strained, 2 if one is in trouble.
     """

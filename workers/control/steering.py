@@ -294,7 +294,7 @@ class Steering:
             )
 
     def standing(self) -> Standing:
-        """Look which processes run, and what was ordered."""
+        """Look which processes run, and which orders were given."""
         present = self._present()
         holder = self._lease.holder()
         return Standing(

@@ -72,7 +72,7 @@ class SparkEngine:
         redis_url = redis_url or shared_redis_url()
         name = f"local-cluster-{secrets.token_hex(8)}"
         topology = replace(topology, name=name)
-        # Timeouts are in simulated time, of which Redis knows nothing.
+        # Timeouts are in simulated time, which Redis does not know.
         spec = replace(ledger_spec_of(topology, (redis_url,)), message_timeout=None)
         self.ledger = open_ledger(spec)
         self.metrics = RedisMetrics(redis_url, name)

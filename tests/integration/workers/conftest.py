@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.presences import InMemory, InRedis
+from tiercel.workers.cli.app import app
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -21,3 +23,22 @@ def seats(request: pytest.FixtureRequest) -> InMemory | InRedis:
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Call it for the messages that were logged."""
     return lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.fixture
+def tiercel(redis_url: str) -> Callable[..., tuple[int, str]]:
+    """Call it with the words of a command, and with the ``answer`` to its question if it asks one;
+    it returns the exit code, and what the command prints.
+    """
+
+    def run(*arguments: str, answer: str | None = None) -> tuple[int, str]:
+        result = CliRunner().invoke(
+            app,
+            [*arguments, "--redis", redis_url],
+            env={"COLUMNS": "300"},
+            input=answer,
+            catch_exceptions=False,
+        )
+        return result.exit_code, result.stdout
+
+    return run

@@ -7,7 +7,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.broker import unique
 from tests.support.pump import Source
@@ -19,7 +18,6 @@ from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.cli.app import app
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
@@ -56,21 +54,6 @@ def names(redis_url):
 
 def keys_of(client, name):
     return {key for end in ("}:*", ":*}:*") for key in client.scan_iter(f"tiercel:{{{name}{end}")}
-
-
-@pytest.fixture
-def tiercel(redis_url):
-    def run(*arguments, answer=None):
-        result = CliRunner().invoke(
-            app,
-            [*arguments, "--redis", redis_url],
-            env={"COLUMNS": "300"},
-            input=answer,
-            catch_exceptions=False,
-        )
-        return result.exit_code, result.stdout
-
-    return run
 
 
 def listed(tiercel, name):

@@ -22,15 +22,6 @@ def play(redis_url):
         yield play
 
 
-@pytest.fixture
-def tiercel(redis_url):
-    def run(*arguments):
-        result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
-        return result.exit_code, result.stdout
-
-    return run
-
-
 def test_a_bolt_is_paused_and_resumed(tiercel, play, redis_url):
     name = play.name
     code, said = tiercel("pause", name, "--bolt", "count")

@@ -31,15 +31,6 @@ def name(redis_url):
     return name
 
 
-@pytest.fixture
-def tiercel(redis_url):
-    def run(*arguments):
-        result = CliRunner().invoke(app, [*arguments, "--redis", redis_url])
-        return result.exit_code, result.stdout
-
-    return run
-
-
 class Workers:
     """Two spout tasks and a driver that obey, as real ones do."""
 

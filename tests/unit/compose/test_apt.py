@@ -25,9 +25,11 @@ def policy(tmp_path: Path) -> Path:
 @contextmanager
 def installing(policy: Path, script: str = "read line") -> Iterator[subprocess.Popen]:
     """The shell that installs, with an apt-get that does this: by default it waits for a line."""
-    program = policy.parent / "apt-get"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    # Another file each time: a killed shell may have left a process that starts the old one.
+    new = policy.parent / "new"
+    new.write_text(f"#!/bin/sh\n{script}\n")
+    new.chmod(0o755)
+    new.rename(policy.parent / "apt-get")
     with subprocess.Popen(
         ["sh", "-c", _INSTALL, "install", str(policy), "some-server"],
         env={"PATH": f"{policy.parent}:/usr/bin:/bin"},

@@ -1,6 +1,5 @@
 """Addresses that are given in parts, as Secrets of operators and managed servers have them."""
 
-import os
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -9,16 +8,9 @@ from tiercel.queues.broker.address import Address
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 ODD = "p@ss/w:r%d'\"?#"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("TIERCEL_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def given(monkeypatch, **values):

@@ -1,6 +1,5 @@
 """Settings in files: their order of precedence, their typos, and passwords that others can read."""
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,17 +9,9 @@ import pytest
 from tiercel.workers.config import Settings, exposed
 from tiercel.workers.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The current folder, in an environment without settings."""
-    for name in list(os.environ):
-        if name.startswith("TIERCEL_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ class LetterList:
         self._show_letter(self._read_id)
 
     def _show_letter(self, letter_id: str) -> None:
-        """Show what is known of a letter: its body too if that may be shown."""
+        """Show the details of a letter: its body too if that may be shown."""
         letter = next((each for each in self._listed if each.id == letter_id), None)
         if letter is None:
             return

@@ -239,7 +239,7 @@ class AllTopologies:
 
 @contextmanager
 def _header() -> Iterator[None]:
-    """Make the head of a page, with its styles; what is made meanwhile stands in its middle."""
+    """Make the head of a page, with its styles; elements made meanwhile stand in its middle."""
     ui.add_head_html(LOAD_AGAIN)
     ui.add_css(STYLE)
     ui.colors(primary="#23689b", accent="#0f4770")

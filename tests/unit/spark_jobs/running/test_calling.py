@@ -214,24 +214,33 @@ def test_a_process_that_dies_anywhere_in_a_commit_is_repeated_and_counts_once(
     assert cluster.ledger.pending() == 0
 
 
-def test_a_repeated_step_has_its_tuples_in_the_order_of_the_inbox(
-    held: Held, closing: ExitStack
-) -> None:
+def test_a_repeated_step_has_its_tuples_in_the_order_of_the_inbox(held: Held) -> None:
     """Also where it covers part of one entry and all of a later one: else it does other work."""
-    held.free |= {"b", "c"}
+    repeated: list[str] = []
+    while len(repeated) < 2:  # the first of the two calls may have ended, and its step begun, alone
+        held.began.clear()
+        held.free = {"b", "c"}
+        repeated = repeated_by_a_successor(held)
+        held.free.add("all")
+    assert repeated == ["b", "c"]
+
+
+def repeated_by_a_successor(held: Held) -> list[str]:
+    """Let a process die in the commit of what was let of a, b and c; return what is repeated."""
     cluster = InboxCluster(topology())
     cluster.emit([["a"], ["b"]])
     cluster.emit([["c"]])
-    with killed_after(1):
-        doomed = cluster.attempt(FIRST)
-        closing.callback(doomed.close)
-        while held.began != ["a", "b", "c"] or held.now > 1:
-            doomed.turn(0.0)
-        wait_until(lambda: doomed.turn(0.0))
-    held.began.clear()
-    successor = cluster.attempt(FIRST)
-    closing.callback(successor.close)
-    assert held.began == ["b", "c"]
+    with ExitStack() as closing:
+        with killed_after(1):
+            doomed = cluster.attempt(FIRST)
+            closing.callback(doomed.close)
+            while held.began != ["a", "b", "c"] or held.now > 1:
+                doomed.turn(0.0)
+            wait_until(lambda: doomed.turn(0.0))
+        held.began.clear()
+        successor = cluster.attempt(FIRST)
+        closing.callback(successor.close)
+        return list(held.began)
 
 
 def test_after_one_death_what_was_under_way_is_under_way_at_once_again(
