@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.topology.windowing import Source, Windowing
 
 Longs = NDArray[np.int64]
@@ -281,3 +283,45 @@ class HeldRows:
         alive = self.alive
         first = int(alive.argmax()) if alive.size else 0
         return int(self["arrived"][first]) if alive.size and alive[first] else None
+
+
+class Copies:
+    """Finds held tuples whose message is delivered again, by the keys of tuples."""
+
+    def __init__(self, rows: HeldRows) -> None:
+        self._rows = rows
+        # Number of the entry and row in it, by key.
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def add(self, keys: Ids, held: Longs) -> list[int]:
+        """Take the keys of new rows; return the rows with the same keys, which they replace."""
+        rows = self._rows
+        replaced = []
+        for index, lanes in zip(held.tolist(), keys[:, :2], strict=True):
+            if not lanes.any():
+                continue
+            key = lanes.tobytes()
+            earlier = self._places.get(key)
+            self._places[key] = int(rows["entry"][index]), int(rows["row"][index])
+            if earlier is not None:
+                entry, row = earlier
+                first, end = np.searchsorted(rows["entry"], [entry, entry + 1]).tolist()
+                some = slice(first, end)
+                same = (
+                    rows.alive[some] & (rows["status"][some] == GOOD) & (rows["row"][some] == row)
+                )
+                replaced += (first + np.flatnonzero(same)).tolist()
+        return replaced
+
+    def remove(self, entries: Mapping[int, OpenEntry], rows: Longs) -> None:
+        """Forget the keys of rows that are about to be removed."""
+        if not self._places:
+            return
+        numbers, places = (self._rows[name][rows].tolist() for name in ("entry", "row"))
+        for number, row in zip(numbers, places, strict=True):
+            keys = entries[number].chunk.lineage.keys
+            if keys is None:
+                continue
+            key = keys[row, :2].tobytes()
+            if self._places.get(key) == (number, row):
+                del self._places[key]

@@ -27,7 +27,14 @@ from tiercel.acker.inbox.contract import Covered
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.held_backlog import Place, Polls, Telling, WindowBacklog, roots_in
+from tiercel.spark_jobs.kinds.held_backlog import (
+    MOST_TAKEN,
+    Place,
+    Polls,
+    Telling,
+    WindowBacklog,
+    roots_in,
+)
 from tiercel.spark_jobs.kinds.held_rows import (
     DEAD,
     FOREVER,
@@ -36,6 +43,7 @@ from tiercel.spark_jobs.kinds.held_rows import (
     NEVER,
     OVERDUE,
     REPLACED,
+    Copies,
     HeldRows,
     Keys,
     Longs,
@@ -140,7 +148,7 @@ class TaskWindows:
         self._entries: dict[int, OpenEntry] = {}
         self._next_entry = 0
         self.polls = Polls(self._clock)
-        self._by_key: dict[bytes, tuple[int, int]] = {}
+        self._copies = Copies(self.rows)
         self._tries = FailedWindows(*policy_of(around.topology), self._clock)
         self._held_us = micros(longest_held(bolt))
         self.telling = Telling(around, self._clock)
@@ -158,19 +166,28 @@ class TaskWindows:
     @property
     def room(self) -> int:
         """Number of tuples that the task may take."""
-        return self.bolt.max_held - self.rows.count
+        return self.bolt.max_held - self.rows.count if self._is_back() else MOST_TAKEN
 
     # -- the order -------------------------------------------------------------------------------
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         self._kept, self._copy = parted(snapshot or b"")
-        if self._kept:
-            state = json.loads(self._kept)
-            self._judged = cast("Place", tuple(state["taken"]))
-            self.watermark.at = state["at"]
-            self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
-            self.windows.load(state["windows"])
+        try:
+            self._load(json.loads(self._kept or b"{}"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            log.warning(
+                "%s[%d]: what it noted of its windows cannot be read (%s); windows that have "
+                "closed may close again, with the tuples that are left",
+                self._component, self._task, error, extra={"event": "order_unreadable"},
+            )  # fmt: skip
         return self._copy or None
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.windows.load(state["windows"])
+            self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
+            self.watermark.at = int(state["at"])
+            self._judged = cast("Place", tuple(state["taken"]))
 
     def backlog(self, done: Mapping[str, bytes]) -> WindowBacklog:
         self._backlog = WindowBacklog(done, self)
@@ -307,41 +324,17 @@ class TaskWindows:
 
     def _replace(self, keys: Any, held: Longs) -> None:
         """Have the tuples of messages that are delivered again take the place of earlier copies."""
-        for index, lanes in zip(held.tolist(), keys[:, :2], strict=True):
-            if not lanes.any():
-                continue
-            key = lanes.tobytes()
-            where = int(self.rows["entry"][index]), int(self.rows["row"][index])
-            earlier = self._by_key.get(key)
-            self._by_key[key] = where
-            if earlier is None:
-                continue
-            found = np.flatnonzero(
-                self.rows.good
-                & (self.rows["entry"] == earlier[0])
-                & (self.rows["row"] == earlier[1])
-            )
-            if found.size:
-                is_older = found[0] < held[0]
-                if is_older:
-                    self.windows.removed(self.rows, found)
-                self.rows["status"][found] = REPLACED
-                self._others += int(is_older)
+        for index in self._copies.add(keys, held):
+            if index < held[0]:
+                self.windows.removed(self.rows, np.array([index]))
+                self._others += 1
+            self.rows["status"][index] = REPLACED
 
     def _remove(self, rows: Longs, *, with_windows: bool) -> None:
         """Remove rows that the step covers."""
         if not with_windows:
             self._others -= int((self.rows["status"][rows] != GOOD).sum())
-        if self._by_key:
-            for entry, row in zip(
-                self.rows["entry"][rows].tolist(), self.rows["row"][rows].tolist(), strict=True
-            ):
-                keys = self._entries[entry].chunk.lineage.keys
-                if keys is None:
-                    continue
-                key = keys[row, :2].tobytes()
-                if self._by_key.get(key) == (entry, row):
-                    del self._by_key[key]
+        self._copies.remove(self._entries, rows)
         self.rows.remove(rows)
 
     # -- the next step ---------------------------------------------------------------------------
