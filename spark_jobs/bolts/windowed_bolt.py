@@ -227,17 +227,17 @@ StepBolt = Bolt | BasicBolt | ArrowBolt | BatchBolt | WindowedBolt
 # Kinds that a topology may have.
 AnyBolt = StepBolt | AsyncBolt
 
-# A tuple that waits for others to fill its window is given back to the broker after this time, and
-# then counts as new: RabbitMQ takes messages back that are held for half an hour.
+# A tuple that waits longer for its windows than this, and than ``longest_held``, is given back to
+# the broker: RabbitMQ takes messages back that are held for half an hour.
 LONGEST_WAIT = timedelta(minutes=25)
 
 
 def longest_held(bolt: WindowedBolt) -> timedelta:
-    """Return how long a tuple waits in the bolt at most before it is given back to the broker."""
+    """Return how long a tuple waits in the bolt if its sources keep up with each other."""
     window = bolt.window
-    more = bolt.lag + bolt.idle
+    more = 2 * bolt.lag + bolt.idle
     if isinstance(window, Session):
-        return max(LONGEST_WAIT, window.longest + window.gap + more)
+        return window.longest + 2 * window.gap + more
     if isinstance(window.length, int) or isinstance(window.slide, int):
         return LONGEST_WAIT
-    return max(LONGEST_WAIT, 2 * window.length + window.slide + more)
+    return 2 * window.length + window.slide + more

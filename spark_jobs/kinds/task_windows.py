@@ -25,7 +25,7 @@ import numpy as np
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contract import Covered
 from tiercel.spark_jobs.bolts.verdicts import Reject
-from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt, longest_held
+from tiercel.spark_jobs.bolts.windowed_bolt import LONGEST_WAIT, WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.kinds.held_backlog import (
     MOST_TAKEN,
@@ -150,7 +150,7 @@ class TaskWindows:
         self.polls = Polls(self._clock)
         self._copies = Copies(self.rows)
         self._tries = FailedWindows(*policy_of(around.topology), self._clock)
-        self._held_us = micros(longest_held(bolt))
+        self._held_us = micros(max(LONGEST_WAIT, longest_held(bolt)))
         self.telling = Telling(around, self._clock)
         self._accumulators = Accumulators(bolt.window)
 

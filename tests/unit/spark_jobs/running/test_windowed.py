@@ -516,3 +516,10 @@ def test_a_window_of_any_kind_is_tried_again_without_another_tuple(window):
     later(pump, 1)
     pump.run()
     assert pump.acked == [roots[1]]
+
+
+def test_the_broker_is_asked_for_the_time_that_windows_hold_messages():
+    short, long = Sums(), Sums()
+    long.window = tumbling(timedelta(hours=2))
+    assert topology(short).held < timedelta(minutes=7)
+    assert timedelta(hours=4) < topology(long).held < timedelta(hours=7)
