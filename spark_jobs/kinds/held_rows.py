@@ -285,7 +285,7 @@ class HeldRows:
         return int(self["arrived"][first]) if alive.size and alive[first] else None
 
 
-class Copies:
+class HeldCopies:
     """Finds held tuples whose message is delivered again, by the keys of tuples."""
 
     def __init__(self, rows: HeldRows) -> None:

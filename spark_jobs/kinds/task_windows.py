@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -43,7 +44,7 @@ from tiercel.spark_jobs.kinds.held_rows import (
     NEVER,
     OVERDUE,
     REPLACED,
-    Copies,
+    HeldCopies,
     HeldRows,
     Keys,
     Longs,
@@ -82,7 +83,9 @@ _ROWS = 10_000
 _ROOM_TUPLES = 4_000
 _ROOM_BYTES = 8 * 1024 * 1024
 _ROOM_S = 1.0
-_SAY_FULL_S = 60.0
+# With more held rows, looking for windows that close takes one part in ``_SHARE`` of the time.
+_MANY = 20_000
+_SHARE = 5
 # Kinds of steps, the first number in a seal.
 _WINDOWS, _OTHERS, _ROOM = range(3)
 
@@ -125,12 +128,13 @@ class TaskWindows:
     # The watermark, rows and failed windows at the last look that found nothing to close.
     _looked: tuple[int, int, int] | None = None
     _changes = 0
+    # Time before which it does not look again.
+    _look_at = float("-inf")
     # Time before which no step begins, after this number of steps in turn was aborted.
     _rests_until = float("-inf")
     _aborted = 0
     # The dumped order after the newest step, and the bolt's part of the newest snapshot.
     _kept = _copy = b""
-    _full_said = float("-inf")
 
     def __init__(self, around: Around, task: int, windowing: Windowing) -> None:
         self._around = around
@@ -148,7 +152,7 @@ class TaskWindows:
         self._entries: dict[int, OpenEntry] = {}
         self._next_entry = 0
         self.polls = Polls(self._clock)
-        self._copies = Copies(self.rows)
+        self._copies = HeldCopies(self.rows)
         self._tries = FailedWindows(*policy_of(around.topology), self._clock)
         self._held_us = micros(max(LONGEST_WAIT, longest_held(bolt)))
         self.telling = Telling(around, self._clock)
@@ -356,6 +360,8 @@ class TaskWindows:
             moments.append(self._clock() + left_us / 1e6)
         if self.rows.count:
             moments.append(self.telling.next_at)
+        if self._look_at > self._clock():
+            moments.append(self._look_at)
         if self._room[0]:
             moments.append(self._room_since + _ROOM_S)
         return min(moments, default=None)
@@ -414,10 +420,14 @@ class TaskWindows:
     def _due(self, watermark: int) -> Plan | None:
         waiting = self._tries.waiting
         look = watermark, self._changes, len(waiting)
-        if look == self._looked:
+        if look == self._looked or self._clock() < self._look_at:
             return None
         if self.windows.next_end(self.rows) <= watermark:
+            began = time.perf_counter()
             plan = self.windows.plan(self.rows, watermark, waiting, Limits(rows=_ROWS))
+            if self.rows.count > _MANY:
+                # Sessions are looked for among all rows: not in each step.
+                self._look_at = self._clock() + _SHARE * (time.perf_counter() - began)
             if plan.closings or self.windows.leaving(self.rows, plan, set()).size:
                 return plan
         self._looked = look
@@ -581,13 +591,3 @@ class TaskWindows:
         )  # fmt: skip
         for row in places.tolist():
             record.note(row, reason, verdict)
-
-    def say_full(self) -> None:
-        """Log that the task takes no more tuples."""
-        if self._clock() - self._full_said >= _SAY_FULL_S:
-            self._full_said = self._clock()
-            log.warning(
-                "%s[%d] holds %d tuples, which is max_held, and takes no more until windows close: "
-                "raise max_held or the parallelism, or make the windows shorter",
-                self._component, self._task, self.rows.count, extra={"event": "windows_full"},
-            )  # fmt: skip

@@ -6,6 +6,8 @@ spouts which tuples it holds.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from tiercel.acker.inbox.contract import Claims
@@ -16,6 +18,9 @@ from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Slices
 
+log = logging.getLogger(__name__)
+
+_SAY_FULL_S = 60.0
 _CLAIMS = Claims(1, 999)
 
 
@@ -23,6 +28,7 @@ class Windows:
     """``BoltKind`` of a windowed bolt."""
 
     gives_back = False
+    _say_full_at = float("-inf")
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:
         self._attempt = attempt
@@ -52,10 +58,22 @@ class Windows:
             order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
         else:
             order.polls.pause()
-            order.say_full()
+            self._say_full()
             attempt.finish()
             attempt.stop.wait(wait_s)
         return self._step()
+
+    def _say_full(self) -> None:
+        """Log that the task takes no more tuples."""
+        now = self._attempt.around.loop.time()
+        if now >= self._say_full_at:
+            self._say_full_at = now + _SAY_FULL_S
+            log.warning(
+                "%s[%d] holds %d tuples, which is max_held, and takes no more until windows close: "
+                "raise max_held or the parallelism, or make the windows shorter",
+                self.copy.component, self._attempt.task, self._order.rows.count,
+                extra={"event": "windows_full"},
+            )  # fmt: skip
 
     def _step(self) -> StepInput | None:
         run = self._order.next_step(must=self._attempt.backlog.must_leave)

@@ -409,6 +409,8 @@ class CountWindows:
         self.slide = slide
         self._digests = digests
         self._by_time = by_time
+        # Columns by which the rows of a key are in order.
+        self._order = ("time", "ms", "seq", "row") if by_time else ("ms", "seq", "row")
         self._expires = tells_expired
         # Number of closed rows of a key that later windows need.
         self._keeps = length if tells_expired else length - slide
@@ -444,7 +446,7 @@ class CountWindows:
     def _closed_in(self, rows: HeldRows, group: Longs, key: int) -> int:
         """Return how many of these rows of a key closed windows have had."""
         last = self._counted.get(self._digests[key], _Counted()).place
-        columns = [rows[name][group].tolist() for name in ("time", "ms", "seq", "row")]
+        columns = [rows[name][group].tolist() for name in self._order]
         return sum(place <= last for place in zip(*columns, strict=True))
 
     def plan(
@@ -516,7 +518,7 @@ class CountWindows:
                 del self._fresh[key]
             if self._keeps:
                 last = int(closings[-1].rows[-1])
-                place = tuple(int(rows[name][last]) for name in ("time", "ms", "seq", "row"))
+                place = tuple(int(rows[name][last]) for name in self._order)
                 self._counted[self._digests[key]] = _Counted(closings[-1].id[0] + 1, place)
 
     def renumber(self, keys: Mapping[int, int]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -428,9 +429,11 @@ def step_s(pump):
     for n in range(21):
         pump.feed([1, "k1", 400_005 + 10 * n], [1, "k1", 500_010 + 10 * n])
         pump.send()
+        later(pump, 0.1)
         began = time.process_time()
         pump.work(task)
         times.append(time.process_time() - began)
+    assert len(pump.rows("end")) >= 21
     return sorted(times)[10]
 
 
@@ -523,3 +526,80 @@ def test_the_broker_is_asked_for_the_time_that_windows_hold_messages():
     long.window = tumbling(timedelta(hours=2))
     assert topology(short).held < timedelta(minutes=7)
     assert timedelta(hours=4) < topology(long).held < timedelta(hours=7)
+
+
+KINDS = {
+    "tumbling": tumbling(10 * MS),
+    "sliding": Sliding(30 * MS, 10 * MS),
+    "session": Session(6 * MS, 40 * MS),
+    "by threes": tumbling(3),
+    "sliding tuples": Sliding(5, 2),
+}
+
+
+class Everything(Sums):
+    """Emits all that a window has, and fails some tuples."""
+
+    output_fields = ""
+    output_streams = {  # noqa: RUF012 - it is the contract
+        "default": "key string, numbers array<long>, new array<long>, expired array<long>",
+        "late": "n long",
+    }
+    late_stream = "late"
+    lag = 5 * MS
+
+    def execute(self, window, collector):
+        parts = (window.tuples, window.new, window.expired)
+        collector.emit([window.key, *([tup["n"] for tup in part] for part in parts)])
+        for tup in window:
+            if tup["n"] % 11 == 0:
+                collector.fail(tup, Reject("it is one of eleven"))
+
+
+def worked(bolt, effects):
+    """Return all that is emitted, acked and failed; processes die after these effects."""
+    draw = Random(7)
+    pump = pump_of(bolt, ends=1)
+    tasks = pump.topology.task_ids("windows")
+    numbers = {}
+    for first in range(0, 60, 6):
+        for n in range(first, first + 6):
+            [root] = pump.feed([n, f"k{n % 2}", 4 * n - draw.randrange(14)])
+            numbers[root] = n
+        pump.send()
+        if effects is None:
+            pump.work(*tasks)
+        else:
+            with killed_after(effects):
+                pump.work(*tasks)
+            # The next process may die while it repeats the step.
+            with killed_after(effects % 4):
+                pump.take_over(*tasks)
+                pump.work(*tasks)
+            pump.take_over(*tasks)
+            pump.work(*tasks)
+        later(pump, 1.5)
+    found = sorted(pump.rows("end")), sorted(pump.rows("late"))
+    pump.run()
+    return (
+        *found,
+        sorted(numbers[one] for one in pump.acked),
+        {numbers[one] for one in pump.failed},
+    )
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "by_time"),
+    [*((kind, True) for kind in KINDS), ("by threes", False), ("sliding tuples", False)],
+)
+def test_a_death_at_any_effect_changes_nothing_of_any_kind_of_windows(kind, by_time, expired):
+    bolt = Everything()
+    bolt.window = KINDS[kind]
+    bolt.tells_expired = expired
+    bolt.timestamp_field = "at" if by_time else ""
+    expected = worked(bolt, None)
+    assert expected[0]
+    assert expected[2]
+    for effects in range(9):
+        assert worked(bolt, effects) == expected, effects
