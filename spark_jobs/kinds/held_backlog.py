@@ -198,9 +198,11 @@ class Telling:
         self._left: list[Ids] = []
 
     @property
-    def next_at(self) -> float:
-        """Time of the next report."""
-        return self._look_at if self._news or self._left else self._all_at
+    def next_at(self) -> list[float]:
+        """Time of the next report, if there is one."""
+        if self._ledger is None:
+            return []
+        return [self._look_at if self._news or self._left else self._all_at]
 
     def add(self, roots: Ids) -> None:
         """Have the spouts told about new tuples."""

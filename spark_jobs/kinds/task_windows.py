@@ -346,28 +346,29 @@ class TaskWindows:
     @property
     def next_at(self) -> float | None:
         """Time on the loop's clock of the next step that needs no tuple; None: there is none."""
-        moments = [max(due_at, self._rests_until) for due_at in self._tries.due_at]
+        moments = self._tries.due_at
         end = self.windows.next_end(self.rows)
-        if NEVER < end < FOREVER and self.rows.count:
+        if end == NEVER and self._by_time:
+            # Windows of tuples: all tuples count when the watermark is above them.
+            end = max(self.watermark.highest.values(), default=NEVER) + 1
+        # What is due already waits for another attempt.
+        if self.watermark.at < end < FOREVER and self.rows.count:
             if self._by_time:
                 moments += self.polls.reached_at(self.watermark.reaches(end))
             else:
                 moments += self.polls.shown_at(end)
-        elif end == NEVER and self._by_time and self._others == 0:
-            moments += self.polls.reached_at(self.watermark.reaches(self._newest() + 1))
         if (oldest := self.rows.oldest) is not None:
             left_us = oldest + self._held_us - 1e6 * self._around.wall()
             moments.append(self._clock() + left_us / 1e6)
         if self.rows.count:
-            moments.append(self.telling.next_at)
-        if self._look_at > self._clock():
-            moments.append(self._look_at)
+            moments += self.telling.next_at
         if self._room[0]:
             moments.append(self._room_since + _ROOM_S)
+        waits_until = max(self._look_at, self._rests_until)
+        if waits_until > self._clock():
+            # Before, there is no step.
+            return max(min(moments, default=waits_until), waits_until)
         return min(moments, default=None)
-
-    def _newest(self) -> int:
-        return max(self.watermark.highest.values(), default=NEVER)
 
     def advance(self) -> int:
         """Return the watermark now."""

@@ -603,3 +603,31 @@ def test_a_death_at_any_effect_changes_nothing_of_any_kind_of_windows(kind, by_t
     assert expected[2]
     for effects in range(9):
         assert worked(bolt, effects) == expected, effects
+
+
+@pytest.mark.parametrize("window", [Session(10 * MS), Sliding(20 * MS, 10 * MS), tumbling(1)])
+def test_a_task_sleeps_until_a_failed_window_is_due(window):
+    bolt = Sums()
+    bolt.window = window
+    bolt.raises = 1_000
+    pump = pump_of(bolt)
+    later(pump, 100)
+    fed(pump, (1, 5), (2, 45))
+    pump.run()
+    [task] = pump.topology.task_ids("windows")
+    for _ in range(12):
+        next_at = pump.attempts[task].next_at
+        assert next_at > pump.clock()
+        pump.clock.move_to(next_at)
+        pump.run()
+
+
+def test_a_task_without_a_ledger_sleeps_too():
+    clock = SimulatedClock()
+    pump = Pump(topology(Totals()), simulated=clock, ledger=False)
+    pump.feed([1, "k", 5], tracked=False)
+    pump.run()
+    clock.move_to(2)
+    pump.run()
+    [task] = pump.topology.task_ids("windows")
+    assert pump.attempts[task].next_at > 2
