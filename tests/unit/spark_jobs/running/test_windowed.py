@@ -670,3 +670,17 @@ def test_timestamps_of_all_types_are_read(column, unit, expected):
         assert found == one if one is AHEAD else (time_us, found) == one
     some, _ = Timestamps(windowing).of(chunk, np.array([0, 3]), 1_000_000)
     assert some.tolist() == [times[0], times[3]]
+
+
+def test_all_held_tuples_are_reported_before_they_time_out():
+    pump = pump_of(Totals())
+    held_by(pump, 20_000)
+    pump.read()
+    pump.reset.clear()
+    told = set()
+    feed = pump.feeds[0]
+    for _ in range(60):
+        later(pump, 0.5)
+        pump.work(*pump.topology.task_ids("windows"))
+        told.update(feed.read(timedelta(0)).waiting)
+    assert len(told) == 20_000
