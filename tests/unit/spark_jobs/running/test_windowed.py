@@ -684,3 +684,38 @@ def test_all_held_tuples_are_reported_before_they_time_out():
         pump.work(*pump.topology.task_ids("windows"))
         told.update(feed.read(timedelta(0)).waiting)
     assert len(told) == 20_000
+
+
+class Thrice(BasicBolt):
+    output_fields = FIELDS
+
+    def execute(self, tup, collector):
+        for n in range(3):
+            collector.emit([10 * tup["n"] + n, tup["key"], tup["at"] + 6 * n])
+
+
+@pytest.mark.parametrize("effects", [None, *range(8)])
+def test_a_message_with_several_tuples_in_a_window_is_acked_when_all_is_done(effects):
+    builder = TopologyBuilder("windows")
+    builder.set_spout("spout", Source(FIELDS))
+    builder.set_bolt("thrice", Thrice()).shuffle_grouping("spout")
+    builder.set_bolt("windows", Sums()).fields_grouping("thrice", "key")
+    builder.set_bolt("end", Keep()).shuffle_grouping("windows")
+    pump = Pump(builder.build(), simulated=SimulatedClock())
+    roots = pump.feed([1, "k", 5], [2, "k", 9], [3, "k", 60])
+    tasks = [*pump.topology.task_ids("thrice"), *pump.topology.task_ids("windows")]
+    pump.send()
+    with killed_after(99 if effects is None else effects):
+        pump.work(*tasks)
+    pump.take_over(*tasks)
+    pump.work(*tasks)
+    [end] = pump.topology.task_ids("end")
+    waiting = len(pump.rows("end"))
+    # Windows end at 10, 20, 30, 40 and 70, each with two emissions if it has new tuples.
+    assert waiting == 9
+    acked = []
+    while pump.attempts[end].turn():
+        pump.read()
+        acked.append(len(pump.acked))
+    assert acked[-1] == 2
+    assert set(pump.acked) == set(roots[:2])
