@@ -28,7 +28,7 @@ from tiercel import Publisher
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.errors import QueuesError
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 _WITHIN_S = 600
 EVENTS = 600
@@ -146,7 +146,6 @@ def test_windows_equal_a_batch_whatever_process_dies(windows: Windows) -> None:
     windows.survives(events(EVENTS, seed=1, apart=APART), RATE, _FAULTS)
 
 
-@pytest.mark.slow
 def test_windows_equal_a_batch_in_a_soak(windows: Windows, pytestconfig: pytest.Config) -> None:
     seed = pytestconfig.getoption("soak_seed") or secrets.randbelow(2**32)
     print(f"to repeat it: --soak-seed={seed}")  # noqa: T201
