@@ -194,8 +194,9 @@ class Telling:
         self._news: list[Ids] = []
         self._look_at = self._all_at = float("-inf")
         self._every_s = timeout_s / _TELLS_PER_TIMEOUT
-        # The next report of all.
+        # The rest of the report of all, and the parts of it that are sent together.
         self._left: list[Ids] = []
+        self._at_once = 1
 
     @property
     def next_at(self) -> list[float]:
@@ -220,11 +221,13 @@ class Telling:
             self._news.clear()
             roots = held()
             self._left = [roots[at : at + _TOLD] for at in range(0, len(roots), _TOLD)]
+            # Half of the time until the next report is enough for this one.
+            self._at_once = 1 + int(len(self._left) * 2 * _TELL_S / self._every_s)
         try:
             if self._news:
                 self._tell(np.concatenate(self._news))
                 self._news.clear()
-            if self._left:
+            for _ in range(min(len(self._left), self._at_once)):
                 self._tell(self._left[-1])
                 self._left.pop()
         except RedisUnavailableError as error:

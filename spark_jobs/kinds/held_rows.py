@@ -38,6 +38,8 @@ _MOST_US = 2**60
 # The position of an entry begins with a time only on Redis; the memory twin counts from 1.
 _LEAST_MS = 10**11
 _FEW_KEYS = 10_000
+# Encoding fewer keys takes longer than looking each up.
+_FEW_ROWS = 64
 
 
 def micros(duration: timedelta) -> int:
@@ -74,18 +76,23 @@ class Timestamps:
         unit = self._unit
         if pa.types.is_timestamp(column.type):
             column, unit = column.view(pa.int64()), 1
-        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        null = np.asarray(pc.is_null(column)) | np.isnan(values)
-        far = ~null & (np.abs(values) > _MOST_US / unit)
-        unfit = null | far
-        if pa.types.is_integer(column.type):
-            found = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-            times = np.where(unfit, 0, found) * unit
+        null = np.zeros(len(rows), bool)
+        if column.null_count:
+            null = np.asarray(pc.is_null(column))
+            column = pc.fill_null(column, 0)
+        values = column.to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(column.type):
+            null = null | np.isnan(values)
+            values = np.where(null, 0.0, values)
         else:
-            times = np.rint(np.where(unfit, 0.0, values) * unit).astype(np.int64)
-        times[far] = np.where(values[far] > 0, _MOST_US, -_MOST_US)
+            values = values.astype(np.int64)
+        most = _MOST_US // unit
+        far = (values > most) | (values < -most)
+        # Floats are rounded to a microsecond; integers must not become floats.
+        scaled = np.clip(values, -most, most) * unit
+        times = scaled if scaled.dtype == np.int64 else np.rint(scaled).astype(np.int64)
         status[null] = NULL
-        status[(times > arrival_us + self._ahead) | far] = AHEAD
+        status[(times > arrival_us + self._ahead) & ~null | far] = AHEAD
         return times, status
 
 
@@ -104,10 +111,14 @@ class Keys:
         fields = self._fields[chunk.route.component, chunk.route.stream]
         if not fields:
             return np.full(len(rows), self._number(None))
-        columns = [chunk.values.column(name).take(pa.array(rows)) for name in fields]
+        columns = [chunk.values.column(name) for name in fields]
+        if len(rows) < chunk.values.num_rows:
+            columns = [column.take(pa.array(rows)) for column in columns]
         if len(columns) > 1:
             values = zip(*(column.to_pylist() for column in columns), strict=True)
             return np.array([self._number(value) for value in values], np.int64)
+        if len(rows) < _FEW_ROWS:
+            return np.array([self._number(value) for value in columns[0].to_pylist()], np.int64)
         encoded = columns[0].dictionary_encode(null_encoding="encode")
         numbers = np.array([self._number(one) for one in encoded.dictionary.to_pylist()], np.int64)
         found: Longs = numbers[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -9,7 +9,10 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
+from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.support.pump import Killed, Pump, Source, killed_after
@@ -25,6 +28,8 @@ from tiercel import (
     tumbling,
 )
 from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.kinds.held_rows import AHEAD, GOOD, NULL, Timestamps
+from tiercel.spark_jobs.topology.windowing import Windowing
 from tiercel.workers.testing.engine import SimulatedClock
 
 MS = timedelta(milliseconds=1)
@@ -631,3 +636,51 @@ def test_a_task_without_a_ledger_sleeps_too():
     pump.run()
     [task] = pump.topology.task_ids("windows")
     assert pump.attempts[task].next_at > 2
+
+
+@pytest.mark.parametrize(
+    ("column", "unit", "expected"),
+    [
+        (pa.array([1, None, 2**62, -(2**62)]), "ms", [(1_000, GOOD), (0, NULL), AHEAD, AHEAD]),
+        (
+            pa.array([1.5, None, float("nan"), float("inf")]),
+            "s",
+            [(1_500_000, GOOD), (0, NULL), (0, NULL), AHEAD],
+        ),
+        (
+            pa.array([5, None, 61_000_001, 61_000_000], pa.timestamp("us", tz="UTC")),
+            "s",
+            [(5, GOOD), (0, NULL), (61_000_001, AHEAD), (61_000_000, GOOD)],
+        ),
+        (
+            pa.array([1, 2, 3, 2**31 - 1], pa.int32()),
+            "us",
+            [(1, GOOD), (2, GOOD), (3, GOOD), AHEAD],
+        ),
+    ],
+)
+def test_timestamps_of_all_types_are_read(column, unit, expected):
+    bolt = Sums()
+    bolt.timestamp_unit = unit
+    windowing = Windowing(bolt=bolt, keys={}, source_tasks=(1,))
+    values = pa.record_batch({"at": column})
+    chunk = SimpleNamespace(values=values)
+    times, status = Timestamps(windowing).of(chunk, np.arange(4), 1_000_000)
+    for time_us, found, one in zip(times.tolist(), status.tolist(), expected, strict=True):
+        assert found == one if one is AHEAD else (time_us, found) == one
+    some, _ = Timestamps(windowing).of(chunk, np.array([0, 3]), 1_000_000)
+    assert some.tolist() == [times[0], times[3]]
+
+
+def test_all_held_tuples_are_reported_before_they_time_out():
+    pump = pump_of(Totals())
+    held_by(pump, 20_000)
+    pump.read()
+    pump.reset.clear()
+    told = set()
+    feed = pump.feeds[0]
+    for _ in range(60):
+        later(pump, 0.5)
+        pump.work(*pump.topology.task_ids("windows"))
+        told.update(feed.read(timedelta(0)).waiting)
+    assert len(told) == 20_000
