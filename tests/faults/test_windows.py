@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,13 +21,15 @@ import pytest
 
 from tests.faults import windowed
 from tests.faults.catalogue import FAULTS, SOAK
+from tests.faults.executions import EFFECTS
 from tests.faults.wired import Wired
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
-from tests.support.windowed import Row, batch, bodies_of, closers, events, windows_of
+from tests.support.windowed import START, Row, batch, bodies_of, closers, events, windows_of
 from tiercel import Publisher
 from tiercel.queues.broker.depths import QueueDepth, depths
 from tiercel.queues.errors import QueuesError
+from tiercel.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -44,6 +47,15 @@ _FAULTS = (
 SOAKED, SOAKED_RATE = 100_000, 333
 _NOT_HERE = {"Redis: SIGKILL, comes back empty", "bolt: 1 % of the tuples raise, for 10 s"}
 _DRAWN = [name for name in SOAK[0][1] if name not in _NOT_HERE]
+
+
+def firsts(folder: Path) -> dict[tuple[str, str, int], Row]:
+    """Return the first result of each window, but for the events that close the others."""
+    found: dict[tuple[str, str, int], Row] = {}
+    for row in windowed.results(folder):
+        if not row[1].startswith("closes"):
+            found.setdefault(row[:3], row)
+    return found
 
 
 class Windows(Wired):
@@ -85,14 +97,6 @@ class Windows(Wired):
         left = depth.ready + depth.unacked + (depth.delayed or 0) + (depth.dead_lettered or 0)
         return self.published - left
 
-    def firsts(self) -> dict[tuple[str, str, int], Row]:
-        """Return the first result of each window, but for the events that close the others."""
-        found: dict[tuple[str, str, int], Row] = {}
-        for row in windowed.results(self.folder):
-            if not row[1].startswith("closes"):
-                found.setdefault(row[:3], row)
-        return found
-
     def survives(self, frame: pd.DataFrame, rate: int, faults: Sequence[str]) -> None:
         """Publish the events while faults strike, one after the other until none is left."""
         publishing = threading.Thread(target=self.publish, args=(frame, rate))
@@ -108,10 +112,10 @@ class Windows(Wired):
         last = closers(frame, 40)
         self.publish(last, len(last))
         expected = batch(frame)
-        wait_until(lambda: self.firsts().keys() >= {row[:3] for row in expected}, _WITHIN_S)
-        assert set(self.firsts().values()) == expected
+        wait_until(lambda: firsts(self.folder).keys() >= {row[:3] for row in expected}, _WITHIN_S)
+        assert set(firsts(self.folder).values()) == expected
         wait_until(lambda: self.acked_all(len(last)), _WITHIN_S, "each message to be acked")
-        written = [row for row in windowed.results(self.folder) if row[:3] in self.firsts()]
+        written = [row for row in windowed.results(self.folder) if row[:3] in firsts(self.folder)]
         dead = self.dead_lettered()
         print(f"{len(written) - len(expected)} of {len(expected)} again, {dead} late")  # noqa: T201
 
@@ -120,7 +124,7 @@ class Windows(Wired):
         windows = windows_of(frame)
 
         def done() -> int:
-            closed = self.firsts().keys()
+            closed = firsts(self.folder).keys()
             return sum(each <= closed for each in windows.values())
 
         def none_too_early() -> bool:
@@ -142,6 +146,22 @@ def windows(tmp_path: Any, servers: Servers) -> Iterator[Windows]:
         yield running
 
 
+def test_the_topology_equals_a_batch_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bolts, its results and the comparison are right where nothing dies."""
+    monkeypatch.setenv(EFFECTS, str(tmp_path))
+    frame = events(EVENTS, seed=1, apart=APART)
+    with LocalCluster(windowed.topology(), starts_at=START + timedelta(days=1)) as cluster:
+        for body in [*bodies_of(frame), *bodies_of(closers(frame, 40))]:
+            cluster.feed_body(body)
+        cluster.run_until_idle()
+        cluster.advance_time(2 * windowed.IDLE.total_seconds())
+        assert len(cluster.acked("events")) == EVENTS + 40
+    assert set(firsts(tmp_path).values()) == batch(frame)
+
+
+@pytest.mark.slow
 def test_windows_equal_a_batch_whatever_process_dies(windows: Windows) -> None:
     windows.survives(events(EVENTS, seed=1, apart=APART), RATE, _FAULTS)
 

@@ -37,7 +37,7 @@ def results(folder: Path) -> list[Row]:
     """Return what was written, in order."""
     place = folder / _RESULTS
     lines = place.read_text().splitlines() if place.exists() else []
-    found = [line.rsplit(" ", 4) for line in lines]
+    found = [line.split(" ") for line in lines]
     return [(name, key, int(start), int(n), int(cents)) for name, key, start, n, cents in found]
 
 

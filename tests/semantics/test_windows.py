@@ -9,6 +9,7 @@ comes; here it follows from the tuples and ``lag``.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,12 @@ from tiercel import (
 from tiercel.testing import FeederSpout
 
 LATE = "late"
+
+
+@pytest.fixture
+def in_memory(local_cluster):
+    """``in_memory(topology)`` is a running cluster, in which the time of windows is simulated."""
+    return partial(local_cluster, engine="memory")
 
 
 def ms(number: int) -> timedelta:
@@ -85,8 +92,8 @@ class Told:
         return [number for number, _ in self.cluster.read_tuples("windows", LATE)]
 
 
-def test_storm_count_based_window(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(5, 2), by_event=False))
+def test_storm_count_based_window(in_memory):
+    told = Told(in_memory, Tell(Sliding(5, 2), by_event=False))
     told.feed(1, 2)
     assert told.windows() == [[[1, 2], [1, 2], []]]
     told.feed(3, 4)
@@ -99,8 +106,8 @@ def test_storm_count_based_window(cluster_of_basic):
     assert told.windows() == [[[4, 5, 6, 7, 8], [7, 8], [2, 3]]]
 
 
-def test_storm_tumbling_window(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(tumbling(3), by_event=False))
+def test_storm_tumbling_window(in_memory):
+    told = Told(in_memory, Tell(tumbling(3), by_event=False))
     told.feed(1, 2)
     assert told.windows() == []
     told.feed(3)
@@ -109,11 +116,11 @@ def test_storm_tumbling_window(cluster_of_basic):
     assert told.windows() == [[[4, 5, 6], [4, 5, 6], [1, 2, 3]]]
 
 
-def test_storm_time_based_window(cluster_of_basic):
+def test_storm_time_based_window(in_memory):
     """Storm's test sets the time at which a window ends; here windows end at multiples of the
     slide.
     """
-    told = Told(cluster_of_basic, Tell(Sliding(ms(1_000), ms(100)), by_event=False))
+    told = Told(in_memory, Tell(Sliding(ms(1_000), ms(100)), by_event=False))
     old, now, later = list(range(1, 51)), list(range(51, 101)), list(range(101, 201))
     told.feed(*old)
     told.cluster.advance_time(1)
@@ -126,8 +133,8 @@ def test_storm_time_based_window(cluster_of_basic):
     assert told.windows() == [[now + later, later, []]]
 
 
-def test_storm_time_based_window_expiry(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(tumbling(ms(100)), by_event=False))
+def test_storm_time_based_window_expiry(in_memory):
+    told = Told(in_memory, Tell(tumbling(ms(100)), by_event=False))
     numbers = list(range(1, 11))
     told.feed(*numbers)
     told.cluster.advance_time(0.1)
@@ -137,8 +144,8 @@ def test_storm_time_based_window_expiry(cluster_of_basic):
     assert outcome(told.cluster, "s0") == (numbers, [], 0)
 
 
-def test_storm_event_time_based_window(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
+def test_storm_event_time_based_window(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
     told.feed((1, 603), (2, 605), (3, 607))
     assert told.windows() == []
     told.feed((4, 618), (5, 626), (6, 636))
@@ -155,20 +162,20 @@ def test_storm_event_time_based_window(cluster_of_basic):
     ]
 
 
-def test_storm_execute_with_ts(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
+def test_storm_execute_with_ts(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
     told.feed(*enumerate((603, 605, 607, 618, 626, 636)))
     assert told.contents() == [[0, 1, 2], [0, 1, 2, 3], [3, 4]]
 
 
-def test_storm_event_time_lag(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
+def test_storm_event_time_lag(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
     told.feed(*enumerate((603, 605, 607, 618, 626, 632, 629, 636), start=1))
     assert told.contents() == [[1, 2, 3], [1, 2, 3, 4], [4, 5, 7]]
 
 
-def test_storm_scan_stop(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
+def test_storm_scan_stop(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
     told.feed(*enumerate((603, 605, 607, 618, 626, 629, 636, 637, 638, 639), start=1))
     assert told.contents() == [[1, 2, 3], [1, 2, 3, 4], [4, 5, 6]]
 
@@ -176,15 +183,15 @@ def test_storm_scan_stop(cluster_of_basic):
 SAME_TS = tuple(enumerate((10, 10, 11, 12, 12, 12, 12, 13, 14, 15), start=1))
 
 
-def test_storm_count_based_tumbling_with_same_event_ts(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(tumbling(2), idle_s=1))
+def test_storm_count_based_tumbling_with_same_event_ts(in_memory):
+    told = Told(in_memory, Tell(tumbling(2), idle_s=1))
     told.feed(*SAME_TS)
     told.cluster.advance_time(5)
     assert told.contents() == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
 
 
-def test_storm_count_based_sliding_with_same_event_ts(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(5, 2), idle_s=1))
+def test_storm_count_based_sliding_with_same_event_ts(in_memory):
+    told = Told(in_memory, Tell(Sliding(5, 2), idle_s=1))
     told.feed(*SAME_TS)
     told.cluster.advance_time(5)
     assert told.contents() == [
@@ -203,9 +210,9 @@ def test_storm_windows_of_tuples_per_duration_are_refused():
             Sliding(length, slide)
 
 
-def test_storm_track_two_streams(cluster_of_basic):
+def test_storm_track_two_streams(in_memory):
     """The watermark is that of the slower source."""
-    told = Told(cluster_of_basic, Tell(tumbling(ms(10)), lag_ms=5), "fast", "slow")
+    told = Told(in_memory, Tell(tumbling(ms(10)), lag_ms=5), "fast", "slow")
     told.feed((1, 100), (2, 110), (3, 118), source=0)
     told.feed((4, 95), (5, 98), source=1)
     assert told.windows() == []
@@ -215,9 +222,9 @@ def test_storm_track_two_streams(cluster_of_basic):
     assert told.contents() == [[1, 6]]
 
 
-def test_storm_late_event(cluster_of_basic):
+def test_storm_late_event(in_memory):
     """In Storm 104 is late, because it is below the watermark of 105; here its window is open."""
-    told = Told(cluster_of_basic, Tell(tumbling(ms(10)), lag_ms=5))
+    told = Told(in_memory, Tell(tumbling(ms(10)), lag_ms=5))
     told.feed((1, 100), (2, 110))
     told.feed((3, 105), (4, 106), (5, 104), (6, 114))
     assert (told.windows(), told.late()) == ([], [])
@@ -227,8 +234,8 @@ def test_storm_late_event(cluster_of_basic):
     assert (told.windows(), told.late()) == ([], [8])
 
 
-def test_storm_execute_with_late_tuple_stream(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
+def test_storm_execute_with_late_tuple_stream(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), lag_ms=5))
     for number, ts in enumerate((603, 605, 607, 618, 626, 636, 600)):
         told.feed((number, ts))
     assert told.contents() == [[0, 1, 2], [0, 1, 2, 3], [3, 4]]
@@ -236,14 +243,14 @@ def test_storm_execute_with_late_tuple_stream(cluster_of_basic):
     assert 6 in told.cluster.acked("s0")
 
 
-def test_storm_execute_without_ts(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10))))
+def test_storm_execute_without_ts(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10))))
     told.feed((1, None))
     assert told.cluster.rejected("s0") == [1]
 
 
-def test_a_message_is_acked_when_its_last_window_has_closed_and_not_before(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Sliding(ms(20), ms(10)), tells_expired=False))
+def test_a_message_is_acked_when_its_last_window_has_closed_and_not_before(in_memory):
+    told = Told(in_memory, Tell(Sliding(ms(20), ms(10)), tells_expired=False))
     told.feed((1, 605), (2, 615))
     told.feed((3, 619))
     assert told.contents() == [[1]]
@@ -255,22 +262,22 @@ def test_a_message_is_acked_when_its_last_window_has_closed_and_not_before(clust
     assert sorted(told.cluster.acked("s0")) == [1, 2, 3]
 
 
-def test_a_window_contains_its_start_and_not_its_end(cluster_of_basic):
+def test_a_window_contains_its_start_and_not_its_end(in_memory):
     """In Storm, 610 is in the window that ends at 610."""
-    told = Told(cluster_of_basic, Tell(tumbling(ms(10))))
+    told = Told(in_memory, Tell(tumbling(ms(10))))
     told.feed((1, 600), (2, 609), (3, 610), (4, 620))
     assert told.contents() == [[1, 2], [3]]
 
 
-def test_a_session_ends_when_no_tuple_has_come_for_the_gap(cluster_of_basic):
-    told = Told(cluster_of_basic, Tell(Session(ms(10)), lag_ms=10))
+def test_a_session_ends_when_no_tuple_has_come_for_the_gap(in_memory):
+    told = Told(in_memory, Tell(Session(ms(10)), lag_ms=10))
     told.feed((1, 600), (2, 609), (4, 625), (3, 616), (5, 635), (6, 655))
     assert told.contents() == [[1, 2, 3, 4], [5]]
 
 
-def test_a_held_tuple_does_not_time_out(cluster_of_basic):
+def test_a_held_tuple_does_not_time_out(in_memory):
     tell = Tell(tumbling(timedelta(minutes=5)), by_event=False, tells_expired=False)
-    told = Told(cluster_of_basic, tell)
+    told = Told(in_memory, tell)
     told.feed(1)
     told.cluster.advance_time(290)
     assert outcome(told.cluster, "s0") == ([], [], 1)

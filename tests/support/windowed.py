@@ -55,7 +55,7 @@ def closers(frame: pd.DataFrame, number: int = 20) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "id": -1 - np.arange(number),
-            "key": [f"closes {key}" for key in range(number)],
+            "key": [f"closes-{key}" for key in range(number)],
             "at": frame["at"].max() + _CLOSES_AFTER,
             "cents": 0,
         }
