@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-kubernetes check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 # Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,6 +29,7 @@ help:
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
+	@echo '  make test-kubernetes 25 min  the Helm chart on the cluster that KUBECONFIG names, else on a node made of this machine, as root, while pods are killed'
 	@echo '  make soak        45 min    2,000 random trees with deaths, random faults for ten minutes, ten with effects that take place once, and five with windows; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
@@ -73,8 +74,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two: three take as
-# long. Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two.
+# Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
 
@@ -95,7 +96,7 @@ test-rest: check docs
 	@$(MAKE) test-faults test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
-# One at a time: each shows how long recovery takes, or how fast it is afterwards.
+# One at a time: each compares how soon or how fast something is with how it was before, or was due.
 test-faults: $(STAMP)
 	@$(PYTEST) -m "rest and alone" tests/faults
 
@@ -137,6 +138,10 @@ test-matrix: check
 # Hadoop's mini cluster comes from Maven Central, 100 MB; in no other target.
 test-yarn: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_yarn
+
+# Without KUBECONFIG, Kubernetes is compiled from its Go modules first, in five minutes; in no other target.
+test-kubernetes: $(STAMP)
+	@$(BIN)/python -m tests.clusters.on_kubernetes $(ARGS)
 
 soak: check
 	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \

@@ -208,6 +208,14 @@ def test_there_is_one_driver_and_the_next_one_waits_for_its_end(documents: Docum
             assert (each["spec"]["replicas"], each["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
+def test_an_upgrade_of_workers_needs_no_room_for_one_more(documents: Documents) -> None:
+    for each in of_kind(documents, "Deployment"):
+        if each["metadata"]["name"].endswith(("-spark-worker", "-spout")):
+            strategy = each["spec"]["strategy"]
+            assert strategy["type"] == "RollingUpdate"
+            assert strategy["rollingUpdate"]["maxSurge"] == 0
+
+
 def test_a_spout_worker_has_time_to_give_back_what_is_in_flight(default: Documents) -> None:
     grace = topology().config.shutdown_grace_secs
     spec = pods(default)["tiercel-word-count-spout"]["spec"]
@@ -448,6 +456,15 @@ def test_executors_of_kubernetes_are_made_by_a_driver_with_the_rights_for_it(
     assert binding["subjects"][0]["name"] == pod["spec"]["serviceAccountName"]
     [role] = of_kind(found, "Role")
     assert [rule["apiGroups"] for rule in role["rules"]] == [[""]]
+
+
+def test_executors_find_their_driver_at_the_address_of_its_pod(documents: Documents) -> None:
+    """On Kubernetes, Spark tells executors the address that the driver binds to."""
+    for name, pod in pods(documents).items():
+        if name.endswith("-driver"):
+            options = container(pod)["command"]
+            assert "spark.driver.host=$(POD_IP)" in options
+            assert "spark.driver.bindAddress=$(POD_IP)" in options
 
 
 def test_a_name_of_a_release_that_makes_no_name_of_a_service_is_refused(helm: Helm) -> None:

@@ -134,7 +134,7 @@ class Seen:
     pace: float = 0.0
 
     HEAD = (
-        "| work | first message after | published | lost | dead letters | delivered again "
+        "| work | first message after | published | lost | dead letters | emitted again "
         "| counted twice | faults, and when it went on | pace afterwards |\n"
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |"
     )
@@ -157,7 +157,7 @@ class Seen:
         if self.acked != self.published:
             found.append(f"{self.acked} acked of {self.published}")
         if self.extra and not self.again:
-            found.append(f"{self.extra} counted twice, though nothing was delivered again")
+            found.append(f"{self.extra} counted twice, though nothing was emitted again")
         if self.pace < GOOD:
             found.append(f"{self.pace:.0%} of the load 30 s after the last fault")
         return found
@@ -215,7 +215,7 @@ class Exam:
         totals = self._totals()
         seen.published = self._published
         seen.acked = totals["acked"]
-        seen.again = totals["failed"] + totals["timeout"]
+        seen.again = totals["failed"] + totals["timeout"] + totals["released"]
         [depth] = depths(self._place.amqp_url, [self._work.queue])
         seen.dead = depth.dead_lettered or 0
         expected: Counter[str] = Counter()

@@ -5,7 +5,7 @@ These strike bolts that are quick and bodies that are small. The others are else
 * slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``;
   messages that kill or hang the Python process, or eat its memory: ``test_deadly.py``;
 * executors and Python workers that die at one moment of a step: ``test_executors.py``; an executor
-  that stands still for a minute and comes back: ``test_vanished.py``; servers that have replicas:
+  that stands still for half a minute and comes back: ``test_vanished.py``; servers with replicas:
   ``test_replicas.py``; a clock of Redis that jumps, as the driver sees it:
   ``tests/unit/workers/driver/test_runs.py``;
 * faults that repeat more than twenty times, and faults that last several consumer timeouts

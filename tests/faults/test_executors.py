@@ -13,7 +13,7 @@ from tests.faults.executions import Repeats
 from tests.faults.numbered import EXECUTOR, PYTHON_WORKER, Order
 from tests.faults.stack import Stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 MOMENTS = {
     "while the first bolt executes": Order.FIRST_BOLT,

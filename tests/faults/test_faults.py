@@ -13,7 +13,7 @@ from tests.faults.catalogue import FAULTS, QUICK, SLOW, TOGETHER, failed_back, f
 from tests.faults.stack import Stack
 from tests.support.broker import plain_channel
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 _SPARK_STARTS_AGAIN = ("driver", "Spark")
 

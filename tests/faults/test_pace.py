@@ -4,7 +4,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -96,36 +98,46 @@ def no_executor_can_start_python(wired, python):
     python.becomes("")
 
 
-def leaves_as_before(wired, outage):
-    """Have the outage under a light load, and compare a burst before and after it."""
-    wired.spark_run()
-    burst_s(wired)
-    before_s = burst_s(wired)
-    with light_load(wired.rabbitmq.url):
-        outage()
-        at_work(wired)
-    wired.rests(WITHIN_S)
-    after_s = burst_s(wired)
-    print(f"{BURST} messages before: {before_s:.1f} s, after: {after_s:.1f} s")  # noqa: T201
-    assert after_s <= FACTOR * before_s + STARTED_S
-    assert wired.dead_lettered() == 0
+@dataclass(frozen=True, kw_only=True)
+class Paced:
+    """The topology, the Python that its executors start, and the seconds of a burst before any
+    outage.
+    """
+
+    wired: Wired
+    python: Python
+    before_s: float
+
+    def leaves_as_before(self, outage: Callable[[], None]) -> None:
+        """Have the outage under a light load, and compare a burst before and after it."""
+        with light_load(self.wired.rabbitmq.url):
+            outage()
+            at_work(self.wired)
+        self.wired.rests(WITHIN_S)
+        after_s = burst_s(self.wired)
+        print(f"{BURST} messages before: {self.before_s:.1f} s, after: {after_s:.1f} s")  # noqa: T201
+        assert after_s <= FACTOR * self.before_s + STARTED_S
+        assert self.wired.dead_lettered() == 0
 
 
-@pytest.fixture
-def wired(tmp_path, servers):
-    return Wired("tests.faults.burdens:paced", PACED, tmp_path, master="local[2]", servers=servers)
-
-
-def test_after_two_restarts_of_the_driver_under_a_light_load_a_burst_leaves_as_before(wired):
-    with wired:
-        leaves_as_before(wired, lambda: two_restarts_of_the_driver(wired))
-
-
-def test_after_a_time_without_a_working_python_under_a_light_load_a_burst_leaves_as_before(
-    wired, tmp_path_factory, monkeypatch
-):
+@pytest.fixture(scope="module")
+def paced(tmp_path_factory, servers):
+    """One topology for all outages: each leaves it as quick as it was."""
     python = Python(tmp_path_factory.mktemp("python"))
     python.becomes("")
-    monkeypatch.setenv("PYSPARK_PYTHON", str(python.path))
-    with wired:
-        leaves_as_before(wired, lambda: no_executor_can_start_python(wired, python))
+    effects = tmp_path_factory.mktemp("effects")
+    topology = "tests.faults.burdens:paced"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", str(python.path))
+        with Wired(topology, PACED, effects, master="local[2]", servers=servers) as wired:
+            wired.spark_run()
+            burst_s(wired)
+            yield Paced(wired=wired, python=python, before_s=burst_s(wired))
+
+
+def test_after_two_restarts_of_the_driver_under_a_light_load_a_burst_leaves_as_before(paced):
+    paced.leaves_as_before(lambda: two_restarts_of_the_driver(paced.wired))
+
+
+def test_after_a_time_without_a_working_python_under_a_light_load_a_burst_leaves_as_before(paced):
+    paced.leaves_as_before(lambda: no_executor_can_start_python(paced.wired, paced.python))

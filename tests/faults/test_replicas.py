@@ -22,7 +22,7 @@ from tiercel import Publisher
 from tiercel.acker.layout import shard_prefix, topology_prefix
 from tiercel.compose.embedded import EmbeddedRedis
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900), pytest.mark.embedded]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
 def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) -> None:

@@ -16,7 +16,7 @@ from tests.faults.memory import Memory
 from tests.faults.report import REPORT
 from tests.faults.stack import Stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 _PAUSE_S = 5.0
 _GROWTH = 0.1

@@ -17,7 +17,7 @@ QUEUE = "waiting"
 LIMITED_QUEUE = "limited"
 TIMEOUT_S = 15.0
 LATER_S = 2.0
-LONG_S = 2 * TIMEOUT_S
+LONG_S = 1.25 * TIMEOUT_S
 # The numbers whose calls last.
 LONG = frozenset({1_000})
 RATE = 20

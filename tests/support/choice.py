@@ -9,8 +9,8 @@ says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
 * elsewhere a test that takes as long as a hundred others is of the rest, where a quick one shows
   the same in small.
 
-A fault that measures how soon the topology recovers, or how fast it is then, is marked as `alone`:
-of the rest, nothing runs beside it, and the others run two files at a time.
+A fault that is judged by seconds, as how soon a topology goes on or how fast it is then, is marked
+as `alone`: of the rest, nothing runs beside it, and the others run two files at a time.
 
 `make test-newest` runs tests again on other versions of the servers: the *newest*. They are those
 of the parts that send commands to RabbitMQ and Redis, by folder, and every contract; the parts

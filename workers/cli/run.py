@@ -81,7 +81,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     if generation:
         _work(topology, load_for_spark(topology, settings.spout_tasks), settings, stopped)
         return
-    say_when(stopped)
+    saying = say_when(stopped)
     if reload:
         # For the code loaded here, as ReloadingRun does for its children.
         sys.dont_write_bytecode = True
@@ -94,6 +94,8 @@ def run(  # noqa: PLR0913 - one parameter an option
                 _work(topology, loaded, found, stopped)
     except ServiceStoppedError:
         pass
+    if stopped.is_set():
+        saying.join()
     logger.info("%s has stopped", loaded.name, extra={"event": "stopped"})
 
 
@@ -106,8 +108,11 @@ def _work(name: str, topology: Topology, settings: Settings, stopped: threading.
             sys.exit(2)
 
 
-def say_when(stopped: threading.Event) -> None:
-    """Log that the run is stopping, from a thread, as soon as ``stopped`` is set."""
+def say_when(stopped: threading.Event) -> threading.Thread:
+    """Log that the run is stopping, from a thread, as soon as ``stopped`` is set.
+
+    Returns the thread: a run may have stopped before it has said that it is stopping.
+    """
 
     def wait() -> None:
         stopped.wait()
@@ -116,7 +121,9 @@ def say_when(stopped: threading.Event) -> None:
             extra={"event": "stopping"},
         )
 
-    threading.Thread(target=wait, name="stopping", daemon=True).start()
+    saying = threading.Thread(target=wait, name="stopping", daemon=True)
+    saying.start()
+    return saying
 
 
 @commands.command()
