@@ -304,10 +304,10 @@ class HeldCopies:
         # Number of the entry and row in it, by key.
         self._places: dict[bytes, tuple[int, int]] = {}
 
-    def add(self, keys: Ids, held: Longs) -> list[int]:
+    def add(self, keys: Ids, held: Longs, *, by_time: bool) -> list[int]:
         """Take the keys of new rows; return the rows with the same keys, which they replace."""
         rows = self._rows
-        replaced = []
+        replaced: list[int] = []
         for index, lanes in zip(held.tolist(), keys[:, :2], strict=True):
             if not lanes.any():
                 continue
@@ -321,8 +321,23 @@ class HeldCopies:
                 same = (
                     rows.alive[some] & (rows["status"][some] == GOOD) & (rows["row"][some] == row)
                 )
-                replaced += (first + np.flatnonzero(same)).tolist()
+                for before in (first + np.flatnonzero(same)).tolist():
+                    self._replace(before, index, by_time=by_time)
+                    replaced.append(before)
         return replaced
+
+    def _replace(self, before: int, index: int, *, by_time: bool) -> None:
+        """Have a row take the place of the one ``before``.
+
+        A window that has the row before is open for the new one, though the watermark may be past
+        its end: it closes with the next step.
+        """
+        rows = self._rows
+        if by_time and rows["time"][index] == rows["time"][before]:
+            rows["first"][index] = min(rows["first"][index], rows["first"][before])
+            if rows["status"][index] == LATE:
+                rows["status"][index] = GOOD
+        rows["status"][before] = REPLACED
 
     def remove(self, entries: Mapping[int, OpenEntry], rows: Longs) -> None:
         """Forget the keys of rows that are about to be removed."""

@@ -43,7 +43,6 @@ from tiercel.spark_jobs.kinds.held_rows import (
     LATE,
     NEVER,
     OVERDUE,
-    REPLACED,
     HeldCopies,
     HeldRows,
     Keys,
@@ -328,11 +327,10 @@ class TaskWindows:
 
     def _replace(self, keys: Any, held: Longs) -> None:
         """Have the tuples of messages that are delivered again take the place of earlier copies."""
-        for index in self._copies.add(keys, held):
+        for index in self._copies.add(keys, held, by_time=self._by_time):
             if index < held[0]:
                 self.windows.removed(self.rows, np.array([index]))
                 self._others += 1
-            self.rows["status"][index] = REPLACED
 
     def _remove(self, rows: Longs, *, with_windows: bool) -> None:
         """Remove rows that the step covers."""

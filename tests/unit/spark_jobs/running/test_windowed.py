@@ -309,6 +309,24 @@ def test_a_message_that_is_delivered_again_takes_the_place_of_its_earlier_copy()
     assert len(pump.acked) == 4
 
 
+@pytest.mark.parametrize("window", [tumbling(10 * MS), Sliding(20 * MS, 10 * MS), Session(5 * MS)])
+def test_a_copy_that_comes_when_its_window_is_due_and_has_not_closed_is_in_it(window):
+    bolt = Sums()
+    bolt.window, bolt.lag = window, 5 * MS
+    pump = pump_of(bolt, ends=1)
+    pump.feed([1, "k", 1], [2, "k", 4], [3, "k", 13], identities=["a", "b", "c"])
+    pump.send()
+    pump.work(*pump.topology.task_ids("windows"))
+    # The first of them moves the watermark past the first windows, and the copies come behind it.
+    pump.feed([4, "k", 40], [2, "k", 4], [1, "k", 1], identities=["d", "b", "a"])
+    pump.work_at("windows")
+    windows = [tuple(numbers) for (numbers,) in pump.rows("end")]
+    expected = [(1, 2), (1, 2, 3), (3,)] if window == Sliding(20 * MS, 10 * MS) else [(1, 2), (3,)]
+    assert sorted(set(windows)) == sorted(expected)
+    pump.run()
+    assert not pump.failed
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
