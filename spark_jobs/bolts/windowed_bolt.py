@@ -241,3 +241,12 @@ def longest_held(bolt: WindowedBolt) -> timedelta:
     if isinstance(window.length, int) or isinstance(window.slide, int):
         return LONGEST_WAIT
     return 2 * window.length + window.slide + more
+
+
+def shortest_held(bolt: WindowedBolt) -> timedelta:
+    """Return how long the bolt must be able to hold a tuple."""
+    window = bolt.window
+    length = window.longest if isinstance(window, Session) else window.length
+    more = bolt.lag + bolt.idle
+    # Windows of tuples give their messages back in time.
+    return length + more if isinstance(length, timedelta) else timedelta(0)

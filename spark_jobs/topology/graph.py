@@ -20,7 +20,12 @@ from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
-from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt, longest_held
+from tiercel.spark_jobs.bolts.windowed_bolt import (
+    AnyBolt,
+    WindowedBolt,
+    longest_held,
+    shortest_held,
+)
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.grouping import Grouping, Shuffle
@@ -144,7 +149,14 @@ class Topology:
         """Return the context of a spout task, with its worker's callbacks."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
-        return SpoutContext(**shared, wake=wake, count=count, held=self.held)
+        return SpoutContext(
+            **shared,
+            wake=wake,
+            count=count,
+            held=self.held,
+            needed=self.windows_need,
+            configured=self.config.consumer_timeout,
+        )
 
     @property
     def held(self) -> timedelta | None:
@@ -197,11 +209,21 @@ class Topology:
         return sum(time_s for time_s in times if time_s > _LONG_WAIT_S)
 
     @property
+    def windows_need(self) -> timedelta | None:
+        """The longest time for which one windowed bolt must hold messages: its window, ``lag`` and
+        ``idle``; None: there is none.
+        """
+        return max(map(shortest_held, self._windowed), default=None)
+
+    @property
     def _windows_secs(self) -> float:
         """The time that windowed bolts may hold a message."""
+        return sum(longest_held(bolt).total_seconds() for bolt in self._windowed)
+
+    @property
+    def _windowed(self) -> list[WindowedBolt]:
         bolts = [spec.bolt for spec in self.bolts.values()]
-        windowed = [bolt for bolt in bolts if isinstance(bolt, WindowedBolt)]
-        return sum(longest_held(bolt).total_seconds() for bolt in windowed)
+        return [bolt for bolt in bolts if isinstance(bolt, WindowedBolt)]
 
     @property
     def parallelism(self) -> dict[str, int]:
