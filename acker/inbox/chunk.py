@@ -99,9 +99,9 @@ PARCEL_TUPLES = 10_000
 TOGETHER_BYTES = 4 * PARCEL_BYTES
 # Lua numbers are doubles: larger integers would be rounded.
 LARGEST = 2**53 - 1
-# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all task
-# ids.
-# Each server has a part of the line (``part_of_line``) and an inbox of tuples returned to it.
+# The ids of a task's extra tasks: its own plus a multiple of this number.
+EXTRA = 1_000_000
+# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all tasks.
 _BITS = 24
 _TASK = (1 << _BITS) - 1
 _LINE = 1 << 2 * _BITS
@@ -590,8 +590,8 @@ def returned_to(part: int) -> int:
 
 
 def task_of(target: int) -> int:
-    """Return the task of an inbox, or the lowest task of a line."""
-    return target & _TASK if is_line(target) else target
+    """Return the task of an inbox (of an extra task: its base), or the lowest task of a line."""
+    return target & _TASK if is_line(target) else target % EXTRA
 
 
 def belongs_to(target: int, line: int) -> bool:

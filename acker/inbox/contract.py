@@ -142,6 +142,43 @@ class Covered:
     inner: Sequence[int] = ()
 
 
+_UNKNOWN = "0"  # an unknown digest in the text of a seal
+
+
+def encode(covered: Covered) -> str:
+    """Encode a seal as text, which lua/finish.lua reads.
+
+    STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …[|INNER INNER …]
+    """
+    numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
+    part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
+    inner = f"|{' '.join(map(str, covered.inner))}" if covered.inner else ""
+    return f"{numbers} {covered.work or _UNKNOWN}|{' '.join(covered.whole)}|{part}{inner}"
+
+
+def decode(text: str) -> Covered:
+    r"""Decode the text of a seal.
+
+    >>> decode("3 0 12 900 d1ce|1-0 2-0|5-1=0f") == Covered(
+    ...     step=3, whole=("1-0", "2-0"), part={"5-1": b"\x0f"}, tuples=12, bytes=900, work="d1ce"
+    ... )
+    True
+    """
+    numbers, whole, part, *inner = text.split("|")
+    *counts, work = numbers.split()
+    step, ticks, tuples, size = map(int, counts)
+    return Covered(
+        step=step,
+        whole=tuple(whole.split()),
+        part={at: bytes.fromhex(rows) for at, rows in (pair.split("=") for pair in part.split())},
+        ticks=ticks,
+        tuples=tuples,
+        bytes=size,
+        work="" if work == _UNKNOWN else work,
+        inner=tuple(int(count) for counts in inner for count in counts.split()),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
     """The state in which an attempt finds the inbox of its task."""
@@ -272,6 +309,16 @@ class Inbox(Protocol):
         """Release the connection on which ``take`` waits. Idempotent."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
+    """Reply to the heartbeat of a process."""
+
+    # Tasks that now belong to another attempt or run.
+    stale: Sequence[int] = ()
+    # Tasks that are asked to leave: to take nothing new, and to end.
+    leaving: Sequence[int] = ()
+
+
 class Inboxes(Protocol):
     """All inboxes of one topology. Thread-safe."""
 
@@ -313,6 +360,12 @@ class Inboxes(Protocol):
     def forget_snapshot(self, run: str, task: int) -> None:
         """Delete a task's snapshots of earlier runs once the roots of their tuples are released."""
 
+    def leave(self, run: str, tasks: Sequence[int]) -> None:
+        """Ask the newest attempts at these tasks to leave, which the next ``beat`` tells them.
+
+        Changes nothing for later attempts, and at inboxes of other runs. May be repeated.
+        """
+
     # -- a process that runs bolt tasks ----------------------------------------------------------
 
     def draw(self, run: str, task: int) -> int:
@@ -340,12 +393,12 @@ class Inboxes(Protocol):
         doing_s: Mapping[int, float],
         place: str,
         retrying: Mapping[int, int] | None = None,
-    ) -> list[int]:
+    ) -> Heard:
         """Report that the process is alive and runs these tasks, {task: attempt}.
 
         ``doing_s`` has the seconds that tasks have spent in their current call of the bolt;
         ``place`` tells monitors where the process runs, and ``retrying`` how many tuples of a task
-        wait for a retry. Return the tasks that now belong to another attempt or run.
+        wait for a retry.
         """
 
     # -- senders ---------------------------------------------------------------------------------
@@ -396,7 +449,7 @@ def is_drawn(sender: Sender) -> bool:
 
 def name_of(target: int) -> str:
     """Return the readable name of an inbox."""
-    return f"{'the line of task' if is_line(target) else 'task'} {task_of(target)}"
+    return f"the line of task {task_of(target)}" if is_line(target) else f"task {target}"
 
 
 def stale(task: int) -> StaleAttemptError:

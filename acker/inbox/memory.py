@@ -27,6 +27,7 @@ from tiercel.acker.inbox.contract import (
     Claims,
     Covered,
     Entry,
+    Heard,
     InboxFigures,
     Opened,
     Rest,
@@ -97,6 +98,13 @@ class MemoryInboxes:
         with self._changed:
             self._of(run, task).left.clear()
 
+    def leave(self, run: str, tasks: Sequence[int]) -> None:
+        with self._changed:
+            for task in tasks:
+                box = self._boxes.get(task)
+                if box is not None and box.run == run:
+                    box.leaving = box.drawn
+
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         with self._changed:
             now = self._clock()
@@ -154,9 +162,10 @@ class MemoryInboxes:
         doing_s: Mapping[int, float],
         place: str,
         retrying: Mapping[int, int] | None = None,
-    ) -> list[int]:
+    ) -> Heard:
         with self._changed:
             lost = []
+            leaving = []
             for task, attempt in attempts.items():
                 box = self._boxes.get(task)
                 if box is None or box.run != run or box.attempt > attempt:
@@ -166,7 +175,9 @@ class MemoryInboxes:
                     box.place = place
                     box.retrying = (retrying or {}).get(task, 0)
                     box.since = box.seen - doing_s[task] if task in doing_s else None
-            return lost
+                    if box.leaving >= attempt:
+                        leaving.append(task)
+            return Heard(stale=lost, leaving=leaving)
 
     def draw_sender(self) -> Sender:
         with self._changed:
@@ -437,6 +448,8 @@ class Box:
     run: str
     drawn_before: int = 0
     drawn: int = 0
+    # The newest attempt that was asked to leave.
+    leaving: int = -1
     attempt: int = 0
     step: int = 0
     sealed: Covered | None = None

@@ -52,12 +52,15 @@ from tiercel.acker.inbox.contract import (
     Claims,
     Covered,
     Entry,
+    Heard,
     Inboxes,
     InboxFigures,
     Opened,
     Rest,
     Sender,
+    decode,
     drawn_sender,
+    encode,
     is_drawn,
     joined_figures,
     name_of,
@@ -85,7 +88,6 @@ _PACKAGE = "tiercel.acker.inbox"
 _APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
 _APPEND_WHEN_FULL = "append when full"
 _SEALED = b"sealed"
-_UNKNOWN = "0"  # an unknown digest in the text of a seal
 T = TypeVar("T")
 Place = tuple[int, int]  # the number of a server, and a task
 
@@ -182,6 +184,12 @@ class RedisInboxes:
             for task, each in parts.items()
         }
 
+    def leave(self, run: str, tasks: Sequence[int]) -> None:
+        self._each(
+            self._homes(tasks),
+            lambda box, _: box.call("leave", (box.meta,), (run,), bool, "ask to leave"),
+        )
+
     # -- a process that runs bolt tasks -----------------------------------------------------------
 
     def draw(self, run: str, task: int) -> int:
@@ -203,7 +211,7 @@ class RedisInboxes:
         if line is None:
             return RedisInbox(self._of(task), run, attempt, None)
         shared = self._shared(line)
-        part = shared[task]
+        part = shared[task_of(task)]
         found = _Line(
             part=self._of(part),
             returned=self._of(returned_to(part)),
@@ -218,15 +226,18 @@ class RedisInboxes:
         doing_s: Mapping[int, float],
         place: str,
         retrying: Mapping[int, int] | None = None,
-    ) -> list[int]:
-        def beating(box: _Box, home: Place) -> Effect[bool]:
+    ) -> Heard:
+        def beating(box: _Box, home: Place) -> Effect[int]:
             task = home[1]
             doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
             args = (run, attempts[task], doing_ms, place, (retrying or {}).get(task, 0))
-            return box.call("beat", (box.meta,), args, bool, "say that a process attends")
+            return box.call("beat", (box.meta,), args, int, "say that a process attends")
 
-        kept = self._each(self._homes(attempts), beating)
-        return [task for task, is_kept in zip(attempts, kept, strict=True) if not is_kept]
+        replies = dict(zip(attempts, self._each(self._homes(attempts), beating), strict=True))
+        return Heard(
+            stale=[task for task, reply in replies.items() if not reply],
+            leaving=[task for task, reply in replies.items() if reply == 2],
+        )
 
     # -- senders ----------------------------------------------------------------------------------
 
@@ -528,40 +539,6 @@ def _is_done(misused: Callable[[], Exception], reply: int) -> bool:
     if reply == 2:
         raise misused()
     return bool(reply)
-
-
-def encode(covered: Covered) -> str:
-    """Encode a seal as text, which lua/finish.lua reads.
-
-    STEP TICKS TUPLES BYTES WORK|POSITION POSITION …|POSITION=HEX POSITION=HEX …[|INNER INNER …]
-    """
-    numbers = f"{covered.step} {covered.ticks} {covered.tuples} {covered.bytes}"
-    part = " ".join(f"{position}={rows.hex()}" for position, rows in covered.part.items())
-    inner = f"|{' '.join(map(str, covered.inner))}" if covered.inner else ""
-    return f"{numbers} {covered.work or _UNKNOWN}|{' '.join(covered.whole)}|{part}{inner}"
-
-
-def decode(text: str) -> Covered:
-    r"""Decode the text of a seal.
-
-    >>> decode("3 0 12 900 d1ce|1-0 2-0|5-1=0f") == Covered(
-    ...     step=3, whole=("1-0", "2-0"), part={"5-1": b"\x0f"}, tuples=12, bytes=900, work="d1ce"
-    ... )
-    True
-    """
-    numbers, whole, part, *inner = text.split("|")
-    *counts, work = numbers.split()
-    step, ticks, tuples, size = map(int, counts)
-    return Covered(
-        step=step,
-        whole=tuple(whole.split()),
-        part={at: bytes.fromhex(rows) for at, rows in (pair.split("=") for pair in part.split())},
-        ticks=ticks,
-        tuples=tuples,
-        bytes=size,
-        work="" if work == _UNKNOWN else work,
-        inner=tuple(int(count) for counts in inner for count in counts.split()),
-    )
 
 
 def _source(name: str) -> str:

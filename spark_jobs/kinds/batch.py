@@ -307,6 +307,7 @@ class InBatches:
 
     gives_back = True
     next_at = None
+    at_work = False
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, batching: Batching) -> None:
         self._attempt = attempt

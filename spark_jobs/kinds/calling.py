@@ -103,6 +103,10 @@ class Calls:
         moments = [one.next_at for one in (self.line, self.flight, self._renewals)]
         return min((moment for moment in moments if moment is not None), default=None)
 
+    @property
+    def at_work(self) -> bool:
+        return self.flight.under_way > 0 or self.flight.has_ended
+
     def wake(self) -> None:
         self.flight.wake()
 

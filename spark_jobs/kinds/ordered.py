@@ -40,6 +40,10 @@ class InOrder:
         moments = [at for at in (self._inner.next_at, self._order.next_at) if at is not None]
         return self._order.tell_at(min(moments, default=None))
 
+    @property
+    def at_work(self) -> bool:
+        return self._inner.at_work
+
     def takes(self, wait_s: float) -> StepInput | None:
         attempt = self._attempt
         order = self._order

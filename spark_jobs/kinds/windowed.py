@@ -28,6 +28,7 @@ class Windows:
     """``BoltKind`` of a windowed bolt."""
 
     gives_back = False
+    at_work = False
     _say_full_at = float("-inf")
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:

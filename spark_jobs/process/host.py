@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from tiercel.acker.errors import AckerError, BadChunkError, RedisUnavailableError
-from tiercel.acker.inbox.chunk import decode
+from tiercel.acker.inbox.chunk import EXTRA, decode
 from tiercel.acker.inbox.contract import Covered, Inbox, Sender, StaleAttemptError
 from tiercel.acker.redis.errors import LOGINS
 from tiercel.queues import outage
@@ -32,12 +32,15 @@ _RETRY_S = 1.0
 
 
 class BoltTask:
-    """Runs one bolt task in a thread of its own. ``stop`` and ``attempt`` are for other threads."""
+    """Runs one bolt task in a thread of its own. ``stop``, ``leave`` and ``attempt`` are for other
+    threads.
+    """
 
     def __init__(self, around: Around, task: int) -> None:
         self.task = task
         self._around = around
         self._stop = threading.Event()
+        self._leaves = False
         self._current: Attempt | None = None
         # The error that ended it; None after ``stop``.
         self.error: BaseException | None = None
@@ -68,6 +71,15 @@ class BoltTask:
         self._stop.set()
         self.wake()
 
+    def leave(self) -> None:
+        """Take nothing new, give back what has not begun, and end once the rest is committed."""
+        # Set first: an attempt that begins now sees it.
+        self._leaves = True
+        current = self._current
+        if current is not None:
+            with suppress(RedisUnavailableError):
+                current.leave()
+
     def wake(self) -> None:
         """End a wait for tuples."""
         current = self._current
@@ -82,6 +94,8 @@ class BoltTask:
         try:
             while not self._stop.is_set():
                 self._current = self._begun()
+                if self._current is not None and self._leaves:
+                    self._current.leave()
                 if self._current is None or self._work(self._current):
                     return
                 self._current.close()
@@ -196,6 +210,7 @@ class Host:
         self._place = of_this_process(around.topology.code).packed()
         self._stop = threading.Event()
         self._over = False
+        self._leaves = False
 
     def stop(self) -> None:
         """Thread-safe: the run is over."""
@@ -232,12 +247,22 @@ class Host:
                     if time.monotonic() >= beat_at:
                         beat_at = time.monotonic() + _BEAT_S
                         self._beat()
+                    if self._leaves and not any(thread.is_alive() for thread in self._threads):
+                        break
             finally:
                 self._end(self._tasks, _PATIENCE_S)
+        if not self._over:
+            self._check_over()
+
+    def _check_over(self) -> None:
+        """Raise LostTaskError if Spark must start the tasks again: the run is not over."""
         lost = [task for task in self._tasks if task.error is not None]
-        if lost and not self._over:
+        if lost:
             named = ", ".join(f"{task.task}: {task.error}" for task in lost)
             raise LostTaskError(f"bolt tasks ended: {named}")
+        # The run goes on without extra tasks, and not without others.
+        if self._leaves and any(task.task < EXTRA for task in self._tasks):
+            raise LostTaskError("the executor is asked to leave: the bolt tasks go on elsewhere")
 
     def _waiting(self, task: BoltTask) -> Callable[[], set[int]]:
         around = self._around
@@ -263,7 +288,7 @@ class Host:
         try:
             retrying = {task.task: task.retrying for task in self._tasks if task.retrying}
             doing_s = self._doing_s()
-            stale = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
+            heard = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
             self._look_for_pauses()
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})
@@ -272,14 +297,27 @@ class Host:
             self._over = self._run_is_over()
             self._stop.set()
         for task in self._tasks:
-            if task.task in stale:
+            if task.task in heard.stale:
                 task.stop()
                 task.error = task.error or StaleAttemptError(
                     "another attempt or run has taken over"
                 )
+        if heard.leaving:
+            self._leave(heard.leaving)
         # Separate from the beat: a server that is out of memory refuses counts but not heartbeats.
         with suppress(RedisUnavailableError):
             around.counting.flush()
+
+    def _leave(self, leaving: Sequence[int]) -> None:
+        if not self._leaves:
+            log.info(
+                "the executor is asked to leave: its bolt tasks finish what they execute",
+                extra={"event": "bolt_tasks_leave"},
+            )
+        self._leaves = True
+        for task in self._tasks:
+            if task.task in leaving:
+                task.leave()
 
     def _look_for_pauses(self) -> None:
         """Read which bolts are paused; their tasks must not wait for tuples, and so take them."""

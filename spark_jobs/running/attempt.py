@@ -64,13 +64,15 @@ T = TypeVar("T")
 
 
 class Attempt:
-    """One attempt at one bolt task. One thread only, except ``wake`` and ``give_back``."""
+    """One attempt at one bolt task. Other threads call only ``wake``, ``leave``, ``give_back``."""
 
     doing: Step | None = None
     # Input of the current step.
     _shares: Sequence[Share] = ()
     # True if a reply was lost, so that tuples may or may not have been given back.
     _unsure = False
+    # True if the task is asked to leave.
+    _leaves = False
 
     def __init__(
         self,
@@ -127,6 +129,11 @@ class Attempt:
         self._inbox.wake()
         self.kind.wake()
 
+    def leave(self) -> None:
+        """Take nothing new, give back what has not begun, and end once the rest is committed."""
+        self._leaves = True
+        self.wake()
+
     def executing(self) -> WatchedStep | None:
         """Return the step or call that is being executed; for the watchdog's thread."""
         step = self.doing
@@ -174,7 +181,10 @@ class Attempt:
             self.recover()
             while not self.stop.is_set():
                 paused = self.around.paused
-                if paused and self._setup.component in paused:
+                if self._leaves:
+                    if self._has_left():
+                        break
+                elif paused and self._setup.component in paused:
                     self._stand_still()
                 else:
                     self.turn(self._longest_wait())
@@ -218,6 +228,23 @@ class Attempt:
         ended = self.kind.ends(_PAUSED_S)
         if ended is not None:
             self._commit(ended, None)
+
+    def _has_left(self) -> bool:
+        """Commit what has begun. Once nothing is under way, give the rest back to the line; True.
+
+        Tuples that may have killed a process stay: the task's next attempt searches for them.
+        """
+        self._stand_still()
+        if self.kind.at_work:
+            return False
+        if self._claims_from is not None and self.retaken is None:
+            self.finish()
+            rests = self.backlog.rests(())
+            if rests:
+                # False: another attempt has the task and its tuples.
+                self.patiently(self._inbox.give_back(rests).perform)
+                self.backlog.gone(rests)
+        return True
 
     def close(self) -> None:
         """Clean up the bolt and close the inbox."""
@@ -520,6 +547,7 @@ class Plain:
 
     gives_back = True
     next_at = None
+    at_work = False
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, execution: Execution) -> None:
         self._attempt = attempt

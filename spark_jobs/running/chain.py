@@ -29,7 +29,7 @@ from functools import partial
 
 import numpy as np
 
-from tiercel.acker.inbox.chunk import Chunk, Route
+from tiercel.acker.inbox.chunk import EXTRA, Chunk, Route, task_of
 from tiercel.acker.inbox.contract import Covered
 from tiercel.spark_jobs.emitting.fold import Departure, select
 from tiercel.spark_jobs.emitting.record import Record
@@ -41,7 +41,7 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Beyond, Done, Execution, Slices, Step, StepSetup
 from tiercel.spark_jobs.topology.bolt_settings import chain_of, keeps_nothing
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.graph import Topology, extra_task
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,11 @@ _AFTER_DEATH_S = 60.0
 def tasks_in_row(topology: Topology, task: int) -> list[int]:
     """Return the tasks of the next bolts in a row as which this task may execute tuples."""
     component = topology.component_of(task)
-    index = task - topology.task_ids(component)[0]
-    return [topology.task_ids(bolt)[index] for bolt in chain_of(topology, component)]
+    index = task_of(task) - topology.task_ids(component)[0]
+    return [
+        extra_task(topology.task_ids(bolt)[index], task // EXTRA)
+        for bolt in chain_of(topology, component)
+    ]
 
 
 def chain_at(

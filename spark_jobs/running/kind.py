@@ -60,6 +60,10 @@ class BoltKind(Protocol):
     def next_at(self) -> float | None:
         """Time on the loop's clock of the next action that needs no new input; None if none."""
 
+    @property
+    def at_work(self) -> bool:
+        """True if tuples have begun that are not part of a step yet."""
+
     def takes(self, wait_s: float) -> StepInput | None:
         """Return the input of one step; None if there is none after ``wait_s``.
 
@@ -69,7 +73,7 @@ class BoltKind(Protocol):
     def ends(self, wait_s: float) -> StepInput | None:
         """Return the input of one step with what the bolt has begun and ended, and begin nothing;
         None if nothing has ended after ``wait_s``. Called in place of ``takes`` while the bolt is
-        paused.
+        paused, or the task leaves.
         """
 
     def hanging(self) -> WatchedStep | None:

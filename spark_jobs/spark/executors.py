@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,25 @@ _LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _LONGEST_REASON = 300
 # Newest attempts that are looked at.
 _NEWEST = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executor:
+    """One live executor of Spark."""
+
+    id: str
+    # Number of Spark tasks that it can run at once, and that it runs.
+    slots: int
+    running: int = 0
+    # True if it is asked to leave: Spark starts no task on it any more.
+    leaving: bool = False
+    # The address or name that it gave to Spark.
+    host: str = ""
+
+    @property
+    def free(self) -> int:
+        """The number of Spark tasks that Spark would start on it now."""
+        return 0 if self.leaving else max(0, self.slots - self.running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +229,22 @@ def start_failures(context: Any, job: int) -> Iterator[tuple[int, UnfitExecutor]
                     int(task.taskId()),
                     UnfitExecutor(str(task.executorId()), str(task.host()), reason),
                 )
+
+
+def running_tasks(context: Any, stages: Mapping[int, int]) -> Iterator[tuple[int, int, str]]:
+    """Yield each running task of these stages, {stage: number of its tasks}, as its stage, its
+    number in the stage, and its executor's id.
+    """
+    java: Any = context._jvm  # noqa: SLF001 - the only way to Spark's own list
+    running = java.java.util.ArrayList()
+    running.add(java.org.apache.spark.status.api.v1.TaskStatus.RUNNING)
+    by_id = java.org.apache.spark.status.api.v1.TaskSorting.ID
+    store = context._jsc.sc().statusStore()  # noqa: SLF001
+    for stage, most in stages.items():
+        tasks = store.taskList(stage, 0, 0, most, by_id, running).iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            yield stage, int(task.index()), str(task.executorId())
 
 
 def start_failure(said: str) -> str:

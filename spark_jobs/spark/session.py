@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +32,7 @@ from tiercel.spark_jobs.spark.executors import (
     FIRST_STEADY_S,
     STEADY_S,
     Asking,
+    Executor,
     Readiness,
     steady_slots,
     this_machine,
@@ -198,6 +200,52 @@ class SparkUnit:
         """
         return 0 if self._local else self._free()
 
+    @property
+    def grows(self) -> bool:
+        """True if executors may join: not in local mode."""
+        return not self._local
+
+    @property
+    def staying(self) -> str:
+        """Name the live executors that are not asked to leave, to see changes; two cheap calls."""
+        backend = self._backend
+        # Spark's ids include the executors that leave.
+        ids = str(backend.getExecutorIds().mkString(",")).split(",")
+        leaving = str(backend.executorsPendingDecommission().keySet().mkString(",")).split(",")
+        return ",".join(id_ for id_ in ids if id_ not in leaving)
+
+    def executors(self) -> list[Executor]:
+        """Return the live executors of a cluster."""
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
+        found = jvm.statusStore().executorList(True).iterator()  # live executors only
+        staying = set(self.staying.split(","))
+        executors = []
+        while found.hasNext():
+            one = found.next()
+            id_, slots = str(one.id()), int(one.maxTasks())
+            if slots:  # the driver has none
+                running, leaving = int(one.activeTasks()), id_ not in staying
+                host = str(one.hostPort()).rpartition(":")[0].strip("[]")
+                executors.append(
+                    Executor(id=id_, slots=slots, running=running, leaving=leaving, host=host)
+                )
+        return executors
+
+    def send_away(self, executor: str) -> None:
+        """Have Spark start nothing more on an executor. Its tasks go on; repeats change nothing.
+
+        With ``spark.decommission.enabled`` the executor ends by itself once it runs no task.
+        """
+        java: Any = self.context._jvm  # noqa: SLF001 - pyspark has no call for it
+        reason = java.org.apache.spark.scheduler.ExecutorDecommissionInfo(
+            "tiercel has it retire", java.scala.Option.empty()
+        )
+        self._backend.decommissionExecutor(executor, reason, False, False)
+
+    @property
+    def _backend(self) -> Any:
+        return self.context._jsc.sc().schedulerBackend()  # noqa: SLF001 - Spark's own list
+
     def _free(self) -> int:
         """Return the free slots of the live executors.
 
@@ -206,14 +254,43 @@ class SparkUnit:
         Spark lists a vanished executor for minutes. A task of an ended run counts until its
         executor reports its end: an executor that does not answer has no free slot.
         """
-        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        executors = jvm.statusStore().executorList(True)  # live executors only
-        found = executors.iterator()
-        slots = 0
-        while found.hasNext():
-            executor = found.next()
-            slots += max(0, int(executor.maxTasks()) - int(executor.activeTasks()))
-        return slots
+        return sum(one.free for one in self.executors())
+
+    def begin_with(self, executors: int) -> None:
+        """Give back the executors above this number, before the first run.
+
+        A standalone Spark gives an application all executors that there is room for when it
+        begins; YARN and Kubernetes begin with ``spark.executor.instances``.
+        """
+        self.ask_for(executors)
+        steady_slots(lambda: len(self.executors()), sys.maxsize, self._steady_s)
+        self._steady_s = STEADY_S
+        found = [one.id for one in self.executors()]
+        surplus = sorted(found, key=lambda id_: (len(id_), id_))[executors:]
+        if surplus:
+            self.end(surplus)
+
+    def ask_for(self, total: int) -> bool:
+        """Ask for this number of executors in all; False if the cluster's manager refuses.
+
+        Spark's own dynamic allocation makes the same call. It ends no executor.
+        """
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - pyspark has no call for it
+        root: Any = self.context._jvm  # noqa: SLF001
+        maps = getattr(root.scala.collection.immutable, "Map$")
+        return bool(jvm.requestTotalExecutors(total, 0, getattr(maps, "MODULE$").empty()))
+
+    def end(self, executors: Sequence[str]) -> None:
+        """End executors that run no Spark task; ``ask_for`` less before, or they are replaced.
+
+        Spark itself leaves out those that have a task after all.
+        """
+        root: Any = self.context._jvm  # noqa: SLF001 - pyspark has no call for it
+        ids = root.java.util.ArrayList()
+        for one in executors:
+            ids.add(one)
+        # The total stays, they do not count as failures, and no task is killed.
+        self._backend.killExecutors(root.PythonUtils.toSeq(ids), False, False, False)
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""

@@ -37,6 +37,11 @@ EVERYWHERE = {
     "spark.dynamicAllocation.enabled": "false",
     # Two attempts at one task at the same time would take each other's inbox.
     "spark.speculation": "false",
+    # An executor that gets SIGTERM ends once its tasks have ended, which the driver then asks for.
+    "spark.decommission.enabled": "true",
+    "spark.executor.decommission.signal": "TERM",
+    # Kubernetes would run a script of Spark's image first, which sends another signal.
+    "spark.kubernetes.decommission.script": "/bin/true",
     # Tasks read from Redis, not from the disk of an executor.
     "spark.locality.wait": "0",
 }
@@ -70,7 +75,7 @@ ONE_MACHINE = {
 _REFUSED = {
     "spark.speculation": "two attempts at one task would take each other's inbox",
     "spark.dynamicAllocation.enabled": (
-        "a run has as many Spark tasks as there were slots when it began"
+        "it cannot see the messages that wait (--executors 2..20 does)"
     ),
 }
 _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")

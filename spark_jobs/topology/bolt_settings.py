@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -28,7 +28,14 @@ from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
-from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology, cycle_of, line_at
+from tiercel.spark_jobs.topology.graph import (
+    BoltSpec,
+    Subscription,
+    Topology,
+    cycle_of,
+    extra_task,
+    line_at,
+)
 from tiercel.spark_jobs.topology.grouping import Fields, Shuffle, not_a_key
 
 # Half the capacity of an inbox, so that the next batch is collected while one is executed.
@@ -256,6 +263,44 @@ class Shape:
                 for bolt, one in bolts.items()
             ),
         )
+
+
+def takes_extra_tasks(topology: Topology, bolt: str) -> bool:
+    """Return True if further tasks may take from the line of a bolt during a run.
+
+    All its tuples must come through the line, and no task may have keys, an order or ticks of its
+    own. A bolt with one task keeps one.
+    """
+    spec = topology.bolts[bolt]
+    return (
+        spec.parallelism > 1
+        and not is_system(bolt)
+        and all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
+        and not isinstance(spec.bolt, (StatefulBolt, WindowedBolt))
+        and not ordered_by_of(spec)
+        and topology.config_of(bolt).tick_tuple_freq_secs is None
+    )
+
+
+def extra_hosts(
+    topology: Topology, hosts: Sequence[Sequence[int]], first: int, count: int
+) -> list[tuple[int, ...]]:
+    """Return the extra tasks of ``count`` further Spark tasks, numbered from ``first``, above 0.
+
+    Each is like one of ``hosts``, in turn, without the tasks of bolts that take no extra ones.
+    Empty if the topology has no bolt that does.
+    """
+    taking = {bolt for bolt in topology.bolts if takes_extra_tasks(topology, bolt)}
+    bases = [
+        base
+        for host in hosts
+        if (base := [task for task in host if topology.component_of(task) in taking])
+    ]
+    return [
+        tuple(extra_task(task, number) for task in bases[(number - 1) % len(bases)])
+        for number in range(first, first + count)
+        if bases
+    ]
 
 
 def check_concurrency(id_: str, spec: BoltSpec) -> None:

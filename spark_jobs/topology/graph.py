@@ -15,7 +15,7 @@ from functools import cached_property
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
-from tiercel.acker.inbox.chunk import line_of, task_of
+from tiercel.acker.inbox.chunk import EXTRA, line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
@@ -115,9 +115,10 @@ class Topology:
         return range(first, first + self.spec(component).parallelism)
 
     def component_of(self, task_id: int) -> str:
-        """Return the component of a task; raises KeyError."""
+        """Return the component of a task, also of an extra one; raises KeyError."""
+        base = task_of(task_id)
         for component in (*self.spouts, *self.bolts):
-            if task_id in self.task_ids(component):
+            if base in self.task_ids(component):
                 return component
         raise KeyError(task_id)
 
@@ -126,11 +127,13 @@ class Topology:
         component = self.component_of(task_id)
         spec = self.spec(component)
         subscriptions = spec.subscriptions if isinstance(spec, BoltSpec) else ()
+        index = task_of(task_id) - self.task_ids(component)[0]
         return TopologyContext(
             topology=self.name,
             component=component,
             task_id=task_id,
-            task_index=task_id - self.task_ids(component)[0],
+            # Above those of the bolt's own tasks for an extra task.
+            task_index=index + task_id // EXTRA * spec.parallelism,
             parallelism=spec.parallelism,
             streams={stream: schema.names for stream, schema in spec.streams.items()},
             targets={
@@ -319,6 +322,15 @@ def spread(tasks: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
     """
     count = max(1, min(slots, len(tasks)))
     return tuple(tuple(tasks[host::count]) for host in range(count))
+
+
+def extra_task(task: int, number: int) -> int:
+    """Return the id of the extra task with this number beside ``task``, or beside its extra tasks.
+
+    >>> extra_task(7, 2), extra_task(2_000_007, 0)
+    (2000007, 7)
+    """
+    return number * EXTRA + task_of(task)
 
 
 def line_at(topology: Topology, task: int) -> int | None:

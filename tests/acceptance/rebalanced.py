@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
@@ -53,10 +54,58 @@ class Slow(BasicBolt):
             file.write(f"{tup['number']} {os.environ['TMPDIR']}\n")
 
 
+class Wait(BasicBolt):
+    output_fields = "number long, place string"
+
+    def execute(self, tup, collector):
+        threading.Event().wait(0.2)
+        collector.emit([tup["number"], os.environ["TMPDIR"]])
+
+
+class Long(BasicBolt):
+    """Writes down the number and the place when it begins, and when it ends."""
+
+    def execute(self, tup, collector):
+        self.write("begins", tup["number"])
+        threading.Event().wait(10)
+        self.write("ends", tup["number"])
+
+    def write(self, doing, number):
+        with (Path(os.environ[FOLDER]) / f"{os.getpid()}-{threading.get_ident()}").open(
+            "a"
+        ) as file:
+            file.write(f"{number} {doing} {os.environ['TMPDIR']} {time.time()}\n")
+
+
+class Write(BasicBolt):
+    """Writes down the number, and the place where the bolt before this one executed it."""
+
+    def execute(self, tup, collector):
+        with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
+            file.write(f"{tup['number']} {tup['place']}\n")
+
+
 def slow():
     builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("slow", Slow(), parallelism=4).shuffle_grouping("numbers")
+    return builder.build()
+
+
+def joined():
+    """Messages of 0.2 s that are anchored through two bolts in lines."""
+    builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
+    builder.set_bolt("wait", Wait(), parallelism=4).shuffle_grouping("numbers")
+    builder.set_bolt("write", Write(), parallelism=2).shuffle_grouping("wait")
+    return builder.build()
+
+
+def long():
+    """Messages of ten seconds."""
+    builder = TopologyBuilder(NAME, Config(message_timeout_secs=300, shutdown_grace_secs=5))
+    builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
+    builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("numbers")
     return builder.build()
 
 

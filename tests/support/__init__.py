@@ -55,6 +55,7 @@ Topologies:
 
 pump           bolt tasks in turn, in this thread, in memory
 inbox_cluster  bolt tasks in threads of this process, in memory
+executor_model  executors and a load, on simulated time
 case_book      the case book of suspects, in memory
 spout_worker   a spout worker on memory twins
 emitter        a spout's collector with given roots

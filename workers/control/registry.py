@@ -5,7 +5,7 @@ user's code, which its processes publish there for monitors.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.chunk import EXTRA, line_of
 from tiercel.acker.layout import shard_prefix, topology_prefix
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
@@ -85,6 +85,10 @@ class Graph:
             *self.bolt_tasks,
             *(line_of(bolt.tasks) for bolt in self.bolts if len(bolt.tasks) > 1),
         ]
+
+    def extra_tasks(self, counts: Mapping[str, Iterable[int]]) -> list[int]:
+        """Return the extra tasks that have ever counted, by component; few of them may run now."""
+        return [task for bolt in self.bolts for task in counts.get(bolt.name, ()) if task > EXTRA]
 
     @property
     def queues(self) -> list[str]:

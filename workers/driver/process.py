@@ -14,12 +14,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
-from tiercel.acker.inbox.chunk import decode
-from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
+from tiercel.acker.inbox.chunk import Chunk, decode
+from tiercel.acker.inbox.contract import (
+    DRAINED_BYTES,
+    DRAINED_TUPLES,
+    Claims,
+    Inboxes,
+    Sender,
+    StaleAttemptError,
+)
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import total_of
@@ -37,6 +46,8 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
 )
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
+from tiercel.spark_jobs.running.backlog import Backlog, part_of
+from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
 from tiercel.spark_jobs.running.counting import DRIVER_TASK, STATE_LOST_AT
 from tiercel.spark_jobs.spark.executors import start_failure
@@ -48,6 +59,7 @@ from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.graph import (
     Topology,
+    behind,
     bolt_tasks,
     check_has_bolts,
     inboxes_of,
@@ -58,6 +70,8 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.driver.deletion_cost import WorkerPods
+from tiercel.workers.driver.executors import Gauge, least_of, options_of, scaled
 from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
@@ -75,24 +89,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A JVM that lived for this long is no sign of lasting trouble.
 _LONG_LIFE_S = 60.0
-# Give up after this many JVMs in a row that ended sooner: the supervisor may know more.
-_HOPELESS = 8
-_STOP_LOOK_S = 0.05
-_AGAIN_S = 1.0
-# Time for the JVM to delete its temporary files.
-_JVM_GRACE_S = 5.0
+_HOPELESS = 8  # JVMs in a row that ended sooner: the supervisor may know more
+_STOP_LOOK_S, _AGAIN_S = 0.05, 1.0
+_JVM_GRACE_S = 5.0  # for its temporary files
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverOptions:
     """Settings of a driver besides its topology and servers."""
 
-    # Module of the topology, sent to a cluster's executors with the files beside it. None: the
-    # executors have it.
+    # Module of the topology, sent to executors with the files beside it. None: they have it.
     module: str | None = None
     # How Spark's Python workers log. None: as they are set up.
     logs: WorkerLogs | None = None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    pods: WorkerPods | None = None  # those of Spark's workers, if their number may change
 
 
 def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
@@ -118,12 +129,10 @@ class Driver:
     ) -> None:
         """``master`` is in Spark's syntax: ``local[2]``, ``spark://host:7077``.
 
-        ``amqp_url`` is for bolts that publish. Raises TopologyError if a bolt publishes and there
-        is no address.
+        ``amqp_url`` is for bolts that publish. Raises TopologyError if one does and it is missing.
         """
         check_has_bolts(topology)
-        sinks = sinks_of(topology)
-        if sinks and not amqp_url:
+        if not amqp_url and (sinks := sinks_of(topology)):
             raise TopologyError(no_address(sinks[0]))
         self._topology = topology
         self._redis_url = redis_urls[0]
@@ -141,6 +150,8 @@ class Driver:
             enter=self._enter,
             age=self._age,
             heartbeat=self._options.heartbeat,
+            end_extra=self._end_extra,
+            least=least_of(topology, master, amqp_url),
         )
         self._runs = Runs(self._context)
         # Connects on its first call. It writes no state, so the run number does not matter.
@@ -204,7 +215,9 @@ class Driver:
         with unit as spark:
             try:
                 spark.ship(self._options.module, self._master)
-                self._runs.go(spark)
+                gauge = partial(Gauge, self._topology, self._redis_url, self._amqp_url)
+                with scaled(self._topology, gauge, spark, self._runs, pods=self._options.pods):
+                    self._runs.go(spark)
             except Exception:
                 spark.check_alive()
                 raise
@@ -213,7 +226,7 @@ class Driver:
                 spark.silence()
 
     def _start_spark(self) -> SparkUnit:
-        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
+        return SparkUnit(self._topology.name, self._master, options_of(self._topology.config))
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):
@@ -264,6 +277,16 @@ class Driver:
             extra={"event": "states_lost"},
         )
         self._lost.clear()
+
+    def _end_extra(self, run: Run, tasks: Sequence[int]) -> int:
+        with ExitStack() as stack:
+            ledger = stack.enter_context(closing(open_ledger(run.ledger)))
+            client = connect_topology(self._redis_url, run.topology.name)
+            book = stack.enter_context(closing(RedisCaseBook(client, run.topology.name)))
+            return sum(
+                end_extra(run.id, run.topology, task, self._context.inboxes, ledger, book)
+                for task in tasks
+            )
 
     def _enter(self, run: Run) -> int:
         topology = run.topology
@@ -393,6 +416,52 @@ def enter(
     return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
 
 
+def end_extra(  # noqa: PLR0913, PLR0917 - the same parts as for ``enter``
+    run: str,
+    topology: Topology,
+    task: int,
+    inboxes: Inboxes,
+    ledger: Ledger,
+    book: RedisCaseBook,
+) -> int:
+    """Take over an extra task that has no process; return the number of released messages.
+
+    Its older attempts are fenced off first. May be repeated. Raises StaleAttemptError if a later
+    run has begun.
+    """
+    sender = Sender(task=task, attempt=inboxes.draw(run, task))
+    senders = [task, *tasks_in_row(topology, task)]
+    inboxes.fence(run, sender, sorted({to for one in senders for to in behind(topology, one)}))
+    if not ledger.fence(run, task, sender.attempt):
+        raise StaleAttemptError(f"run {run} is over: a later one has begun")
+    failures = [each for case in book.cases() for each in case.after_death().failures]
+    ledger.fail([each for each in failures if each.task == task])
+    inbox = inboxes.open(run, task, sender.attempt)
+    released = 0
+    while entries := inbox.take(DRAINED_TUPLES, DRAINED_BYTES, timedelta(0), None, Claims(0)):
+        backlog = Backlog(inbox.opened.done)
+        backlog.add(entries, _chunk_of)
+        released += ledger.release(
+            sorted(
+                {
+                    root
+                    for entry in backlog
+                    for root in part_of(entry.chunk, entry.rows).lineage.roots.tolist()
+                }
+            )
+        )
+        inboxes.discard(run, task, [entry.position for entry in entries])
+    if inbox.opened.snapshot is not None:
+        released += ledger.release(_held_in(task, inbox.opened.snapshot))
+    return released
+
+
+def _chunk_of(payload: bytes) -> tuple[Chunk | None, list[int]]:
+    with suppress(BadChunkError):
+        return decode(payload), []
+    return None, []
+
+
 def _fail_guilty(book: RedisCaseBook, ledger: Ledger) -> None:
     """Fail the tuples that killed processes of the earlier run, before they are released without
     blame.
@@ -415,18 +484,23 @@ def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
 def _release_held(run: str, inboxes: Inboxes, ledger: Ledger) -> int:
     released = 0
     for task, snapshot in inboxes.snapshots(run):
-        _, signed = parted(snapshot)
-        try:
-            # A snapshot that has only an order holds no tuples.
-            held = held_roots(body_of(signed)) if signed or not snapshot else ()
-            released += ledger.release(held)
-        except ValueError as error:
-            log.warning(
-                "skipping the snapshot of task %d: %s; its messages will time out", task, error,
-                extra={"event": "snapshot_unreadable"},
-            )  # fmt: skip
+        released += ledger.release(_held_in(task, snapshot))
         inboxes.forget_snapshot(run, task)
     return released
+
+
+def _held_in(task: int, snapshot: bytes) -> Sequence[int]:
+    """Return the roots of the tuples in a snapshot; none if it is unreadable."""
+    _, signed = parted(snapshot)
+    try:
+        # A snapshot that has only an order holds no tuples.
+        return held_roots(body_of(signed)) if signed or not snapshot else ()
+    except ValueError as error:
+        log.warning(
+            "skipping the snapshot of task %d: %s; its messages will time out", task, error,
+            extra={"event": "snapshot_unreadable"},
+        )  # fmt: skip
+        return ()
 
 
 def _readable_roots(task: int, payloads: Sequence[bytes]) -> list[int]:

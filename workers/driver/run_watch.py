@@ -69,6 +69,11 @@ class RunContext:
     # Ages the memory of once bolts; see ``StateStore.age``.
     age: Callable[[], None] = lambda: None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    # A run's own tasks are on this number of executors, and the others may leave. 0: on all.
+    least: int = 0
+    # Takes over extra tasks of a run that have no process, and returns the number of released
+    # messages. May be repeated. Raises StaleAttemptError if a later run has begun.
+    end_extra: Callable[[Run, Sequence[int]], int] = lambda _run, _tasks: 0
 
 
 class Ended(enum.Enum):
@@ -111,7 +116,7 @@ class RunWatch:
     ) -> Ended:
         """Watch a run that obeys ``order`` until it is over; return why it ended.
 
-        ``may_widen(now)`` is True when Spark has slots again that the run lacks.
+        ``may_widen(now)`` is True when Spark has slots again that only a new run can use.
         """
         began = time.monotonic()
         look_at = age_at = began
@@ -181,6 +186,7 @@ class RunWatch:
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S
         quiet = 0
+        further = tasks.further
         while (
             quiet < _QUIET_LOOKS
             and tasks.active
@@ -191,7 +197,9 @@ class RunWatch:
                 return
             self._context.heartbeat.beat()
             with suppress(RedisUnavailableError):
-                figures = self._context.inboxes.figures(inboxes_of(run.topology))
+                figures = self._context.inboxes.figures(
+                    [*inboxes_of(run.topology), *(task for host in further for task in host)]
+                )
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:
@@ -250,6 +258,11 @@ class Width:
         self._most = max(self._most, hosts + unfit)
         self._lacks = hosts < min(of, self._most)
         self._looks = 0
+
+    @property
+    def lacks(self) -> bool:
+        """True if an earlier run had more hosts: a new run begins when their slots are back."""
+        return self._lacks
 
     def may_return(self, hosts: SparkUnit, now: float) -> bool:
         """Return True once several looks found a slot free again that an earlier run had."""

@@ -161,6 +161,15 @@ _GROUPS = (
         ),
     ),
 )
+_EXECUTORS = _Group(
+    labels={},
+    rows=lambda overview: [overview.executors] if overview.executors else [],
+    gauges=(
+        ("tiercel_executors_wanted", "wanted", "Executors that the load needs"),
+        ("tiercel_executors_present", "present", "Executors that Spark has"),
+        ("tiercel_executors_refused", "refused", "Executors that Spark has long not given"),
+    ),
+)
 _QUEUES = _Group(
     labels={"queue": "name"},
     rows=attrgetter("queues"),
@@ -199,7 +208,7 @@ class TiercelCollector(Collector):
         yield _orders(found)
         yield _healths(looks)
         if up["redis"]:
-            for group in _GROUPS:
+            for group in (*_GROUPS, _EXECUTORS):
                 yield from group.metrics(found)
             yield _latencies(found)
         if up["redis"] and up.get("rabbitmq"):

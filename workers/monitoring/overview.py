@@ -24,6 +24,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge
 from tiercel.workers.monitoring.rows import (
     PER_SECOND,
@@ -350,6 +351,8 @@ class Overview:
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
+    # The driver's decision on executors; None: their number is the operator's.
+    executors: ExecutorReport | None = None
     # The last order; the topology follows it while it runs.
     ordered: State = State.ACTIVE
     # The queues that it reads.
@@ -378,6 +381,15 @@ class Overview:
     def executors_fit(self) -> bool:
         """False if the driver reported that no executor can run bolts."""
         return not self.trouble
+
+    @property
+    def executors_said(self) -> str:
+        """The executors that the topology wants and has, and why; empty without a decision."""
+        found = self.executors
+        if found is None:
+            return ""
+        refused = f", {found.refused} refused" if found.refused else ""
+        return f"executors: {found.wanted} wanted, {found.present} present{refused} ({found.why})"
 
     @property
     def executor_problem(self) -> str:
@@ -425,6 +437,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         processes=processes(readings, workers, all_tasks),
         driver_at=readings.driver_at,
         trouble=readings.trouble,
+        executors=readings.executors,
         ordered=_ordered(readings),
         lately=_lately(readings),
         at=readings.at,

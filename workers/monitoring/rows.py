@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.chunk import is_line, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
@@ -26,7 +26,7 @@ from tiercel.spark_jobs.running.counting import (
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import NEW, UNATTENDED_S, Presence
+from tiercel.workers.control.presence import NEW, UNATTENDED_S, ExecutorReport, Presence
 from tiercel.workers.control.registry import Component, Graph
 
 # Rates are counts per thousand seconds; times are counted in nanoseconds.
@@ -64,6 +64,8 @@ class Readings:
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
+    # The driver's decision on executors; None: their number is the operator's.
+    executors: ExecutorReport | None = None
     # Counts per thousand seconds, averaged over the last ten seconds.
     rates: Counts = field(default_factory=dict)
     # Counts of each slot of ten minutes, the current slot first.
@@ -197,8 +199,17 @@ class BoltRow:
 
 
 def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
-    """Return the rows of a bolt's tasks, in order."""
-    return tuple(_task(component.name, task, readings) for task in component.tasks)
+    """Return the rows of a bolt's tasks, in order: its own, and the extra ones that run."""
+    extra = sorted(
+        task
+        for task, inbox in readings.inboxes.items()
+        if task not in component.tasks
+        and not is_line(task)
+        and task_of(task) in component.tasks
+        and attended(inbox)
+    )
+    tasks = (*component.tasks, *extra)
+    return tuple(_task(component.name, task, readings) for task in tasks)
 
 
 def _task(component: str, task: int, readings: Readings) -> TaskRow:
@@ -252,7 +263,7 @@ def bolt_row(
     line = readings.inboxes.get(line_of(component.tasks), _NO_INBOX)
     return BoltRow(
         name=component.name,
-        tasks=len(component.tasks),
+        tasks=len(rows),
         emitted=counts["emitted"],
         transferred=counts["transferred"],
         executed=counts["executed"],

@@ -302,7 +302,8 @@ class TopologyReader:
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
             trouble=redact(holder.trouble) if holder else "",
-            inboxes=self._inboxes.figures(note.graph.inboxes),
+            executors=holder.executors if holder else None,
+            inboxes=self._inboxes.figures([*note.graph.inboxes, *note.graph.extra_tasks(totals)]),
             census=self._look_at_ledger(),
             errors=[
                 replace(error, message=redact(error.message), about=redact(error.about))

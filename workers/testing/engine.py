@@ -19,7 +19,7 @@ import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
-from tiercel.acker.inbox.contract import Entry, Inbox, Inboxes, InboxFigures, Sender
+from tiercel.acker.inbox.contract import Entry, Heard, Inbox, Inboxes, InboxFigures, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
@@ -358,6 +358,9 @@ class CopyingInboxes:
     def forget_snapshot(self, run: str, task: int) -> None:
         self._inboxes.forget_snapshot(run, task)
 
+    def leave(self, run: str, tasks: Sequence[int]) -> None:
+        self._inboxes.leave(run, tasks)
+
     def draw(self, run: str, task: int) -> int:
         return self._inboxes.draw(run, task)
 
@@ -377,7 +380,7 @@ class CopyingInboxes:
         doing_s: Mapping[int, float],
         place: str,
         retrying: Mapping[int, int] | None = None,
-    ) -> list[int]:
+    ) -> Heard:
         return self._inboxes.beat(run, attempts, doing_s, place, retrying)
 
     def close(self) -> None:

@@ -4,9 +4,10 @@
 -- KEYS   1 meta
 -- ARGV   1 run   2 attempt   3 milliseconds spent in the current call, -1 if there is none
 --        4 the place where the process runs   5 the number of tuples that wait for a retry
--- Reply  1, or 0 if the inbox belongs to another run or a newer attempt
+-- Reply  1, or 2 if the attempt is asked to leave, or 0 if the inbox belongs to another run or a
+--        newer attempt
 
-local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
+local run, attempt, leaving = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'leaving'))
 if run ~= ARGV[1] or tonumber(attempt) > tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -16,4 +17,4 @@ if tonumber(ARGV[3]) < 0 then
 else
   redis.call('HSET', KEYS[1], 'since', now - ARGV[3])
 end
-return 1
+return tonumber(leaving or -1) >= tonumber(ARGV[2]) and 2 or 1

@@ -306,7 +306,7 @@ def test_another_run_is_refused_everywhere(inboxes):
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 1}, {}, "") == [ONE, TWO]
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 1}, {}, "").stale == [ONE, TWO]
     assert inboxes.drain("next") == [(ONE, taken)]
 
 
@@ -320,7 +320,7 @@ def test_an_inbox_that_no_run_has_is_closed_to_all(inboxes):
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {GONE: 1}, {}, "") == [GONE]
+    assert inboxes.beat(RUN, {GONE: 1}, {}, "").stale == [GONE]
     found = inboxes.figures([GONE, ONE])
     assert (found[GONE].adopted, found[ONE].adopted) == (False, True)
     assert (found[GONE].tuples, found[GONE].attempts, found[GONE].seen_s) == (0, 0, None)
@@ -348,7 +348,7 @@ def test_an_attempt_that_only_drew_its_number_stops_nobody(inboxes):
     put(inboxes, 1, parcel(b"a"))
     inboxes.draw(RUN, ONE)
     assert commit(older, 1, take(older))
-    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == []
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "").stale == []
 
 
 def test_a_sender_that_was_fenced_off_appends_nothing_more(inboxes):
@@ -639,7 +639,7 @@ def test_progress_on_a_drained_entry_is_forgotten(inboxes):
 def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     assert inboxes.figures([ONE])[ONE].seen_s is None
     inbox = opened(inboxes)
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "") == []
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "").stale == []
     put(inboxes, 1, parcel(b"aa", b"b", tuples=[2, 3]))
     wait_until(lambda: inboxes.figures([ONE])[ONE].oldest_s > 0.01, 5, "the entry to grow old")
     found = inboxes.figures([ONE, TWO])
@@ -649,7 +649,26 @@ def test_figures_count_what_is_held_and_say_who_lives(inboxes, wait_until):
     commit(inbox, 1, take(inbox))
     assert inboxes.figures([ONE])[ONE].oldest_s == 0
     opened(inboxes)
-    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "") == [ONE]
+    assert inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "").stale == [ONE]
+
+
+def test_a_beat_hears_that_its_attempt_is_asked_to_leave_and_later_ones_are_not(inboxes):
+    def leaving(attempt):
+        return inboxes.beat(RUN, {ONE: attempt, TWO: 0}, {}, "").leaving
+
+    opened(inboxes)
+    assert leaving(1) == []
+    inboxes.leave(RUN, [ONE])
+    inboxes.leave(RUN, [ONE, GONE])
+    assert (leaving(1), leaving(1)) == ([ONE], [ONE])
+    opened(inboxes)
+    assert leaving(2) == []
+    inboxes.leave(RUN, [ONE])
+    assert leaving(2) == [ONE]
+    inboxes.adopt("8", [ONE, TWO])
+    inboxes.leave(RUN, [ONE])
+    opened(inboxes, run="8")
+    assert inboxes.beat("8", {ONE: 3}, {}, "").leaving == []
 
 
 def test_a_beat_says_for_how_long_a_task_has_been_in_one_call_until_it_says_of_none(inboxes):

@@ -93,7 +93,7 @@ def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(
     ):
         with pytest.raises(StaleAttemptError):
             refused()
-    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == [ONE]
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "").stale == [ONE]
     assert not inboxes.figures([ONE])[ONE].adopted
     assert inboxes.drain(RUN) == [], "there is nothing to be refused"
     assert client.dbsize() == 0, "refused calls leave nothing behind"
@@ -117,7 +117,7 @@ def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, 
             refused.perform()
     a, b = take(inbox)
     assert commit(inbox, 1, [a], part={b.position: b"\x01"})
-    assert inboxes.beat(RUN, {ONE: 1}, {}, "") == []
+    assert inboxes.beat(RUN, {ONE: 1}, {}, "").stale == []
     inboxes.fence(RUN, FIRST, [ONE])
     assert opened(inboxes).opened.done == {b.position: b"\x01"}
     inboxes.adopt("next", [ONE, TWO])

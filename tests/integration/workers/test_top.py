@@ -80,7 +80,7 @@ def test_it_shows_what_waits_for_each_bolt_and_who_began_again(name, redis_url):
         inboxes.adopt("run", [2])
         attempts = [inboxes.draw("run", 2) for _ in range(3)]
         inboxes.open("run", 2, attempts[-1])
-        assert inboxes.beat("run", {2: attempts[-1]}, {}, "") == []
+        assert inboxes.beat("run", {2: attempts[-1]}, {}, "").stale == []
         put(inboxes, 1, parcel(b"chunk", target=2, tuples=[70]))
         result = CliRunner().invoke(
             app, ["top", name, "--redis", redis_url], env={"COLUMNS": "100"}

@@ -112,6 +112,8 @@ def complete():
 class OneHost:
     """In the place of Spark: the bolt tasks of each run, on threads of this process."""
 
+    grows = False
+
     def ready(self, _wanted):
         return Readiness(slots=1)
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.support.inbox_cluster import InboxCluster
 from tests.support.pump import Killed, Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, Reject, RetryLater, TopologyBuilder
-from tiercel.acker.inbox.contract import Claims, Covered
-from tiercel.acker.inbox.redis import decode, encode
+from tiercel.acker.inbox.contract import Claims, Covered, decode, encode
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.kinds import plain
 from tiercel.spark_jobs.kinds.choice import attempt_at

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,10 +19,12 @@ from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.ledger import Failure
+from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.process import host as hosts
 from tiercel.spark_jobs.process.host import Host, LostTaskError
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
+from tiercel.spark_jobs.topology.graph import extra_task
 
 
 class Sleeps(BasicBolt):
@@ -50,13 +53,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> InboxCluster:
 class Process:
     """A host in a thread. Its end as a process is only noted."""
 
-    def __init__(self, cluster: InboxCluster, limit: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        cluster: InboxCluster,
+        limit: timedelta | None = None,
+        tasks: Sequence[int] | None = None,
+    ) -> None:
         self.died: list[int] = []
         self.error: BaseException | None = None
         putting = Putting(lambda _: None, lambda: None)
         self.host = Host(
             cluster.around,
-            cluster.bolt_tasks,
+            tasks or cluster.bolt_tasks,
             lambda watched, part: Watchdog(limit, watched, part, self.died.append, putting),
         )
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -78,6 +86,12 @@ class Process:
         return self.error
 
 
+def wait_until_seen(cluster: InboxCluster, tasks: Sequence[int]) -> None:
+    """Wait until an attempt at each task has reported."""
+    figures = cluster.inboxes.figures
+    wait_until(lambda: all(one.seen_s is not None for one in figures(tasks).values()), 10)
+
+
 def acked(cluster: InboxCluster, roots: list[int], failed: list[Failure] | None = None) -> bool:
     """Wait until they are; what fails meanwhile is added to ``failed``."""
     found: list[int] = []
@@ -97,12 +111,7 @@ def test_all_its_tasks_work_at_once_and_it_ends_when_it_is_told(cluster: InboxCl
     process = Process(cluster)
     assert acked(cluster, cluster.emit([[f"w{number}"] for number in range(100)]))
     seen = cluster.inboxes.figures(cluster.bolt_tasks)
-    wait_until(
-        lambda: all(
-            one.seen_s is not None for one in cluster.inboxes.figures(cluster.bolt_tasks).values()
-        ),
-        10,
-    )
+    wait_until_seen(cluster, cluster.bolt_tasks)
     assert {one.attempts for one in seen.values()} == {1}
     assert process.end() is None
     assert sum(task["executed"] for task in cluster.metrics.totals()["bolt"].values()) == 100
@@ -113,6 +122,36 @@ def test_when_the_run_is_over_it_ends_by_itself_and_that_is_no_failure(
 ) -> None:
     process = Process(cluster)
     cluster.inboxes.adopt("another", cluster.bolt_tasks)
+    assert process.ended() is None
+
+
+def test_asked_to_leave_it_finishes_what_it_executes_and_its_tasks_go_on_elsewhere(
+    cluster: InboxCluster,
+) -> None:
+    process = Process(cluster)
+    roots = cluster.emit([["sleeper"], ["a"], ["b"]])
+    assert Sleeps.inside.wait(10)
+    # An attempt that begins later is not asked; the driver asks once per second.
+    wait_until_seen(cluster, cluster.bolt_tasks)
+    cluster.inboxes.leave(RUN, cluster.bolt_tasks)
+    cluster.emit([["c"]])
+    process.thread.join(0.5)
+    assert process.thread.is_alive()
+    Sleeps.free.set()
+    assert "the executor is asked to leave" in str(process.ended())
+    assert isinstance(process.error, LostTaskError)
+    other = Process(cluster)
+    assert acked(cluster, roots)
+    assert other.end() is None
+    assert total_of(cluster.metrics.totals(), "bolt")["executed"] == 4
+
+
+def test_asked_to_leave_the_process_of_extra_tasks_just_ends(cluster: InboxCluster) -> None:
+    extra = [extra_task(2, 1), extra_task(3, 1)]
+    cluster.inboxes.adopt(RUN, [*cluster.bolt_tasks, *extra])
+    process = Process(cluster, tasks=extra)
+    wait_until_seen(cluster, extra)
+    cluster.inboxes.leave(RUN, extra)
     assert process.ended() is None
 
 

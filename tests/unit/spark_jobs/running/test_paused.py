@@ -1,4 +1,6 @@
-"""Bolts that an operator has paused: they finish what they execute, and take nothing new."""
+"""Bolts that an operator has paused, and tasks whose executor is asked to leave: they finish what
+they execute, and take nothing new.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.inbox_cluster import InboxCluster
+from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
 from tiercel import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt, Retry, TopologyBuilder
 from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 
 
 class Work:
@@ -108,10 +111,10 @@ KINDS = {
 }
 
 
-def topology(bolt, config):
+def topology(bolt, config, parallelism=1):
     builder = TopologyBuilder("paused")
     builder.set_spout("spout", Source("word string"))
-    work = builder.set_bolt("work", bolt, config=config)
+    work = builder.set_bolt("work", bolt, parallelism, config=config)
     if "ordered_by" in config:
         work.fields_grouping("spout", "word")
     else:
@@ -222,4 +225,128 @@ def test_a_task_that_waits_for_tuples_takes_none_once_it_is_woken_by_a_pause(kin
         threading.Event().wait(0.5)
         assert not Work.began
     finally:
+        cluster.stop()
+
+
+IN_LINE = [kind for kind, (_, config) in KINDS.items() if "ordered_by" not in config]
+EXTRA = extra_task(2, 1)
+
+
+def joined(bolt, config):
+    """Two tasks and an extra one that share a line; only the extra one works."""
+    cluster = InboxCluster(topology(bolt, config, 2))
+    cluster.inboxes.adopt(RUN, [*inboxes_of(cluster.topology), EXTRA])
+    cluster.start(4, EXTRA)
+    return cluster
+
+
+def left(cluster, task):
+    """Wait until the task has left; its beats give tuples behind a long call back meanwhile."""
+    bolt_task, thread = cluster.threads[task]
+    wait_until(lambda: bolt_task.give_back() or not thread.is_alive())
+    assert bolt_task.error is None
+
+
+def all_acked(cluster, roots):
+    acked: set[int] = set()
+    wait_until(lambda: acked.update(cluster.outcomes().acked) or acked >= set(roots))
+    assert not cluster.outcomes().failed
+
+
+@pytest.mark.parametrize("kind", [kind for kind in IN_LINE if kind != "in threads of its own"])
+def test_a_task_that_leaves_finishes_what_it_executes_and_others_execute_the_rest(kind):
+    cluster = joined(*KINDS[kind])
+    try:
+        roots = cluster.emit([["slow"]])
+        wait_until(lambda: Work.began["slow"])
+        roots += cluster.emit([[str(number)] for number in range(20)])
+        cluster.threads[EXTRA][0].leave()
+        threading.Event().wait(0.3)
+        assert cluster.threads[EXTRA][1].is_alive()
+        assert not Work.executed
+        Work.may_end.set()
+        left(cluster, EXTRA)
+        assert set(Work.executed) == {"slow"}
+        assert cluster.inboxes.figures([EXTRA])[EXTRA].tuples == 0
+        cluster.start(2)
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
+        Work.may_end.set()
+        cluster.stop()
+
+
+@pytest.mark.parametrize("kind", ["basic", "rows"])
+def test_what_it_had_taken_and_not_begun_is_executed_elsewhere_while_it_executes(kind):
+    cluster = joined(*KINDS[kind])
+    try:
+        cluster.threads[EXTRA][0].leave()
+        left(cluster, EXTRA)
+        roots = cluster.emit([["slow"], *([str(number)] for number in range(20))])
+        assert not Work.began
+        cluster.start(EXTRA)
+        wait_until(lambda: Work.began["slow"])
+        cluster.threads[EXTRA][0].leave()
+        cluster.start(2)
+        if kind == "basic":
+            give_back = cluster.threads[EXTRA][0].give_back
+            wait_until(lambda: give_back() or len(Work.executed) == 20, 5)
+            assert "slow" not in Work.executed
+        Work.may_end.set()
+        left(cluster, EXTRA)
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
+        Work.may_end.set()
+        cluster.stop()
+
+
+def test_a_batch_that_waits_for_company_goes_back_to_the_line():
+    cluster = joined(Batches(), {"batch_size": 100, "batch_wait_secs": 60})
+    try:
+        roots = cluster.emit([[str(number)] for number in range(20)])
+        wait_until(lambda: cluster.inboxes.figures([EXTRA])[EXTRA].tuples == 20)
+        cluster.threads[EXTRA][0].leave()
+        left(cluster, EXTRA)
+        assert cluster.inboxes.figures([EXTRA])[EXTRA].tuples == 0
+        assert not Work.began
+        cluster.emit([[str(number)] for number in range(20, 100)])
+        cluster.start(2)
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
+        cluster.stop()
+
+
+def test_tuples_that_wait_for_a_permit_go_back_to_the_line():
+    cluster = joined(Plainly(), {"rate_limit": "2/min", "threads": 4})
+    try:
+        roots = cluster.emit([[str(number)] for number in range(8)])
+        wait_until(lambda: cluster.inboxes.figures([EXTRA])[EXTRA].tuples > 0)
+        threading.Event().wait(0.3)
+        cluster.threads[EXTRA][0].leave()
+        left(cluster, EXTRA)
+        assert cluster.inboxes.figures([EXTRA])[EXTRA].tuples == 0
+        done = len(Work.executed)
+        waiting = cluster.inboxes.figures(inboxes_of(cluster.topology))
+        assert sum(one.tuples for one in waiting.values()) == len(roots) - done
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("kind", ["ordered", "async in order"])
+def test_what_waits_for_a_task_that_is_addressed_by_key_waits_for_its_next_attempt(kind):
+    cluster = InboxCluster(topology(*KINDS[kind]))
+    cluster.start()
+    try:
+        roots = cluster.emit([["slow"], *([str(number)] for number in range(20))])
+        wait_until(lambda: Work.began["slow"])
+        cluster.threads[2][0].leave()
+        Work.may_end.set()
+        left(cluster, 2)
+        cluster.start(2)
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
+        Work.may_end.set()
         cluster.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from tiercel.spark_jobs.spark.executors import (
     steady_slots,
     this_machine,
 )
+from tiercel.spark_jobs.spark.session import SparkUnit
 
 FROM_PYTHON = """org.apache.spark.SparkException:
 Error from python worker:
@@ -133,3 +135,89 @@ NO_PORT = (
 )
 def test_a_task_without_python_is_told_from_one_whose_python_dies(said: str, reason: str) -> None:
     assert start_failure(said) == reason
+
+
+class Backend:
+    """Spark's scheduler backend: it still names executors that are asked to leave."""
+
+    def __init__(self):
+        self.ended = []
+
+    def getExecutorIds(self):  # noqa: N802 - Spark's name
+        return Joined(["0", "1", "12"])
+
+    def executorsPendingDecommission(self):  # noqa: N802 - as above
+        return SimpleNamespace(keySet=lambda: Joined(["1"]))
+
+    def killExecutors(self, *arguments):  # noqa: N802 - as above
+        self.ended.append(arguments)
+
+
+class Joined(list):
+    """A sequence of Scala."""
+
+    def mkString(self, separator):  # noqa: N802 - as above
+        return separator.join(self)
+
+
+def spark_with(backend, live):
+    """A unit whose Spark lists these executors as live, by slots and running tasks."""
+    listed = [
+        SimpleNamespace(
+            id=lambda id_=id_: id_,
+            maxTasks=lambda n=slots: n,
+            activeTasks=lambda n=running: n,
+            hostPort=lambda id_=id_: f"[fd00::{id_}]:7079" if id_ == "12" else f"10.0.0.{id_}:7079",
+        )
+        for id_, (slots, running) in live.items()
+    ]
+    jvm = SimpleNamespace(
+        schedulerBackend=lambda: backend,
+        statusStore=lambda: SimpleNamespace(
+            executorList=lambda _: SimpleNamespace(iterator=lambda: Iterated(listed))
+        ),
+    )
+    unit = object.__new__(SparkUnit)
+    unit.context = SimpleNamespace(
+        _jsc=SimpleNamespace(sc=lambda: jvm),
+        _jvm=SimpleNamespace(
+            java=SimpleNamespace(util=SimpleNamespace(ArrayList=JavaList)),
+            PythonUtils=SimpleNamespace(toSeq=tuple),
+        ),
+    )
+    return unit
+
+
+class JavaList(list):
+    add = list.append
+
+
+class Iterated:
+    """An iterator of Java."""
+
+    def __init__(self, items):
+        self._items = [*items]
+
+    def hasNext(self):  # noqa: N802 - Java's name
+        return bool(self._items)
+
+    def next(self):
+        return self._items.pop(0)
+
+
+def test_an_executor_that_spark_has_marked_leaves_though_spark_still_names_it():
+    unit = spark_with(Backend(), {"driver": (0, 0), "0": (2, 1), "1": (2, 0), "12": (1, 1)})
+    assert unit.staying == "0,12"
+    assert [(one.id, one.leaving, one.free) for one in unit.executors()] == [
+        ("0", False, 1),
+        ("1", True, 0),
+        ("12", False, 0),
+    ]
+    assert [one.host for one in unit.executors()] == ["10.0.0.0", "10.0.0.1", "fd00::12"]
+
+
+def test_executors_are_ended_without_force_and_without_another_total():
+    backend = Backend()
+    spark_with(backend, {}).end(["3", "4"])
+    # Adjust the total, count a failure, kill tasks: none of the three.
+    assert backend.ended == [(("3", "4"), False, False, False)]

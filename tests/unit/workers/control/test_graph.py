@@ -42,6 +42,11 @@ def test_it_has_the_components_with_their_tasks_and_queues_and_who_subscribes_to
     assert (graph.shards, graph.queues) == (3, ["a queue"])
 
 
+def test_a_monitor_looks_for_the_extra_tasks_that_have_counted():
+    counts = {"split": {4: {}, 1_000_004: {}}, "count": {6: {}}, "gone": {1_000_009: {}}}
+    assert graph_of(topology()).extra_tasks(counts) == [1_000_004]
+
+
 def test_it_has_the_queues_that_sinks_always_publish_to():
     builder = TopologyBuilder("t")
     builder.set_spout("lines", QueueSpout("in"))

@@ -10,6 +10,7 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, ErrorReport, bucket_of
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
+from tiercel.spark_jobs.topology.graph import extra_task
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence
 from tiercel.workers.control.registry import Component, Edge, Graph
@@ -71,6 +72,29 @@ def overview(**changed):
         "errors": [],
     }
     return overview_of("t", Readings(**{**given, **changed}))
+
+
+def test_extra_tasks_are_shown_while_a_process_runs_them():
+    mine, gone, other = (extra_task(task, 1) for task in (3, 4, 9))
+    counts = {"split": {3: {"executed": 5}, mine: {"executed": 7}, gone: {"executed": 1}}}
+    seen = overview(
+        counted=Counted(counts=counts, seconds=10),
+        inboxes={
+            3: inbox(),
+            4: inbox(),
+            line_of([3, 4]): inbox(tuples=6, seen_s=None),
+            mine: inbox(tuples=2),
+            gone: inbox(seen_s=UNATTENDED_S + 1),
+            other: inbox(),
+        },
+    )
+    assert [(row.component, row.task, row.executed) for row in seen.tasks] == [
+        ("split", 3, 5),
+        ("split", 4, 0),
+        ("split", mine, 7),
+    ]
+    [bolt] = seen.bolts
+    assert (bolt.tasks, bolt.executed, bolt.waiting, bolt.unattended) == (3, 13, 8, ())
 
 
 def test_a_topology_that_never_ran_is_all_zeros():
