@@ -158,11 +158,14 @@ class Joining:
 
     def _miss(self, gone: Iterable[str]) -> None:
         for one in sorted(gone):
-            log.warning(
-                "executor %s is gone: %s; Spark starts its bolt tasks where it has a slot",
-                one, self._spark.end_of(one) or "Spark gives no reason",
-                extra={"event": "executor_lost"},
-            )  # fmt: skip
+            why = self._spark.end_of(one) or "Spark gives no reason"
+            # An idle executor that is asked to leave may be gone before a look sees it leave.
+            if "decommission" not in why.lower():
+                log.warning(
+                    "executor %s is gone: %s; Spark starts its bolt tasks where it has a slot",
+                    one, why,
+                    extra={"event": "executor_lost"},
+                )  # fmt: skip
 
     @property
     def _slots(self) -> int:
