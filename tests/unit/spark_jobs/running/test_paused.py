@@ -14,7 +14,17 @@ import pytest
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt, Retry, TopologyBuilder
+from tiercel import (
+    ArrowBolt,
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Retry,
+    TopologyBuilder,
+    WindowedBolt,
+    tumbling,
+)
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 
@@ -349,4 +359,32 @@ def test_what_waits_for_a_task_that_is_addressed_by_key_waits_for_its_next_attem
         assert set(Work.executed.values()) == {1}
     finally:
         Work.may_end.set()
+        cluster.stop()
+
+
+class Twenty(WindowedBolt):
+    window = tumbling(20)
+    output_fields = "word string"
+
+    def execute(self, window, collector):
+        for tup in window:
+            Work.do(tup["word"])
+            collector.emit([tup["word"]])
+
+
+def test_the_tuples_of_open_windows_wait_for_the_next_attempt():
+    """Another task would put them into other windows."""
+    cluster = InboxCluster(topology(Twenty(), {}, 2))
+    cluster.start(4, 2)
+    try:
+        roots = cluster.emit([[str(number)] for number in range(5)])
+        wait_until(lambda: cluster.inboxes.figures([2])[2].tuples == 5)
+        cluster.threads[2][0].leave()
+        left(cluster, 2)
+        assert cluster.inboxes.figures([2])[2].tuples == 5
+        cluster.start(2)
+        roots += cluster.emit([[str(number)] for number in range(5, 20)])
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
         cluster.stop()
