@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-scaling test-kubernetes check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-scaling test-keda test-kubernetes check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 # Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,6 +30,7 @@ help:
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
 	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine'
+	@echo '  make test-keda    1 min    which Spark workers go when KEDA wants fewer, on Kubernetes without a node, as root; it is compiled first, in five minutes'
 	@echo '  make test-kubernetes 25 min  the Helm chart on the cluster that KUBECONFIG names, else on a node made of this machine, as root, while pods are killed'
 	@echo '  make soak        45 min    2,000 random trees with deaths, random faults for ten minutes, ten with effects that take place once, and five with windows; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
@@ -142,6 +143,9 @@ test-yarn: $(STAMP)
 
 test-scaling: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_standalone $(ARGS)
+
+test-keda: $(STAMP)
+	@$(BIN)/python -m tests.clusters.on_api_server
 
 # Without KUBECONFIG, Kubernetes is compiled from its Go modules first, in five minutes; in no other target.
 test-kubernetes: $(STAMP)

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.support.helm import CHART, Helm, find_helm, find_module
+from tests.support.helm import CHART, KEDA, SCALED_OBJECT, Helm, find_helm, find_module
 from tests.support.pages import page
 from tiercel.compose.credentials import draw_credentials
 from tiercel.compose.install import find_system_program, install_missing
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.timeout(900)
 
 # An old one, and newer ones.
 VERSIONS = ("1.28", "1.31", "1.34")
-KEDA = "v2.21.0"
-SCALED_OBJECT = "config/crd/bases/keda.sh_scaledobjects.yaml"
 WORD_COUNT = "tiercel.examples.word_count:topology"
 Documents = list[dict[str, Any]]
 

@@ -17,6 +17,9 @@ from tests.support.pages import ROOT
 
 CHART = ROOT / "compose" / "chart"
 VERSION = "v3.19.5"
+# The definition of ScaledObject, in KEDA's Go module.
+KEDA = "v2.21.0"
+SCALED_OBJECT = "config/crd/bases/keda.sh_scaledobjects.yaml"
 _BUILT = ROOT / ".cache" / f"helm-{VERSION}"
 
 
