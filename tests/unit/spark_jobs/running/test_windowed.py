@@ -28,7 +28,7 @@ from tiercel import (
     tumbling,
 )
 from tiercel.acker.metrics.contract import total_of
-from tiercel.spark_jobs.kinds.held_rows import AHEAD, GOOD, NULL, Timestamps
+from tiercel.spark_jobs.kinds.windows.rows import AHEAD, GOOD, NULL, Timestamps
 from tiercel.spark_jobs.topology.windowing import Windowing
 from tiercel.workers.testing.engine import SimulatedClock
 

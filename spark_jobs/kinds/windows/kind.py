@@ -1,6 +1,6 @@
 """``WindowedBolt``: the kind whose tuples stay in the inbox until their last window has closed.
 
-task_windows.py plans its steps. A task takes what comes, up to ``max_held`` tuples, and tells the
+task.py plans its steps. A task takes what comes, up to ``max_held`` tuples, and tells the
 spouts which tuples it holds.
 """
 
@@ -11,9 +11,9 @@ import logging
 import numpy as np
 
 from tiercel.acker.inbox.contract import Claims
-from tiercel.spark_jobs.kinds.held_backlog import MOST_TAKEN, roots_in
-from tiercel.spark_jobs.kinds.task_windows import TaskWindows
-from tiercel.spark_jobs.kinds.window_step import execution_of
+from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
+from tiercel.spark_jobs.kinds.windows.step import execution_of
+from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Slices

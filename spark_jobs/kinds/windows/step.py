@@ -38,7 +38,8 @@ from tiercel.spark_jobs.errors import (
     ForeignTupleError,
     OutputLimitError,
 )
-from tiercel.spark_jobs.kinds.held_rows import (
+from tiercel.spark_jobs.kinds.windows.assigners import Closing, WindowId
+from tiercel.spark_jobs.kinds.windows.rows import (
     AHEAD,
     LATE,
     NULL,
@@ -49,7 +50,6 @@ from tiercel.spark_jobs.kinds.held_rows import (
     micros,
     moment,
 )
-from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.backlog import part_of
 from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
