@@ -352,7 +352,12 @@ class Accumulators:
         accumulator = bolt.create()
         for tup in tuples:
             try:
-                accumulator = bolt.add(accumulator, tup)
+                added = bolt.add(accumulator, tup)
+                if added is None and accumulator is not None:
+                    raise TypeError(
+                        f"{record.component!r}: add returned None: return the accumulator"
+                    )
+                accumulator = added
             except RAISED as error:
                 unfit[tup.row] = record.blame(error)
         return accumulator

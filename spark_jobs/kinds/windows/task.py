@@ -145,7 +145,7 @@ class TaskWindows:
         bolt = self.bolt = windowing.bolt
         self._clock = around.loop.time
         self.keys = Keys(windowing.keys)
-        self._timestamps = Timestamps(windowing)
+        self.timestamps = Timestamps(windowing)
         self.windows = assigner_of(
             bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
         )
@@ -304,9 +304,9 @@ class TaskWindows:
     def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
         """Return the columns of an entry's rows, but for those that depend on other rows."""
         rows = entry.rows
-        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
+        arrived = self.timestamps.arrival_us(at[0], self._around.wall())
         self.polls.got(arrived, len(rows), entry.size)
-        times, status = self._timestamps.of(entry.chunk, rows, arrived)
+        times, status = self.timestamps.of(entry.chunk, rows, arrived)
         number = self._next_entry
         self._next_entry += 1
         self._entries[number] = entry

@@ -299,6 +299,32 @@ def test_an_accumulator_has_all_tuples_of_its_window():
     assert set(pump.acked) == {roots[n] for n in range(1, 7)}
 
 
+class Forgetful(Totals):
+    def add(self, accumulator, tup):
+        accumulator += tup["n"]
+
+
+def test_an_accumulator_that_add_does_not_return_is_named():
+    pump = pump_of(Forgetful(), ends=1)
+    roots = fed(pump, (1, 1), (2, 20))
+    pump.run()
+    assert set(pump.failed) == {roots[1]}
+    assert "'windows': add returned None: return the accumulator" in pump.failed[roots[1]]
+
+
+def test_a_number_in_another_unit_is_named_once(caplog):
+    pump = pump_of(Totals(), ends=1)
+    fed(pump, (1, 1_790_000_000), (2, 1_790_000_001))
+    later(pump, 1_790_000_000)
+    pump.run()
+    fed(pump, (3, 1_790_000_002))
+    pump.run()
+    [said] = [one for one in caplog.records if one.event == "timestamps_ancient"]
+    assert said.levelname == "WARNING"
+    assert "reads a timestamp 'at' as 1970-01-21 17:13:20+00:00" in said.getMessage()
+    assert "timestamp_unit = 'ms'" in said.getMessage()
+
+
 def test_the_room_of_held_tuples_is_free_and_max_held_bounds_them():
     bolt = Totals()
     bolt.max_held = 9_000
@@ -378,6 +404,7 @@ def test_a_copy_that_comes_when_its_window_is_due_and_has_not_closed_is_in_it(wi
     ("change", "said"),
     [
         ({"window": None}, "is a WindowedBolt without a window"),
+        ({"window": timedelta(minutes=1)}, r"is no window: write tumbling\("),
         ({"timestamp_field": "when"}, "there is no field 'when' for timestamp_field"),
         ({"timestamp_field": "key"}, "must be a timestamp, or a number"),
         ({"timestamp_unit": "min"}, "timestamp_unit must be one of s, ms, us"),
