@@ -13,7 +13,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contract import Claims, Covered, Entry, Rest
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.kinds.held_rows import NEVER
+from tiercel.spark_jobs.kinds.windows.rows import NEVER
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
