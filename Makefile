@@ -30,7 +30,7 @@ help:
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make test-joining 4 min    executors come and go on a standalone Spark, a minute apart and amid messages of 20 s'
 	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
-	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine'
+	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine; ARGS="60 yarn": ten times the load for a minute, on YARN'
 	@echo '  make test-keda    1 min    which Spark workers go when KEDA wants fewer, on Kubernetes without a node, as root; it is compiled first, in five minutes'
 	@echo '  make test-kubernetes 25 min  the Helm chart on the cluster that KUBECONFIG names, else on a node made of this machine, as root, while pods are killed'
 	@echo '  make soak        45 min    2,000 random trees with deaths, random faults for ten minutes, ten with effects that take place once, and five with windows; ARGS="--soak-seed=1234": those of an earlier soak'
@@ -147,7 +147,7 @@ test-yarn: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_yarn
 
 test-scaling: $(STAMP)
-	@$(BIN)/python -m tests.clusters.on_standalone $(ARGS)
+	@$(BIN)/python -m tests.clusters.changing_load $(ARGS)
 
 test-keda: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_api_server

@@ -1,5 +1,6 @@
 """``make test-scaling``: ``--executors 1..4`` on a standalone Spark with room for four, under ten
-times the load for five minutes and then a tenth of it. ``ARGS=60``: ten times for a minute.
+times the load for five minutes and then a tenth of it. ``ARGS=60``: ten times for a minute;
+``ARGS="60 yarn"``: on Hadoop's YARN.
 
 Prints the executors and the backlog over time, and what must not be.
 """
@@ -16,13 +17,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 from tests.clusters.exam import Place, Work, processes
+from tests.clusters.mini_yarn import MiniYarn, environment_archive
 from tests.clusters.waiting_work import FOLDER
 from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
@@ -116,37 +118,61 @@ def turns_of(numbers: Sequence[int]) -> int:
     return sum(before != after for before, after in pairwise(ups))
 
 
+@contextmanager
+def standalone(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """Run a standalone Spark; yields variables for the driver, and options of Spark."""
+    (folder / "hosts").mkdir()
+    with Standalone(folder / "hosts", hosts=4) as spark:
+        yield {"PYSPARK_PYTHON": sys.executable}, {"spark.master": spark.url}
+
+
+@contextmanager
+def on_yarn(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """Run YARN; yields the same."""
+    archive = environment_archive()
+    with MiniYarn(folder) as yarn:
+        options = {
+            "spark.master": "yarn",
+            "spark.yarn.stagingDir": f"file://{folder}",
+            "spark.yarn.dist.archives": f"{archive}#environment",
+            f"spark.executorEnv.{FOLDER}": os.environ[FOLDER],
+        }
+        known = {"HADOOP_CONF_DIR": str(yarn.configuration)}
+        yield {**known, "PYSPARK_PYTHON": "./environment/bin/python"}, options
+
+
 def main() -> int:
     """Print what was seen; return 1 if any of it must not be."""
     # Ended from outside, it ends all that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    cluster = on_yarn if "yarn" in sys.argv[2:] else standalone
     with tempfile.TemporaryDirectory(prefix="tiercel-scaling-") as name:
         folder = Path(name)
-        for each in ("written", "hosts"):
-            (folder / each).mkdir()
+        (folder / "written").mkdir()
         os.environ[FOLDER] = str(folder / "written")
         shutil.copy(Path(__file__).with_name("waiting_work.py"), folder)
-        with EmbeddedServices() as servers, Standalone(folder / "hosts", hosts=4) as spark:
+        with EmbeddedServices() as servers, cluster(folder) as (variables, options):
             place = Place(
                 amqp_url=servers.amqp_url,
                 redis_url=servers.redis_url,
                 folder=folder,
                 environment={
                     **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
+                    **variables,
                     "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
                 },
             )
-            seen = examined(place, spark.url)
+            seen = examined(place, options)
         if seen.faults:
             keep(folder)
     return shown(seen)
 
 
-def examined(place: Place, master: str) -> Seen:
-    """Run the topology through the three phases."""
+def examined(place: Place, options: dict[str, str]) -> Seen:
+    """Run the topology through the three phases, on a Spark with these options."""
     declare_queue(place.amqp_url, WorkQueue(name=WORK.queue))
-    options = {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
+    options = {"spark.executor.cores": "1", "spark.executor.memory": "512m", **options}
+    master = options.pop("spark.master")
     arguments = [word for pair in options.items() for word in ("--conf", "=".join(pair))]
     arguments += ["--master", master, "--executors", "1..4"]
     seen = Seen()
