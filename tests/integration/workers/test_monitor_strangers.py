@@ -1,4 +1,4 @@
-"""What a stranger without the token can reach when ``tiercel monitor`` listens on every address."""
+"""Reach of a stranger without the token while ``tiercel monitor`` listens on every address."""
 
 import asyncio
 import json
