@@ -1,4 +1,4 @@
-"""Numbers counted in a state, and recorded with the task that executed them."""
+"""Numbers that are counted in a state and written down, with the task that did it."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
 NAME = "rebalanced"
 QUEUE = "rebalanced"
-# Variable that names the folder of the records: one file per process, a line per tuple.
+# Names the folder of what was written down: one file per process, a line per tuple.
 FOLDER = "TIERCEL_TEST_REBALANCED"
 
 
@@ -46,7 +46,7 @@ class Record(BasicBolt):
 
 
 class Slow(BasicBolt):
-    """Records the number, and the folder for temporary files, which names the host."""
+    """Writes down the number, and the folder for temporary files, which names the host."""
 
     def execute(self, tup, collector):
         threading.Event().wait(0.5)
@@ -63,7 +63,7 @@ class Wait(BasicBolt):
 
 
 class Long(BasicBolt):
-    """Records the number and the place when it begins, and when it ends."""
+    """Writes down the number and the place when it begins, and when it ends."""
 
     def execute(self, tup, collector):
         self.write("begins", tup["number"])
@@ -78,7 +78,7 @@ class Long(BasicBolt):
 
 
 class Write(BasicBolt):
-    """Records the number, and the place where the previous bolt executed it."""
+    """Writes down the number, and the place where the bolt before this one executed it."""
 
     def execute(self, tup, collector):
         with (Path(os.environ[FOLDER]) / str(os.getpid())).open("a") as file:
@@ -93,7 +93,7 @@ def slow():
 
 
 def joined():
-    """Build a topology of 0.2 s per message, anchored through two bolts in lines."""
+    """Messages of 0.2 s that are anchored through two bolts in lines."""
     builder = TopologyBuilder(NAME, Config(shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("wait", Wait(), parallelism=4).shuffle_grouping("numbers")
@@ -102,7 +102,7 @@ def joined():
 
 
 def long():
-    """Build a topology of ten seconds per message."""
+    """Messages of ten seconds."""
     builder = TopologyBuilder(NAME, Config(message_timeout_secs=300, shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
     builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("numbers")

@@ -1,4 +1,4 @@
-"""Executors join a run on their own, and one is killed, on a real standalone Spark."""
+"""Executors join a run without an order, and one is killed, on a real standalone Spark."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 log = logging.getLogger(__name__)
 
-# Messages per second of one executor, which has four tasks of 0.2 s.
+# Messages per second of one executor: four tasks of 0.2 s.
 RATE = 20
 
 
 def written(stack) -> Counter[tuple[int, str]]:
-    """Return (number, folder of the host) of every tuple that reached the last bolt."""
+    """(number, folder of the host) of every tuple that came to the end."""
     lines = [
         line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()
     ]
@@ -39,7 +39,7 @@ def written(stack) -> Counter[tuple[int, str]]:
 
 
 def rate(stack, seconds: float) -> float:
-    """Return the messages per second that reach the last bolt."""
+    """Messages per second that come to the end."""
     before, began = sum(written(stack).values()), time.monotonic()
     wait_until(lambda: time.monotonic() - began > seconds, seconds + 5, "the time to pass")
     return (sum(written(stack).values()) - before) / (time.monotonic() - began)
@@ -51,7 +51,7 @@ def run_of(stack) -> str:
 
 
 class Numbers:
-    """The published numbers, with a backlog for as long as a test wants one."""
+    """The numbers that were published. There is a backlog for as long as a test wants one."""
 
     def __init__(self, stack) -> None:
         self._stack = stack
@@ -62,13 +62,13 @@ class Numbers:
         self.published += count
 
     def keep_up(self) -> None:
-        """Publish more numbers if the executors have nearly finished."""
+        """Publish some if the executors have nearly done the others."""
         if self.published - len(written(self._stack)) < 600:
             self.publish(600)
 
 
 def used_after_s(stack, spark, name: str, numbers: Numbers) -> float:
-    """Add a host; return the seconds from its executor's start to its first executed message."""
+    """Add a host; seconds from its executor's start to the first message that it executed."""
 
     def is_used() -> bool:
         numbers.keep_up()
@@ -96,7 +96,7 @@ def none_failed(stack) -> None:
 
 @contextmanager
 def on_one_host(folder, monkeypatch, topology):
-    """Return a topology on a standalone Spark of one host, which other hosts may join."""
+    """A topology on a standalone Spark of one host, which further hosts may join."""
     # Executors have the environment of their host.
     monkeypatch.setenv(rebalanced.FOLDER, str(folder / "work"))
     for name in ("work", "hosts"):
@@ -126,7 +126,7 @@ def test_executors_that_join_help_at_once_and_one_that_is_killed_costs_what_it_e
         numbers.publish(600)
         together = rate(stack, 8)
         log.info("used after %s s, then %.1f messages/s", times, together)
-        # Below 10 s on an idle machine: a JVM starts once, and Python twice.
+        # Below 10 s on a machine that has nothing else to do: a JVM starts, and Python twice.
         assert max(times) < 60
         assert together > 0.8 * 3 * RATE
         first = numbers.published
@@ -156,7 +156,7 @@ class Doing(NamedTuple):
 
 
 def doings(stack) -> list[Doing]:
-    """Return the beginnings and ends of long messages."""
+    """Beginnings and ends of long messages."""
     return [
         Doing(int(number), does, Path(place).name.removesuffix("-tmp"), float(at))
         for path in stack.folder.iterdir()
@@ -178,7 +178,7 @@ def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothi
         os.kill(executor, signal.SIGTERM)
         wait_until(lambda: executor not in spark.executors("host-2"), 30, "it to end")
         left = time.time()
-        # Spark starts another executor on the host, which then helps too.
+        # Standalone starts another executor there, which then helps too.
         here = [one for one in doings(stack) if one.place == "host-2" and one.at < left]
         begun = [one.number for one in here if one.does == "begins"]
         assert len(begun) == 2

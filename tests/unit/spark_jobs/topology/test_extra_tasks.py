@@ -1,4 +1,4 @@
-"""Extra tasks: their ids, their bolts, and the Spark tasks that they share."""
+"""Extra tasks: their ids, the bolts that take them, and the Spark tasks that they share."""
 
 from __future__ import annotations
 
