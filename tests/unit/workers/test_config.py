@@ -1,4 +1,4 @@
-"""The settings: where they come from, and that passwords stay inside."""
+"""Sources of the settings, and that passwords are never shown."""
 
 from __future__ import annotations
 
