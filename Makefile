@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-kubernetes check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-scaling test-keda test-kubernetes check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 # Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,8 +29,10 @@ help:
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
 	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
+	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine'
+	@echo '  make test-keda    1 min    which Spark workers go when KEDA wants fewer, on Kubernetes without a node, as root; it is compiled first, in five minutes'
 	@echo '  make test-kubernetes 25 min  the Helm chart on the cluster that KUBECONFIG names, else on a node made of this machine, as root, while pods are killed'
-	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
+	@echo '  make soak        45 min    2,000 random trees with deaths, random faults for ten minutes, ten with effects that take place once, and five with windows; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
@@ -62,6 +64,7 @@ SITE := .cache/site
 DOCS := .cache/docs
 docs: $(DOCS)/.complete
 	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
+	@$(DOCS)/bin/python -B docs/pictures.py $(SITE)/pages/images
 	@cd $(SITE) && "$(CURDIR)/$(DOCS)/bin/zensical" build --strict
 	@echo 'The documentation is there: $(SITE)/html/index.html'
 
@@ -138,6 +141,12 @@ test-matrix: check
 test-yarn: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_yarn
 
+test-scaling: $(STAMP)
+	@$(BIN)/python -m tests.clusters.on_standalone $(ARGS)
+
+test-keda: $(STAMP)
+	@$(BIN)/python -m tests.clusters.on_api_server
+
 # Without KUBECONFIG, Kubernetes is compiled from its Go modules first, in five minutes; in no other target.
 test-kubernetes: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_kubernetes $(ARGS)
@@ -145,6 +154,7 @@ test-kubernetes: $(STAMP)
 soak: check
 	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
 		tests/semantics/test_random_trees.py tests/faults/test_soak.py tests/faults/test_booked.py
+	@$(PYTEST) -s --slow $(ARGS) -k soak tests/faults/test_windows.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

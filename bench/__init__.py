@@ -27,6 +27,7 @@ properties   cost of message properties
 once         cost of effects that take place once, and rows per second into PostgreSQL
 growth       throughput by tree size, bolts in a row, message size, tasks, shards
 standby      time to start, and CPU time while idle
+executors    a model of executors and backlog over a day
 scaling      a model of throughput past one machine, from the costs above
 dataframes   RabbitMQ in PySpark: a separate script
 

@@ -21,6 +21,8 @@ TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and 
                      least 16 characters; by default the monitor draws and prints one
 TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; the same for all
                      processes of a topology
+TIERCEL_EXECUTORS    least and most executors, 2..20, or one number; overrides the topology's
+TIERCEL_WORKER_PODS  labels of the pods of Spark's workers; the Helm chart sets it for KEDA
 TIERCEL_HEARTBEAT    file that spout workers and the driver touch while their loops turn,
                      for health checks
 TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for settings that
@@ -70,6 +72,7 @@ from tiercel.acker.redis.pool import Form, RedisAddress, at_behind_host, split_u
 from tiercel.queues.nouns import did_you_mean
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.settings import is_local
+from tiercel.spark_jobs.topology.config import parse_executors
 from tiercel.workers.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
@@ -237,6 +240,10 @@ class Settings(BaseSettings):
     master: Annotated[str, AfterValidator(_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
+    executors: (
+        Annotated[str, AfterValidator(lambda said: parse_executors(said) and said)] | None
+    ) = None
+    worker_pods: Plain = None
     heartbeat: Path | None = None
     log: LogFormat = "text"
     log_level: LogLevel = "info"

@@ -16,6 +16,7 @@ from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.reasons import place_of
 from tiercel.spark_jobs.spark.shipping import check_travel, code_of
+from tiercel.spark_jobs.topology.config import parse_executors
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.errors import UsageError
 
@@ -85,6 +86,14 @@ def with_spark_options(topology: Topology, options: Mapping[str, str]) -> Topolo
     if not options:
         return topology
     config = replace(topology.config, spark_options={**topology.config.spark_options, **options})
+    return replace(topology, config=config)
+
+
+def with_executors(topology: Topology, executors: str | None) -> Topology:
+    """Return the topology with the operator's range of executors, such as ``2..20``."""
+    if executors is None:
+        return topology
+    config = replace(topology.config, executors=parse_executors(executors))
     return replace(topology, config=config)
 
 

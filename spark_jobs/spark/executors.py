@@ -73,6 +73,8 @@ class Executor:
     running: int = 0
     # True if it is asked to leave: Spark starts no task on it any more.
     leaving: bool = False
+    # The address or name that it gave to Spark.
+    host: str = ""
 
     @property
     def free(self) -> int:

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -224,7 +225,10 @@ class SparkUnit:
             id_, slots = str(one.id()), int(one.maxTasks())
             if slots:  # the driver has none
                 running, leaving = int(one.activeTasks()), id_ not in staying
-                executors.append(Executor(id=id_, slots=slots, running=running, leaving=leaving))
+                host = str(one.hostPort()).rpartition(":")[0].strip("[]")
+                executors.append(
+                    Executor(id=id_, slots=slots, running=running, leaving=leaving, host=host)
+                )
         return executors
 
     def send_away(self, executor: str) -> None:
@@ -251,6 +255,42 @@ class SparkUnit:
         executor reports its end: an executor that does not answer has no free slot.
         """
         return sum(one.free for one in self.executors())
+
+    def begin_with(self, executors: int) -> None:
+        """Give back the executors above this number, before the first run.
+
+        A standalone Spark gives an application all executors that there is room for when it
+        begins; YARN and Kubernetes begin with ``spark.executor.instances``.
+        """
+        self.ask_for(executors)
+        steady_slots(lambda: len(self.executors()), sys.maxsize, self._steady_s)
+        self._steady_s = STEADY_S
+        found = [one.id for one in self.executors()]
+        surplus = sorted(found, key=lambda id_: (len(id_), id_))[executors:]
+        if surplus:
+            self.end(surplus)
+
+    def ask_for(self, total: int) -> bool:
+        """Ask for this number of executors in all; False if the cluster's manager refuses.
+
+        Spark's own dynamic allocation makes the same call. It ends no executor.
+        """
+        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - pyspark has no call for it
+        root: Any = self.context._jvm  # noqa: SLF001
+        maps = getattr(root.scala.collection.immutable, "Map$")
+        return bool(jvm.requestTotalExecutors(total, 0, getattr(maps, "MODULE$").empty()))
+
+    def end(self, executors: Sequence[str]) -> None:
+        """End executors that run no Spark task; ``ask_for`` less before, or they are replaced.
+
+        Spark itself leaves out those that have a task after all.
+        """
+        root: Any = self.context._jvm  # noqa: SLF001 - pyspark has no call for it
+        ids = root.java.util.ArrayList()
+        for one in executors:
+            ids.add(one)
+        # The total stays, they do not count as failures, and no task is killed.
+        self._backend.killExecutors(root.PythonUtils.toSeq(ids), False, False, False)
 
     def ship(self, module: str | None, master: str) -> None:
         """Send the folder of ``module`` to the executors of a cluster; None: the code is there."""

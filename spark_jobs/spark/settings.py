@@ -75,7 +75,7 @@ ONE_MACHINE = {
 _REFUSED = {
     "spark.speculation": "two attempts at one task would take each other's inbox",
     "spark.dynamicAllocation.enabled": (
-        "a run has as many Spark tasks as there were slots when it began"
+        "it cannot see the messages that wait (--executors 2..20 does)"
     ),
 }
 _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")

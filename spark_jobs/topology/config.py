@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 from tiercel.acker.limits import Rate
@@ -15,6 +16,7 @@ from tiercel.spark_jobs.errors import ConfigValueError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _WRITTEN = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*({'|'.join(_SECONDS)})\s*")
+_EXECUTORS = re.compile(r"(\d{1,6})(?:\.\.(\d{1,6}))?", re.ASCII)
 # A faster rate limits nothing, and the server's clock counts microseconds.
 _FASTEST_PER_S = 1_000_000
 _SLOWEST_S = 30 * 86_400
@@ -62,6 +64,12 @@ class Config:
       where that is possible (docs/bolts.md); if False, each tuple goes through Redis.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
+    * ``consumer_timeout_secs``: RabbitMQ's consumer timeout, if rabbitmq.conf or a policy that
+      tiercel cannot see makes it longer than 30 minutes. Windows that need more are refused.
+    * ``executors``: ``(2, 20)``: the driver asks Spark for as many executors as the load needs,
+      within these bounds, and gives back those that are empty. A number is both bounds. None: the
+      executors are those that Spark has.
+    * ``executors_target_secs``: seconds in which the messages that wait should be done.
     * ``spark_options``: further options of the Spark context: ``{"spark.driver.memory": "2g"}``.
     * ``extra``: your own settings, which ``prepare`` and ``open`` find in their ``config`` too.
 
@@ -90,6 +98,9 @@ class Config:
     max_output_bytes: int = 64 * 1024 * 1024
     chaining: bool = True
     shutdown_grace_secs: float = 10.0
+    consumer_timeout_secs: float | None = None
+    executors: int | tuple[int, int] | None = None
+    executors_target_secs: float = 60.0
     spark_options: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -102,6 +113,12 @@ class Config:
             raise ConfigValueError(
                 f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own"
             )
+
+    @property
+    def consumer_timeout(self) -> timedelta | None:
+        """``consumer_timeout_secs`` as a duration."""
+        seconds = self.consumer_timeout_secs
+        return None if seconds is None else timedelta(seconds=seconds)
 
     @classmethod
     def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
@@ -182,11 +199,19 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
+def _is_range(value: object) -> bool:
+    if isinstance(value, tuple):
+        whole = len(value) == 2 and all(_is_whole(each, least=1) for each in value)
+        return whole and value[0] <= value[1]
+    return value is None or _is_whole(value, least=1)
+
+
 _SPAN = "a number of seconds, more than 0"
 _MAPPING = "a mapping with string keys"
 # A setting's values, in words and as a test.
 _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "message_timeout_secs": (_SPAN, _is_seconds),
+    **dict.fromkeys(("message_timeout_secs", "executors_target_secs"), (_SPAN, _is_seconds)),
+    "executors": ("the least and the most, such as (2, 20), a number, or None", _is_range),
     **dict.fromkeys(
         ("enable_message_timeouts", "chaining"),
         ("True or False", lambda value: isinstance(value, bool)),
@@ -197,7 +222,7 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: value is None or _is_whole(value, least=1),
     ),
     **dict.fromkeys(
-        ("tick_tuple_freq_secs", "execute_timeout_secs"),
+        ("tick_tuple_freq_secs", "execute_timeout_secs", "consumer_timeout_secs"),
         (f"{_SPAN}, or None", lambda value: value is None or _is_seconds(value)),
     ),
     "shutdown_grace_secs": (
@@ -211,6 +236,22 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "spark_options": (_MAPPING, _is_mapping),
     "extra": (_MAPPING, _is_mapping),
 }
+
+
+def parse_executors(written: str) -> tuple[int, int]:
+    """Parse the least and the most executors; raises ConfigValueError, which says how to write it.
+
+    >>> parse_executors("2..20"), parse_executors("4")
+    ((2, 20), (4, 4))
+    """
+    if found := _EXECUTORS.fullmatch(written.strip()):
+        least, most = int(found[1]), int(found[2] or found[1])
+        if 1 <= least <= most:
+            return least, most
+    raise ConfigValueError(
+        "must be the least and the most executors, at least 1 and the least first, as in 2..20, "
+        f"not {written:.50}"
+    )
 
 
 def parse_rate(written: object) -> Rate:

@@ -110,10 +110,27 @@ def node(folder: Path, archives: Sequence[Path]) -> Iterator[Path]:
         made.folders()
         made.network()
         made.servers()
+        made.containers()
         for archive in archives:
             made.run("ctr", "-a", f"{folder}/containerd.sock", "-n", "k8s.io",
                      "images", "import", str(archive))  # fmt: skip
         made.join()
+        yield folder / "kubeconfig"
+    finally:
+        made.close()
+
+
+@contextmanager
+def control_plane(folder: Path) -> Iterator[Path]:
+    """Run the API server and the controllers, without a node; yields the kubeconfig.
+
+    Call it in a process that ``within`` has started.
+    """
+    made = _Node(folder)
+    try:
+        made.network()
+        made.servers()
+        made.controllers()
         yield folder / "kubeconfig"
     finally:
         made.close()
@@ -149,7 +166,7 @@ class _Node:
             Path("/proc/sys/net/ipv4", name).write_text("1")
 
     def servers(self) -> None:
-        """Start etcd, the API server, and containerd."""
+        """Start etcd and the API server."""
         write = self._write
         write("tokens.csv", f'{self._token},admin,admin,"system:masters"\n')
         self.run("openssl", "genrsa", "-out", str(self._folder / "accounts.key"), "2048")
@@ -172,21 +189,29 @@ class _Node:
             f"--service-cluster-ip-range={_SERVICES}",
             "--kubelet-preferred-address-types=InternalIP", "--allow-privileged=true",
         )  # fmt: skip
-        write("containerd.toml", _CONTAINERD.format(folder=self._folder, bin=BIN, pause=PAUSE))
-        write("cni/10-pods.conflist", json.dumps(_CNI))
-        self._start("containerd", "--config", "containerd.toml")
         self._until("the API server", "kubectl", "get", "--raw", "/readyz")
+
+    def containers(self) -> None:
+        """Start containerd."""
+        text = _CONTAINERD.format(folder=self._folder, bin=BIN, pause=PAUSE)
+        self._write("containerd.toml", text)
+        self._write("cni/10-pods.conflist", json.dumps(_CNI))
+        self._start("containerd", "--config", "containerd.toml")
         self._until("containerd", "ctr", "-a", f"{self._folder}/containerd.sock", "version")
+
+    def controllers(self) -> None:
+        """Start the controllers, such as that of Deployments."""
+        self._start(
+            "kube-controller-manager", f"--kubeconfig={self._folder / 'kubeconfig'}",
+            "--leader-elect=false", "--service-account-private-key-file=accounts.key",
+            "--root-ca-file=certificates/apiserver.crt",
+        )  # fmt: skip
 
     def join(self) -> None:
         """Start what makes this machine a node, and wait until it is Ready."""
+        self.controllers()
         write = self._write
         config = f"--kubeconfig={self._folder / 'kubeconfig'}"
-        self._start(
-            "kube-controller-manager", config, "--leader-elect=false",
-            "--service-account-private-key-file=accounts.key",
-            "--root-ca-file=certificates/apiserver.crt",
-        )  # fmt: skip
         self._start("kube-scheduler", config, "--leader-elect=false")
         write("kubelet.json", json.dumps(_kubelet(self._folder)))
         self._start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from tests.support.pages import ROOT
 
 CHART = ROOT / "compose" / "chart"
 VERSION = "v3.19.5"
+# The definition of ScaledObject, in KEDA's Go module.
+KEDA = "v2.21.0"
+SCALED_OBJECT = "config/crd/bases/keda.sh_scaledobjects.yaml"
 _BUILT = ROOT / ".cache" / f"helm-{VERSION}"
 
 
@@ -27,16 +31,31 @@ def find_helm() -> Path:
     found = shutil.which("helm") or shutil.which("helm", path=str(_BUILT))
     if found is not None:
         return Path(found)
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        message = "tests of the chart need helm, or Go to build it"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    go = _go("helm, or Go to build it")
     subprocess.run(
         [go, "install", "-trimpath", "-ldflags=-s -w", f"helm.sh/helm/v3/cmd/helm@{VERSION}"],
         env={**os.environ, "GOBIN": str(_BUILT), "GOFLAGS": ""},
         check=True,
     )
     return _BUILT / "helm"
+
+
+def find_module(path: str, version: str) -> Path:
+    """Return the folder of a Go module; Go downloads it once. Skips or fails as ``find_helm``."""
+    found = subprocess.run(
+        [_go("Go"), "mod", "download", "-json", f"{path}@{version}"],
+        env={**os.environ, "GOFLAGS": "", "GOWORK": "off"}, cwd="/",
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return Path(json.loads(found.stdout)["Dir"])
+
+
+def _go(needed: str) -> str:
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        message = f"tests of the chart need {needed}"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return go
 
 
 class Helm:

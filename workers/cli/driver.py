@@ -10,10 +10,12 @@ import typer
 
 from tiercel.spark_jobs.errors import SparkEndedError
 from tiercel.spark_jobs.spark.session import make_class_archive
+from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.cli.options import (
     Amqp,
     Child,
     Conf,
+    Executors,
     Level,
     Log,
     Master,
@@ -22,9 +24,10 @@ from tiercel.workers.cli.options import (
     load_settings,
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
+from tiercel.workers.driver.deletion_cost import ApiServer, WorkerPods
 from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
 from tiercel.workers.lifecycle import Heartbeat, name_servers, on_signals
-from tiercel.workers.loading import load_for_spark, module_of, spark_options_of
+from tiercel.workers.loading import load_for_spark, module_of, spark_options_of, with_executors
 from tiercel.workers.terminal import say
 
 commands = typer.Typer()
@@ -43,6 +46,7 @@ def driver(  # noqa: PLR0913 - one parameter an option
     redis: Redis = None,
     master: Master = None,
     conf: Conf = None,
+    executors: Executors = None,
     log: Log = None,
     log_level: Level = None,
     child: Child = False,
@@ -53,21 +57,28 @@ def driver(  # noqa: PLR0913 - one parameter an option
     """
     with as_log_records() as mark:
         settings = load_settings(
-            "driver", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
-        )
+            "driver", amqp=amqp, redis=redis, master=master, executors=executors, log=log,
+            log_level=log_level,
+        )  # fmt: skip
         settings = settings.required("redis")
         check_spark_python(settings.master)
         use_this_python_for_spark(Path.cwd())
 
         loaded = load_for_spark(topology, settings.spout_tasks, spark_options_of(conf or ()))
+        loaded = with_executors(loaded, settings.executors)
         if not child:
             name_servers(f"driver of {topology} on Spark {settings.master},", settings)
         options = DriverOptions(
             module=module_of(topology),
             logs=worker_logs(settings, mark),
             heartbeat=Heartbeat(settings.heartbeat),
+            pods=_pods(loaded, settings.worker_pods),
         )
         _run(Driver(loaded, settings.redis_urls, settings.master, settings.amqp, options=options))
+
+
+def _pods(topology: Topology, labels: str | None) -> WorkerPods | None:
+    return None if labels is None else WorkerPods(topology.name, labels, ApiServer.of_this_pod())
 
 
 def _run(process: Driver) -> None:

@@ -43,6 +43,14 @@ Conf = Annotated[
         help="set an option of Spark; overrides the topology's spark_options; repeat it for more",
     ),
 ]
+Executors = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LEAST..MOST",
+        help="ask Spark for the executors that the load needs, in these bounds: 2..20  "
+        "[TIERCEL_EXECUTORS; the topology's]",
+    ),
+]
 Management = Annotated[
     str | None, typer.Option(help="RabbitMQ's HTTP API: http://host:15672  [TIERCEL_MANAGEMENT]")
 ]

@@ -19,6 +19,7 @@ from tiercel.workers.check import Severity, exposures, findings
 from tiercel.workers.cli.options import (
     Amqp,
     Child,
+    Executors,
     Level,
     Log,
     Management,
@@ -68,6 +69,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     amqp: Amqp = None,
     redis: Redis = None,
     master: Master = None,
+    executors: Executors = None,
     log: Log = None,
     log_level: Level = None,
 ) -> None:
@@ -75,16 +77,16 @@ def run(  # noqa: PLR0913 - one parameter an option
     stopped = threading.Event()
     on_signals(stopped.set)
     settings = load_settings(
-        "tiercel", amqp=amqp, redis=redis, master=master, log=log, log_level=log_level
-    )
+        "tiercel", amqp=amqp, redis=redis, master=master, executors=executors, log=log,
+        log_level=log_level,
+    )  # fmt: skip
     check_spark_python(settings.master)
     if generation:
         _work(topology, load_for_spark(topology, settings.spout_tasks), settings, stopped)
         return
     saying = say_when(stopped)
     if reload:
-        # For the code loaded here, as ReloadingRun does for its children.
-        sys.dont_write_bytecode = True
+        sys.dont_write_bytecode = True  # for the code loaded here, as for ReloadingRun's children
     loaded = load_for_spark(topology, settings.spout_tasks)
     try:
         with servers(settings, loaded, keep=keep, stopped=stopped) as found:

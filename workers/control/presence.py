@@ -49,6 +49,21 @@ _RENEW_S = DRIVER.lasts.total_seconds() / 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorReport:
+    """The numbers of executors that a driver wants and has, and the reason."""
+
+    wanted: int
+    present: int
+    # Executors that Spark has not given for a long time.
+    refused: int = 0
+    why: str = ""
+
+    def packed(self) -> str:
+        """Encode as one word."""
+        return f"{self.wanted},{self.present},{self.refused},{quote(self.why, safe='')}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
     """The driver that holds the lease, with its note about itself."""
 
@@ -64,6 +79,8 @@ class Holder:
     whereabouts: Whereabouts | None = None
     # Why no executor can run bolts; empty if one can, or if it is not known yet.
     trouble: str = ""
+    # None: the number of executors is the operator's.
+    executors: ExecutorReport | None = None
 
 
 class Lease:
@@ -110,14 +127,17 @@ class Lease:
 def _note(holder: Holder) -> str:
     place = holder.whereabouts.packed() if holder.whereabouts else ""
     trouble = quote(holder.trouble, safe="")
-    words = (holder.run, holder.shape, pack(holder.parallelism), place, trouble)
+    executors = holder.executors.packed() if holder.executors else ""
+    words = (holder.run, holder.shape, pack(holder.parallelism), place, trouble, executors)
     return " ".join(word or _NOTHING for word in words)
 
 
 def _holder(found: Attendant) -> Holder:
     # An older version writes fewer words, and a newer one may write more.
-    words = [*found.note.split(), *[_NOTHING] * 5][:5]
-    run, shape, numbers, place, trouble = ("" if word == _NOTHING else word for word in words)
+    words = [*found.note.split(), *[_NOTHING] * 6][:6]
+    run, shape, numbers, place, trouble, executors = (
+        "" if word == _NOTHING else word for word in words
+    )
     return Holder(
         driver=found.name,
         run=run,
@@ -125,7 +145,18 @@ def _holder(found: Attendant) -> Holder:
         parallelism=unpack(numbers),
         whereabouts=unpacked(place),
         trouble=unquote(trouble),
+        executors=_executors(executors),
     )
+
+
+def _executors(word: str) -> ExecutorReport | None:
+    """Decode the output of ``packed``; None for any other word."""
+    wanted, present, refused, why = [*word.split(","), "", "", "", ""][:4]
+    with suppress(ValueError):
+        return ExecutorReport(
+            wanted=int(wanted), present=int(present), refused=int(refused), why=unquote(why)
+        )
+    return None
 
 
 class Keeper:
@@ -194,6 +225,14 @@ class Keeper:
         Monitors show the reason, ``trouble``.
         """
         self._say(replace(self._idle, trouble=trouble))
+
+    def tell(self, executors: ExecutorReport) -> bool:
+        """Report the executors with the next renewal; False if another driver has the lease."""
+        with self._lock:
+            if self._held:
+                self._idle = replace(self._idle, executors=executors)
+                self._me = replace(self._me, executors=executors)
+            return self._held
 
     def close(self) -> None:
         """Give up the lease. Idempotent."""

@@ -2,6 +2,9 @@
 
 process     the process: starts Spark, reads its stderr, takes over from the previous run
 runs        begins one run after the other while the driver holds the lease
+executors   looks at what waits and who works, and asks Spark for executors
+deletion_cost   has Kubernetes delete workers without executors first
+scaling     decides how many executors the topology wants
 joining     extra tasks for executors that join during a run, and their end
 run_watch   watches a run until it must end, and judges how it ended
 """

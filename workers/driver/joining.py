@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 
 from tiercel.acker.errors import RedisUnavailableError
@@ -25,6 +24,7 @@ from tiercel.spark_jobs.topology.bolt_settings import extra_hosts
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 from tiercel.workers.control.presence import UNATTENDED_S
 from tiercel.workers.driver.run_watch import Absences, RunContext, Staffing, unfit_pause_s
+from tiercel.workers.driver.scaling import Present
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +35,6 @@ _FIRST_S = 5.0
 _SILENT_S = 1.5
 # Extra tasks have numbers of their own for the whole run, of 32 bits with the task.
 _MOST_NUMBERS = 4_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Present:
-    """One live executor of Spark, and its part in the current run."""
-
-    id: str
-    # Number of tasks of the run's own, which only a new run can move.
-    own: int = 0
-    # Tasks that it got when it joined.
-    extra: tuple[int, ...] = ()
-    # It executes no tuple, and has claimed none.
-    idle: bool = False
-    # It is asked to leave: its tasks take nothing more, and nothing new starts on it.
-    retiring: bool = False
 
 
 class Joining:
@@ -73,7 +58,7 @@ class Joining:
         self._run = run
         self._tasks = tasks
         self._per_slot = (len(run.hosts), max(1, ready.slots))
-        self._is_whole = len(run.hosts) == len(bolt_tasks(run.topology))
+        self._is_whole = not context.least and len(run.hosts) == len(bolt_tasks(run.topology))
         self._joins = joins and bool(extra_hosts(run.topology, run.hosts, 1, 1))
         self._began = time.monotonic()
         self._numbers = 0

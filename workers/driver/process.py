@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +70,8 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.driver.deletion_cost import WorkerPods
+from tiercel.workers.driver.executors import Gauge, least_of, options_of, scaled
 from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
@@ -86,24 +89,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A JVM that lived for this long is no sign of lasting trouble.
 _LONG_LIFE_S = 60.0
-# Give up after this many JVMs in a row that ended sooner: the supervisor may know more.
-_HOPELESS = 8
-_STOP_LOOK_S = 0.05
-_AGAIN_S = 1.0
-# Time for the JVM to delete its temporary files.
-_JVM_GRACE_S = 5.0
+_HOPELESS = 8  # JVMs in a row that ended sooner: the supervisor may know more
+_STOP_LOOK_S, _AGAIN_S = 0.05, 1.0
+_JVM_GRACE_S = 5.0  # for its temporary files
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverOptions:
     """Settings of a driver besides its topology and servers."""
 
-    # Module of the topology, sent to a cluster's executors with the files beside it. None: the
-    # executors have it.
+    # Module of the topology, sent to executors with the files beside it. None: they have it.
     module: str | None = None
     # How Spark's Python workers log. None: as they are set up.
     logs: WorkerLogs | None = None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    pods: WorkerPods | None = None  # those of Spark's workers, if their number may change
 
 
 def worker_logs(settings: Settings, mark: str) -> WorkerLogs:
@@ -132,8 +132,7 @@ class Driver:
         ``amqp_url`` is for bolts that publish. Raises TopologyError if one does and it is missing.
         """
         check_has_bolts(topology)
-        sinks = sinks_of(topology)
-        if sinks and not amqp_url:
+        if not amqp_url and (sinks := sinks_of(topology)):
             raise TopologyError(no_address(sinks[0]))
         self._topology = topology
         self._redis_url = redis_urls[0]
@@ -152,6 +151,7 @@ class Driver:
             age=self._age,
             heartbeat=self._options.heartbeat,
             end_extra=self._end_extra,
+            least=least_of(topology, master, amqp_url),
         )
         self._runs = Runs(self._context)
         # Connects on its first call. It writes no state, so the run number does not matter.
@@ -215,7 +215,9 @@ class Driver:
         with unit as spark:
             try:
                 spark.ship(self._options.module, self._master)
-                self._runs.go(spark)
+                gauge = partial(Gauge, self._topology, self._redis_url, self._amqp_url)
+                with scaled(self._topology, gauge, spark, self._runs, pods=self._options.pods):
+                    self._runs.go(spark)
             except Exception:
                 spark.check_alive()
                 raise
@@ -224,7 +226,7 @@ class Driver:
                 spark.silence()
 
     def _start_spark(self) -> SparkUnit:
-        return SparkUnit(self._topology.name, self._master, self._topology.config.spark_options)
+        return SparkUnit(self._topology.name, self._master, options_of(self._topology.config))
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):

@@ -69,6 +69,8 @@ class RunContext:
     # Ages the memory of once bolts; see ``StateStore.age``.
     age: Callable[[], None] = lambda: None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    # A run's own tasks are on this number of executors, and the others may leave. 0: on all.
+    least: int = 0
     # Takes over extra tasks of a run that have no process, and returns the number of released
     # messages. May be repeated. Raises StaleAttemptError if a later run has begun.
     end_extra: Callable[[Run, Sequence[int]], int] = lambda _run, _tasks: 0
@@ -165,8 +167,6 @@ class RunWatch:
     def _ended_by_itself(self, tasks: LongTasks) -> Ended | None:
         if not tasks.active and tasks.fault is not None:
             return Ended.FAILED
-        if tasks.active and tasks.unfit:
-            return Ended.UNFIT
         # Tasks end without a fault when another run has taken their inboxes.
         if not self._keeper.held or not tasks.active:
             log.error(
@@ -207,7 +207,10 @@ class RunWatch:
         return order.number != obeyed.number
 
     def _looked(self, run: Run, tasks: LongTasks, age_s: float, absences: Absences) -> Ended | None:
-        """Judge by the inboxes whether the run is over; return why, or None."""
+        """Judge by executors and inboxes whether the run is over; return why, or None."""
+        # Only here, once per second: it takes ten calls to the JVM.
+        if tasks.unfit:
+            return Ended.UNFIT
         try:
             found = self._context.inboxes.figures(inboxes_of(run.topology))
         except RedisUnavailableError as error:

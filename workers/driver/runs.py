@@ -20,7 +20,8 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
-from tiercel.workers.control.presence import Keeper
+from tiercel.workers.control.presence import ExecutorReport, Keeper
+from tiercel.workers.driver.executors import Fleet
 from tiercel.workers.driver.joining import Joining
 from tiercel.workers.driver.run_watch import (
     Ended,
@@ -61,6 +62,8 @@ class Runs:
         # Number of times in a row that no executor could run bolts.
         self._unfit = 0
         self._stop = threading.Event()
+        # Shows the executors of the run to the thread that decides their number.
+        self.fleet = Fleet()
         self._watch = RunWatch(context, self._keeper, self._stop, self._is_over)
 
     def stop(self) -> None:
@@ -71,6 +74,10 @@ class Runs:
     def stopped(self) -> threading.Event:
         """The event that is set when the driver must end."""
         return self._stop
+
+    def tell(self, executors: ExecutorReport) -> bool:
+        """Report the executors beside the lease; False if another driver has it. Thread-safe."""
+        return self._keeper.tell(executors)
 
     def close(self) -> None:
         """Give up the lease, so that a driver in reserve can take over at once. Idempotent."""
@@ -181,9 +188,18 @@ class Runs:
             elif trouble or not ready.slots:
                 self._rest_unfit(ready.trouble or trouble)
             if ready.slots:
-                return ready
+                return self._on_the_least(hosts, ready)
             trouble = ""
         return None
+
+    def _on_the_least(self, hosts: SparkUnit, ready: Readiness) -> Readiness:
+        """Leave out the slots of executors that may leave: they get extra tasks only."""
+        least = self._context.least
+        if not least:
+            return ready
+        most = least * max((one.slots for one in hosts.executors()), default=1)
+        slots = min(ready.slots, most)
+        return replace(ready, slots=slots, unfit=min(ready.unfit, most - slots))
 
     def _rest_unfit(self, trouble: str) -> None:
         """Stop spout workers from sending, and wait before trying executors again."""
@@ -213,6 +229,7 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
+        self.fleet.begin(run)
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         joins = not self._width.lacks
         joining = Joining(self._context, hosts, run, tasks, ready, joins=joins)
@@ -235,6 +252,8 @@ class Runs:
     def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
         """Look after the executors; True if Spark has slots again that only a new run can use."""
         joining.look(now)
+        if self._context.least:
+            self.fleet.look(joining)
         return self._width.may_return(hosts, now)
 
     def _say_what_was_ordered(self) -> None:

@@ -122,6 +122,16 @@ _GROUPS = (
     ),
     _Group(
         labels={"component": "name"},
+        rows=attrgetter("windows"),
+        counters=(
+            ("tiercel_windows_closed", "closed", "Windows that closed"),
+            ("tiercel_windows_failed", "failed", "Calls of a bolt for a window that raised"),
+            ("tiercel_windows_late", "late", "Tuples that came after their last window closed"),
+            ("tiercel_windows_refused", "refused", "Tuples without a valid timestamp"),
+        ),
+    ),
+    _Group(
+        labels={"component": "name"},
         rows=attrgetter("once"),
         counters=(
             ("tiercel_no_identity", "no_identity", "Messages without the configured identity"),
@@ -149,6 +159,15 @@ _GROUPS = (
             ("tiercel_topology_active", "active", "1 while the spouts may emit"),
             ("tiercel_topology_message_timeout_seconds", "message_timeout_s", "Message timeout"),
         ),
+    ),
+)
+_EXECUTORS = _Group(
+    labels={},
+    rows=lambda overview: [overview.executors] if overview.executors else [],
+    gauges=(
+        ("tiercel_executors_wanted", "wanted", "Executors that the load needs"),
+        ("tiercel_executors_present", "present", "Executors that Spark has"),
+        ("tiercel_executors_refused", "refused", "Executors that Spark has long not given"),
     ),
 )
 _QUEUES = _Group(
@@ -189,7 +208,7 @@ class TiercelCollector(Collector):
         yield _orders(found)
         yield _healths(looks)
         if up["redis"]:
-            for group in _GROUPS:
+            for group in (*_GROUPS, _EXECUTORS):
                 yield from group.metrics(found)
             yield _latencies(found)
         if up["redis"] and up.get("rabbitmq"):

@@ -24,6 +24,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge
 from tiercel.workers.monitoring.rows import (
     PER_SECOND,
@@ -33,12 +34,14 @@ from tiercel.workers.monitoring.rows import (
     Readings,
     SpoutTaskRow,
     TaskRow,
+    WindowsRow,
     bolt_row,
     mean,
     once_rows,
     processes,
     spout_tasks,
     task_rows,
+    windows_rows,
 )
 
 # Parts of a reason that vary between messages: quoted text and numbers.
@@ -348,6 +351,8 @@ class Overview:
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
+    # The driver's decision on executors; None: their number is the operator's.
+    executors: ExecutorReport | None = None
     # The last order; the topology follows it while it runs.
     ordered: State = State.ACTIVE
     # The queues that it reads.
@@ -356,6 +361,8 @@ class Overview:
     sinks: tuple[QueueDepth, ...] = ()
     # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
+    # Windowed bolts whose windows have closed, or failed.
+    windows: tuple[WindowsRow, ...] = ()
     lately: Lately = NOT_COUNTED
     # When it was read; aware, UTC.
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -374,6 +381,15 @@ class Overview:
     def executors_fit(self) -> bool:
         """False if the driver reported that no executor can run bolts."""
         return not self.trouble
+
+    @property
+    def executors_said(self) -> str:
+        """The executors that the topology wants and has, and why; empty without a decision."""
+        found = self.executors
+        if found is None:
+            return ""
+        refused = f", {found.refused} refused" if found.refused else ""
+        return f"executors: {found.wanted} wanted, {found.present} present{refused} ({found.why})"
 
     @property
     def executor_problem(self) -> str:
@@ -397,15 +413,16 @@ def overview_of(name: str, readings: Readings) -> Overview:
     tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
     all_tasks = tuple(row for rows in tasks.values() for row in rows)
     workers = spout_tasks(readings)
+    bolts = tuple(
+        bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
+    )
     return Overview(
         name=name,
         state=state_of(readings),
         driver=readings.driver,
         seconds=readings.counted.seconds,
         spouts=spouts,
-        bolts=tuple(
-            bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
-        ),
+        bolts=bolts,
         tasks=all_tasks,
         acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
@@ -413,12 +430,14 @@ def overview_of(name: str, readings: Readings) -> Overview:
         message_timeout_s=readings.message_timeout_s,
         errors=tuple(each_once(readings.errors, tasks.keys())),
         once=once_rows(readings),
+        windows=windows_rows(readings, bolts),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
         spout_tasks=workers,
         processes=processes(readings, workers, all_tasks),
         driver_at=readings.driver_at,
         trouble=readings.trouble,
+        executors=readings.executors,
         ordered=_ordered(readings),
         lately=_lately(readings),
         at=readings.at,

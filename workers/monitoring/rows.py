@@ -15,11 +15,18 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_of
+from tiercel.spark_jobs.running.counting import (
+    RETRY_LATER,
+    WINDOWS_CLOSED,
+    WINDOWS_FAILED,
+    WINDOWS_LATE,
+    WINDOWS_REFUSED,
+    chained_of,
+)
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import NEW, UNATTENDED_S, Presence
+from tiercel.workers.control.presence import NEW, UNATTENDED_S, ExecutorReport, Presence
 from tiercel.workers.control.registry import Component, Graph
 
 # Rates are counts per thousand seconds; times are counted in nanoseconds.
@@ -57,6 +64,8 @@ class Readings:
     driver_at: Whereabouts | None = None
     # The driver's reason why no executor can run bolts; empty: it reported none.
     trouble: str = ""
+    # The driver's decision on executors; None: their number is the operator's.
+    executors: ExecutorReport | None = None
     # Counts per thousand seconds, averaged over the last ten seconds.
     rates: Counts = field(default_factory=dict)
     # Counts of each slot of ten minutes, the current slot first.
@@ -365,6 +374,40 @@ def _runs(tasks: dict[str, list[int]]) -> str:
         f"{name}[{', '.join(map(str, numbers))}]" if numbers else name
         for name, numbers in tasks.items()
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowsRow:
+    """The figures of a windowed bolt in a window of time."""
+
+    name: str
+    closed: int
+    # Calls for a window that raised.
+    failed: int
+    # Tuples that came after their last window had closed.
+    late: int
+    # Tuples without a valid timestamp.
+    refused: int
+    # Age of the oldest tuple in the inbox.
+    oldest_s: float
+
+
+def windows_rows(readings: Readings, bolts: Sequence[BoltRow]) -> tuple[WindowsRow, ...]:
+    """Return the rows of the windowed bolts that have anything to show."""
+    rows = []
+    for bolt in bolts:
+        total = total_of(readings.counted.counts, bolt.name)
+        row = WindowsRow(
+            name=bolt.name,
+            closed=total[WINDOWS_CLOSED],
+            failed=total[WINDOWS_FAILED],
+            late=total[WINDOWS_LATE],
+            refused=total[WINDOWS_REFUSED],
+            oldest_s=bolt.oldest_s,
+        )
+        if row.closed or row.failed or row.late or row.refused:
+            rows.append(row)
+    return tuple(rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -126,6 +126,8 @@ def top_view(overview: Overview, window: str, health: Health) -> RenderableType:
     parts += [cell(each.sentence, _LEVELS[each.level]) for each in health.findings[:_FINDINGS]]
     if (left := len(health.findings) - _FINDINGS) > 0:
         parts.append(cell(f"and {left} more", "dim"))
+    if overview.executors_said:
+        parts.append(cell(overview.executors_said, "not bold"))
     parts += [fitting(_SPOUTS, overview.spouts), fitting(_BOLTS, overview.bolts)]
     ill = {each.component for each in health.findings if each.level is Grade.ILL}
     parts += [
@@ -136,6 +138,8 @@ def top_view(overview: Overview, window: str, health: Health) -> RenderableType:
         ),
         fitting(_ACKER, [overview.acker]),
     ]
+    if overview.windows:
+        parts.append(fitting(tables.WINDOWS, overview.windows))
     if overview.once:
         parts.append(fitting(tables.ONCE, overview.once))
     if overview.queue_rows:

@@ -302,6 +302,7 @@ class TopologyReader:
             driver=holder is not None,
             driver_at=holder.whereabouts if holder else None,
             trouble=redact(holder.trouble) if holder else "",
+            executors=holder.executors if holder else None,
             inboxes=self._inboxes.figures([*note.graph.inboxes, *note.graph.extra_tasks(totals)]),
             census=self._look_at_ledger(),
             errors=[

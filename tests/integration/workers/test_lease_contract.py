@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.presences import InRedis
 from tiercel.spark_jobs.whereabouts import Whereabouts
-from tiercel.workers.control.presence import DRIVER, Holder, Lease
+from tiercel.workers.control.presence import DRIVER, ExecutorReport, Holder, Lease
 
 A = Holder(
     driver="a",
@@ -40,6 +40,7 @@ def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
         Holder(driver="a"),
         Holder(driver="a", shape="abc"),
         Holder(driver="a", run="18"),
+        Holder(driver="a", executors=ExecutorReport(wanted=7, present=4, refused=3, why="ü, 1 s")),
         Holder(driver="a", trouble="executor 1 on h cannot start Python '/ü x'"),
     ):
         assert lease.take(holder)
@@ -96,6 +97,7 @@ def test_a_clock_that_was_set_back_gives_no_lower_number(redis_url):
             b"a 17 abc count=4,split=many,=,%ff=1,sum=0 more",
             Holder(driver="a", run="17", shape="abc", parallelism={"count": 4}),
         ),
+        (b"a 17 abc - - - seven,4,,", Holder(driver="a", run="17", shape="abc")),
         (b"", Holder(driver="")),
         (b"\xff\n1 2", Holder(driver="\ufffd", run="1", shape="2")),
     ],

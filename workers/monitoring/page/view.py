@@ -411,6 +411,7 @@ def _about(seen: Overview, at: datetime) -> str:
         f"driver on {driver.host}, pid {driver.pid}, since {tables.when(driver.since)}"
         if driver
         else "",
+        printable(seen.executors_said),
         f"counted for {tables.span(seen.seconds)}",
         f"seen {tables.when(at)}",
     ]

@@ -140,11 +140,17 @@ def test_a_task_without_python_is_told_from_one_whose_python_dies(said: str, rea
 class Backend:
     """Spark's scheduler backend: it still names executors that are asked to leave."""
 
+    def __init__(self):
+        self.ended = []
+
     def getExecutorIds(self):  # noqa: N802 - Spark's name
         return Joined(["0", "1", "12"])
 
     def executorsPendingDecommission(self):  # noqa: N802 - as above
         return SimpleNamespace(keySet=lambda: Joined(["1"]))
+
+    def killExecutors(self, *arguments):  # noqa: N802 - as above
+        self.ended.append(arguments)
 
 
 class Joined(list):
@@ -158,7 +164,10 @@ def spark_with(backend, live):
     """A unit whose Spark lists these executors as live, by slots and running tasks."""
     listed = [
         SimpleNamespace(
-            id=lambda id_=id_: id_, maxTasks=lambda n=slots: n, activeTasks=lambda n=running: n
+            id=lambda id_=id_: id_,
+            maxTasks=lambda n=slots: n,
+            activeTasks=lambda n=running: n,
+            hostPort=lambda id_=id_: f"[fd00::{id_}]:7079" if id_ == "12" else f"10.0.0.{id_}:7079",
         )
         for id_, (slots, running) in live.items()
     ]
@@ -171,8 +180,16 @@ def spark_with(backend, live):
     unit = object.__new__(SparkUnit)
     unit.context = SimpleNamespace(
         _jsc=SimpleNamespace(sc=lambda: jvm),
+        _jvm=SimpleNamespace(
+            java=SimpleNamespace(util=SimpleNamespace(ArrayList=JavaList)),
+            PythonUtils=SimpleNamespace(toSeq=tuple),
+        ),
     )
     return unit
+
+
+class JavaList(list):
+    add = list.append
 
 
 class Iterated:
@@ -196,3 +213,11 @@ def test_an_executor_that_spark_has_marked_leaves_though_spark_still_names_it():
         ("1", True, 0),
         ("12", False, 0),
     ]
+    assert [one.host for one in unit.executors()] == ["10.0.0.0", "10.0.0.1", "fd00::12"]
+
+
+def test_executors_are_ended_without_force_and_without_another_total():
+    backend = Backend()
+    spark_with(backend, {}).end(["3", "4"])
+    # Adjust the total, count a failure, kill tasks: none of the three.
+    assert backend.ended == [(("3", "4"), False, False, False)]

@@ -33,6 +33,10 @@ from tiercel.spark_jobs.errors import ConfigValueError
             "tick_tuple_freq_secs must be a number of seconds, more than 0, or None, not 0",
         ),
         (
+            {"executors": (20, 2)},
+            "executors must be the least and the most, such as .2, 20., a number, or None, not",
+        ),
+        (
             {"shutdown_grace_secs": -1},
             "shutdown_grace_secs must be a number of seconds, not negative, not -1",
         ),
@@ -57,6 +61,8 @@ def test_the_defaults_are_storm_s() -> None:
 
 
 def test_no_shutdown_grace_and_no_ackers_are_settings() -> None:
+    assert Config(executors=(2, 20)).executors == (2, 20)
+    assert Config(executors=4).executors == 4
     assert Config(shutdown_grace_secs=0, ackers=0).ackers == 0
 
 

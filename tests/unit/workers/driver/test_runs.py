@@ -22,7 +22,7 @@ from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
-from tiercel.spark_jobs.spark.executors import Readiness
+from tiercel.spark_jobs.spark.executors import Executor, Readiness
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control import presence
@@ -180,7 +180,7 @@ class World:
             "inboxes": self.inboxes,
             "enter": self.enter,
         }
-        return RunContext(topology=topology(), make=self.make, **{**shared, **parts})
+        return RunContext(topology=topology(), **{"make": self.make, **shared, **parts})
 
 
 @pytest.fixture
@@ -251,6 +251,21 @@ def test_spout_workers_hear_of_a_run_when_its_inboxes_take_what_they_send(world,
     assert world.lease.holder().shape == shape_of(topology())
     assert sends(world, run)
     assert [job.run.id for job in world.jobs] == [run]
+
+
+@pytest.mark.parametrize(("least", "slots"), [(0, 8), (1, 2), (3, 6), (9, 8)])
+def test_a_run_begins_on_the_executors_that_always_stay(world, drive, least, slots):
+    world.slots = 8
+    world.executors = lambda: [Executor(id=id_, slots=2) for id_ in "1234"]
+    begun = []
+
+    def make(number, slots, topology):
+        begun.append(slots)
+        return world.make(number, slots, topology)
+
+    drive(least=least, make=make)
+    running(world)
+    assert begun[-1] == slots
 
 
 def with_a_reserve(world, drive, caplog):

@@ -14,6 +14,7 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.contract import State
+from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.health import (
@@ -133,6 +134,16 @@ def test_executors_are_fit_until_the_driver_says_that_none_can_run_bolts():
     name = 'tiercel_executors_fit{topology="t"}'
     assert exposed()[name] == 1
     assert exposed(trouble="executor 1 on h cannot start Python")[name] == 0
+
+
+def test_executors_are_shown_only_where_the_load_decides_on_them():
+    assert not any(name.startswith("tiercel_executors_wanted") for name in exposed())
+
+    found = exposed(executors=ExecutorReport(wanted=7, present=4, refused=3, why="load"))
+    assert [
+        found[f'tiercel_executors_{each}{{topology="t"}}']
+        for each in ("wanted", "present", "refused")
+    ] == [7, 4, 3]
 
 
 def health(found: dict[str, float]) -> dict[tuple[str, str], float]:

@@ -26,6 +26,7 @@ from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_counter
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring import screen, tables
 from tiercel.workers.monitoring.health import Grade, Health, ServerProblems, health_of
@@ -312,6 +313,7 @@ COUNTS = dict.fromkeys(
     (
         *("emitted", "transferred", "executed", "acked", "failed", "steps", "execute_ns"),
         *(NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE, RETRY_LATER, "state_lost_at"),
+        *("windows_closed", "windows_failed", "windows_late", "windows_refused"),
     ),
     7,
 )
@@ -388,3 +390,10 @@ def test_top_says_why_no_executor_can_run_bolts():
     shown = rendered(screen.top_view(seen, "10m", health_of(seen)))
     assert f"no executor can run bolts: {trouble}" in shown
     assert "no executor" not in rendered(screen.top_view(BUSY, "10m", WELL))
+
+
+def test_top_says_how_many_executors_are_wanted_and_why():
+    report = ExecutorReport(wanted=7, present=4, refused=3, why="900 waiting, 0.5 s each")
+    shown = rendered(screen.top_view(replace(BUSY, executors=report), "10m", WELL))
+    assert "executors: 7 wanted, 4 present, 3 refused (900 waiting, 0.5 s each)" in shown
+    assert "executors:" not in rendered(screen.top_view(BUSY, "10m", WELL))
