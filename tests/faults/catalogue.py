@@ -1,6 +1,6 @@
-"""The faults, by the name under which the table shows them. Each is over when its call returns.
+"""The faults, by their names in the table. Each is over when its call returns.
 
-These strike bolts that are quick and bodies that are small. The others are elsewhere:
+They strike quick bolts and small bodies. Other faults are elsewhere:
 
 * slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``;
   messages that kill or hang the Python process, or eat its memory: ``test_deadly.py``;
@@ -11,7 +11,7 @@ These strike bolts that are quick and bodies that are small. The others are else
 * faults that repeat more than twenty times, and faults that last several consumer timeouts
   (scaled), for which Spark is not needed: ``tests/integration/queues/test_long_faults.py``.
 
-All of them have four bolt tasks on two slots, so that each process has several.
+All topologies have four bolt tasks on two slots, so that each process has several.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ _END_PROCESSES = {
     "driver: SIGTERM, started again",
     "Spark: a Python worker, SIGKILL",
 }
-# After these a run may end, and the next run's tasks may be in other Python workers.
+# After these faults a run may end, and the next run's tasks may be in other Python workers.
 _FAIL_TASKS = {
     "Redis: SIGSTOP for 10 s",
     "Redis: out of memory for 10 s",

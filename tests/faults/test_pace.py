@@ -27,7 +27,8 @@ FACTOR = 3.0
 STARTED_S = 3.0
 # Four message timeouts of the topology: with the default one this would be two minutes.
 UNFIT_S = 20.0
-# Starts of Python until it is found to be broken. Spark alone would try some 180 times per second.
+# The most starts of Python before it is found to be broken. Spark alone would try some 180 times
+# per second.
 MOST_STARTS = 1_000
 
 

@@ -1,14 +1,14 @@
-"""Does what docs/tutorial.md says, from top to bottom: saves its files, types its commands.
+"""Follows docs/tutorial.md from top to bottom: saves its files, types its commands.
 
 A page has blocks of five kinds:
 
-* ``sh`` is typed, line by line. Of a title that begins with "once" it is not: it makes the
-  environment in which the suite runs. With the title "fails" it must fail.
-* ``text`` is in what the commands before it say, line by line and in this order, blanks apart;
-  ``…`` stands for anything. Commands that only look are typed again until they say it.
-* with the title ``FILE`` the block is saved; with ``FILE, at the end`` it is put there; with
-  ``FILE, NAME`` it takes the place of that function or class.
-* ``python`` without a title is a part of a file that is there.
+* ``sh`` is typed, line by line. With a title that begins with "once" it is skipped, because it
+  makes the environment in which the suite runs. With the title "fails" it must fail.
+* ``text`` is in the output of the commands before it, line by line and in order, apart from
+  blanks; ``…`` matches anything. Commands that only read are repeated until they print it.
+* with the title ``FILE`` the block is saved; with ``FILE, at the end`` it is appended; with
+  ``FILE, NAME`` it replaces that function or class.
+* ``python`` without a title is a part of an existing file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sources of the settings, and that passwords are never shown."""
+"""Sources of settings, and the secrecy of passwords."""
 
 from __future__ import annotations
 
