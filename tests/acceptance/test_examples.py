@@ -48,7 +48,7 @@ class Example:
         self.pid = pid
         self.services = services
         self.log = log
-        # Of its environment: which database it writes into.
+        # Variables of its environment, such as the database that it writes into.
         self.around: dict[str, str] = {}
 
     def printed(self) -> list[str]:

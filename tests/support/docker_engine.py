@@ -20,7 +20,7 @@ def all_must_run() -> bool:
 
 @contextmanager
 def docker_engine() -> Iterator[docker.DockerClient]:
-    """A client of the engine. Without an engine the test is skipped; in CI it fails."""
+    """A client of the Docker engine. Without an engine the test is skipped; in CI it fails."""
     try:
         client = engine()
     except ServiceMissingError as error:
