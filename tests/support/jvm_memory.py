@@ -2,7 +2,7 @@
 
 The heap is as large as its garbage has ever been, so the process's memory says little.
 
-The JVM is asked like ``jcmd`` does it, which a JRE lacks.
+The JVM is queried by the protocol of ``jcmd``, which a JRE lacks.
 """
 
 from __future__ import annotations

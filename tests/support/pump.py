@@ -102,7 +102,7 @@ def killed_in(store: type, method: str) -> Iterator[None]:
 
 
 class Source(Spout):
-    """A spout of which only the fields matter."""
+    """A spout that only declares its fields."""
 
     def __init__(self, fields: str = "word string") -> None:
         self.output_fields = fields

@@ -192,7 +192,7 @@ def test_the_writes_of_one_tuple_are_forgotten_and_those_around_it_stay():
 
 
 class Flushing(Balances):
-    """Counts in flush, and raises there after a word of this name."""
+    """Counts in flush, and raises there after the word "raise"."""
 
     def prepare(self, config, context):
         self.words: Counter[str] = Counter()
