@@ -1,5 +1,5 @@
-"""Bolts that an operator has paused, and tasks whose executor is asked to leave: they finish what
-they execute, and take nothing new.
+"""Bolts paused by an operator, and tasks whose executor is asked to leave: they finish the calls
+under way and take nothing new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 
 
 class Work:
-    """The calls of a bolt: a call of the word "slow" lasts until it may end."""
+    """Controls the calls of a bolt: a call for the word "slow" lasts until the test ends it."""
 
     may_end = threading.Event()
     lock = threading.Lock()
@@ -158,7 +158,7 @@ def test_a_paused_bolt_finishes_what_it_executes_and_takes_nothing_new(kind):
         cluster.around.paused.add("work")
         others = cluster.emit([[str(number)] for number in range(20)])
         Work.may_end.set()
-        # The step under way may have claimed some before the order.
+        # The step under way may have claimed some tuples before the order.
         wait_until(lambda: acked_are(-1) or slow in acked)
         before = dict(Work.executed)
         threading.Event().wait(0.6)
@@ -243,7 +243,7 @@ EXTRA = extra_task(2, 1)
 
 
 def joined(bolt, config):
-    """Two tasks and an extra one that share a line; only the extra one works."""
+    """Two tasks and an extra task share a line; only the extra task works."""
     cluster = InboxCluster(topology(bolt, config, 2))
     cluster.inboxes.adopt(RUN, [*inboxes_of(cluster.topology), EXTRA])
     cluster.start(4, EXTRA)
@@ -251,7 +251,7 @@ def joined(bolt, config):
 
 
 def left(cluster, task):
-    """Wait until the task has left; its beats give tuples behind a long call back meanwhile."""
+    """Wait until the task has left; meanwhile its beats give back the tuples behind a long call."""
     bolt_task, thread = cluster.threads[task]
     wait_until(lambda: bolt_task.give_back() or not thread.is_alive())
     assert bolt_task.error is None
