@@ -45,7 +45,7 @@ _LENGTH = timedelta(seconds=10)
 _LAG = timedelta(seconds=1_000)
 _LENGTH_MS = 10_000
 # Beginning of the window that stays open, and of the first one that closes.
-_HELD_MS = 10_000_000
+_HELD_MS = 1_700_000_000_000
 _FIRST_MS = _HELD_MS - 1_000_000
 _WARM_UP = 20_000
 _FEW = 2_000
@@ -79,7 +79,7 @@ def throughput(settings: Settings, sentences: int, rounds: int) -> list[float]:
                 running(kind, settings, module="bench.topologies.windowed")
             )
             topology.wait_until_ready()
-            runs[kind] = partial(once, topology, kind, numbers(1_000_000))
+            runs[kind] = partial(once, topology, kind, numbers(_HELD_MS))
             runs[kind](_WARM_UP)
         for _ in range(rounds):
             for kind, run in runs.items():
@@ -118,9 +118,11 @@ class Nothing(BasicBolt):
     """Executes no tuple."""
 
 
-def held(url: str, count: int) -> dict[str, float]:
+def held(url: str, count: int, *, named: bool = False) -> dict[str, float]:
     """Measure a task that holds this number of tuples: bytes of Redis per tuple, the median step
     that closes a window, and the time until a new process has closed the first.
+
+    ``named``: each message has an identity.
     """
     builder = TopologyBuilder(f"bench-{secrets.token_hex(4)}")
     builder.set_spout("spout", Source(_FIELDS))
@@ -135,7 +137,9 @@ def held(url: str, count: int) -> dict[str, float]:
         # All are in a window that stays open, far behind those that close.
         for first in range(0, count, _AT_ONCE):
             rows = range(first, min(count, first + _AT_ONCE))
-            pump.feed(*([f"key{n % KEYS:08}", _HELD_MS + n % 9_000, n] for n in rows))
+            names = [secrets.token_hex(8) for _ in rows] if named else None
+            values = ([f"key{n % KEYS:08}", _HELD_MS + n % 9_000, n] for n in rows)
+            pump.feed(*values, identities=names)
             pump.send()
             pump.work(task)
         size = (client.info("memory")["used_memory"] - before) / count
@@ -178,6 +182,9 @@ def main() -> None:
             found = held(url, count)
             print(f"{count:,} held: {found}", flush=True)
             figures |= {f"{name}_{count}": value for name, value in found.items()}
+        found = held(url, arguments.held, named=True)
+        print(f"{arguments.held:,} held, with identities: {found}", flush=True)
+        figures |= {f"{name}_named": value for name, value in found.items()}
     with servers() as settings:
         per_s = throughput(settings, arguments.sentences, arguments.rounds)
     figures |= {"counted_per_s": per_s[0], "summed_per_s": per_s[1], "ratio": per_s[1] / per_s[0]}
