@@ -32,7 +32,7 @@ help:
 	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine; ARGS="60 yarn": ten times the load for a minute, on YARN'
 	@echo '  make test-keda    1 min    which Spark workers go when KEDA wants fewer, on Kubernetes without a node, as root; it is compiled first, in five minutes'
 	@echo '  make test-kubernetes 25 min  the Helm chart on the cluster that KUBECONFIG names, else on a node made of this machine, as root, while pods are killed'
-	@echo '  make soak        35 min    2,000 random trees with deaths, random faults for ten minutes, and ten with effects that take place once; ARGS="--soak-seed=1234": those of an earlier soak'
+	@echo '  make soak        45 min    2,000 random trees with deaths, random faults for ten minutes, ten with effects that take place once, and five with windows; ARGS="--soak-seed=1234": those of an earlier soak'
 	@echo '  make bench      105 min    measure tiercel beside its peers and Storm; QUICK=1: 10 min; ARGS="--only latency": a part'
 	@echo '  make bench-docs   1 min    put its figures and plots into README.md and docs'
 	@echo '  make docs         1 min    build the documentation as a site, in .cache/site/html'
@@ -64,6 +64,7 @@ SITE := .cache/site
 DOCS := .cache/docs
 docs: $(DOCS)/.complete
 	@$(DOCS)/bin/python -B docs/layout.py $(SITE)
+	@$(DOCS)/bin/python -B docs/pictures.py $(SITE)/pages/images
 	@cd $(SITE) && "$(CURDIR)/$(DOCS)/bin/zensical" build --strict
 	@echo 'The documentation is there: $(SITE)/html/index.html'
 
@@ -153,6 +154,7 @@ test-kubernetes: $(STAMP)
 soak: check
 	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
 		tests/semantics/test_random_trees.py tests/faults/test_soak.py tests/faults/test_booked.py
+	@$(PYTEST) -s --slow $(ARGS) -k soak tests/faults/test_windows.py
 
 check: $(STAMP)
 	@$(BIN)/ruff check --quiet .

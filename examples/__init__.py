@@ -9,6 +9,7 @@ bulk_insert         from a queue into a database, one transaction per batch
 model               a model that runs on batches, loaded once per process
 quotes              request and reply
 orders              from a queue into PostgreSQL, each order booked once
+paid_orders         orders joined with their payments within ten minutes
 payments            HTTP calls that take effect once
 reliable_sentences  a custom spout that replays failed messages
 random_sentences    a custom spout, and the effect of a timeout

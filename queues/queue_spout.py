@@ -181,7 +181,12 @@ class QueueSpout(Spout):
         if self.identity is not None:
             self._identify = identity_reader(self.identity, address.user)
         settings = ConsumerSettings(
-            queue=replace(self._queue, held=context.held),
+            queue=replace(
+                self._queue,
+                held=context.held,
+                needed=context.needed,
+                configured=context.configured,
+            ),
             wake=context.wake,
             count=context.count,
             name=f"tiercel {context.topology} {context.component} {context.task_index}",

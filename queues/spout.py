@@ -80,11 +80,15 @@ class SpoutContext(TaskContext):
     * ``count(name, n)``: adds ``n`` to a named counter of this task. Thread-safe.
     * ``held``: time for which a message may be held if a bolt may take longer than the message
       timeout (``execute_timeout_secs``); None: no bolt may.
+    * ``needed``: time for which a window holds messages; None: there is no windowed bolt.
+    * ``configured``: the setting ``consumer_timeout_secs``.
     """
 
     wake: Callable[[], None]
     count: Callable[[str, int], None]
     held: timedelta | None = None
+    needed: timedelta | None = None
+    configured: timedelta | None = None
 
 
 class SpoutCollector(Protocol):

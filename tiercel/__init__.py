@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.collecting import BatchCollector as BatchCollector
     from tiercel.spark_jobs.bolts.collecting import OutputCollector as OutputCollector
     from tiercel.spark_jobs.bolts.collecting import TopologyContext as TopologyContext
+    from tiercel.spark_jobs.bolts.collecting import WindowCollector as WindowCollector
     from tiercel.spark_jobs.bolts.database_sink import DatabaseSink as DatabaseSink
     from tiercel.spark_jobs.bolts.queue_sink import QueueSink as QueueSink
     from tiercel.spark_jobs.bolts.retry import Retry as Retry
@@ -70,6 +71,12 @@ if TYPE_CHECKING:
     from tiercel.spark_jobs.bolts.tuples import field as field
     from tiercel.spark_jobs.bolts.verdicts import Reject as Reject
     from tiercel.spark_jobs.bolts.verdicts import RetryLater as RetryLater
+    from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt as AggregatingBolt
+    from tiercel.spark_jobs.bolts.windowed_bolt import Session as Session
+    from tiercel.spark_jobs.bolts.windowed_bolt import Sliding as Sliding
+    from tiercel.spark_jobs.bolts.windowed_bolt import TupleWindow as TupleWindow
+    from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt as WindowedBolt
+    from tiercel.spark_jobs.bolts.windowed_bolt import tumbling as tumbling
     from tiercel.spark_jobs.errors import AlreadyAckedError as AlreadyAckedError
     from tiercel.spark_jobs.errors import BadAnchorsError as BadAnchorsError
     from tiercel.spark_jobs.errors import BadStateError as BadStateError

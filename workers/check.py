@@ -39,6 +39,7 @@ from tiercel.queues.broker.declare import (
     find_exchange,
     look_at_work_queue,
     server_property,
+    short_timeout,
     timeout_arguments,
     work_queue_arguments,
 )
@@ -50,8 +51,8 @@ from tiercel.queues.broker.management import (
     delays_end,
     look_at_interface,
     losses,
+    policy_timeout,
     read_policies,
-    short_timeout,
 )
 from tiercel.queues.broker.rights import (
     refused_to_bind,
@@ -330,7 +331,13 @@ def _check_component(scope: _Scope, broker: _CheckedBroker, name: str) -> Iterat
         return
     spec = scope.topology.spec(name)
     if isinstance(spec, SpoutSpec) and isinstance(spec.spout, QueueSpout):
-        queue = replace(spec.spout.queue, held=scope.topology.held)
+        topology = scope.topology
+        queue = replace(
+            spec.spout.queue,
+            held=topology.held,
+            needed=topology.windows_need,
+            configured=topology.config.consumer_timeout,
+        )
         yield from _guarded(f"queue {queue.name}", _check_queue(broker, queue))
         yield from _guarded(f"queue {queue.name}", _check_readers(scope, broker, queue))
     elif isinstance(spec, BoltSpec) and isinstance(spec.bolt, QueueSink):
@@ -393,10 +400,11 @@ def _check_queue(broker: _CheckedBroker, queue: WorkQueue) -> Iterator[CheckResu
     yield from _check_rights(broker, queue, exists=exists)
     if why:
         yield (_warning if queue.declare else _ok)(subject, f"is used as it is: {why}")
+    policy = policy_timeout(queue.name, broker.policies)
     faults = [
         losses(queue.name, declared.arguments or {}, broker.policies),
         losses(queue.dead, {}, broker.policies),
-        short_timeout(declared.consumer_timeout.warning, queue.name, queue.held, broker.policies),
+        short_timeout(declared.consumer_timeout, queue, policy),
         delays_end(broker.policies, queue.name),
     ]
     for fault in filter(None, faults):

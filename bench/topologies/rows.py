@@ -22,7 +22,7 @@ from tiercel import (
     Tuple,
 )
 from tiercel.examples.word_count import SplitSentence
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 
 # The environment variable with the address of the database.
 DATABASE = "BENCH_DATABASE"

@@ -18,7 +18,7 @@ from bench.sections import start_activities
 from bench.topologies.observed import ObservedSpout
 from tiercel import ArrowBolt, ArrowCollector, Config, Topology, TopologyBuilder
 from tiercel.examples.word_count import SplitSentence, WordCount
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 
 KINDS = ("basic", "arrow", "untracked")
 

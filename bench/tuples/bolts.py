@@ -18,7 +18,7 @@ from tiercel import (
     TopologyBuilder,
     Tuple,
 )
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 from tiercel.spark_jobs.topology.graph import Topology
 
 

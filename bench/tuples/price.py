@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from bench.tuples.bolts import Count, CountBatch, Split, SplitBatch, SplitByHand, topology_of
 from bench.tuples.workshop import Workshop
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects
 
 WORDS = 10

@@ -4,8 +4,7 @@ The arguments are explained at https://www.rabbitmq.com/docs/quorum-queues (dead
 messages, delayed retry).
 
 Missing exchanges of bindings, and of sinks with an ``exchange_type``, are declared; an existing
-exchange is used as it is
-(https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges).
+exchange is used as it is (https://www.rabbitmq.com/tutorials/amqp-concepts#exchanges).
 """
 
 from __future__ import annotations
@@ -199,7 +198,6 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
 
 
 ARGUMENT = "x-consumer-timeout"
-
 _USUAL = timedelta(minutes=30)
 # A message processed within this time is settled well before the usual timeout.
 _SHORT = timedelta(minutes=24)
@@ -239,6 +237,8 @@ class WorkQueue:
     * ``declare``: if False, the queue must exist: a missing queue is an error.
     * ``held``: time for which a message may be held if a bolt may take longer than the message
       timeout; None: no bolt may.
+    * ``needed``, ``configured``: time for which a window holds messages, as ``held``; a shorter
+      consumer timeout is refused, unless RabbitMQ is ``configured`` with a longer one.
     * ``bindings``: the exchanges from which the queue gets messages, besides the default one.
     """
 
@@ -247,6 +247,8 @@ class WorkQueue:
     retry: RetryPolicy = DEFAULT_RETRY
     declare: bool = True
     held: timedelta | None = None
+    needed: timedelta | None = None
+    configured: timedelta | None = None
     bindings: Sequence[Binding] = ()
 
     @property
@@ -266,6 +268,9 @@ class ConsumerTimeout:
     arguments: Mapping[str, int] = field(default_factory=dict)
     # One line about a timeout that is too short, with advice; empty: it is long enough.
     warning: str = ""
+    # The timeout as far as AMQP reveals it, and the advice to make it longer.
+    there: timedelta = _USUAL
+    todo: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -565,12 +570,30 @@ def consumer_timeout(
             f"run rabbitmqctl set_policy --apply-to queues long-work '^{name}$' "
             f"'{{\"consumer-timeout\": {wanted}}}', or {todo}"
         )
-    return ConsumerTimeout(
-        warning=f"a bolt may hold a message of queue {name} for {held.total_seconds():.0f} s, and "
+    warning = (
+        f"a bolt may hold a message of queue {name} for {held.total_seconds():.0f} s, and "
         f"RabbitMQ {version[0]}.{version[1]} takes it back after {there.total_seconds():.0f} s "
         f"unless it was told otherwise: {todo}"
     )
+    return ConsumerTimeout(there=there, todo=todo, warning=warning)
+
+
+def short_timeout(timeout: ConsumerTimeout, queue: WorkQueue, policy: timedelta) -> str:
+    """Return the warning about a consumer timeout that is too short, given the one of a policy.
+
+    Raises BrokerRefusedError if windows need more.
+    """
+    allowed = max(policy, queue.configured or policy)
+    longest, needed = max(allowed, timeout.there), queue.needed
+    if timeout.warning and needed is not None and longest < needed:
+        raise BrokerRefusedError(
+            f"a window holds a message of queue {queue.name} for up to "
+            f"{needed.total_seconds():.0f} s (length, lag and idle), and RabbitMQ takes it back "
+            f"after {longest.total_seconds():.0f} s: make the window shorter; or "
+            f"{timeout.todo}, and set Config(consumer_timeout_secs=…) to that time"
+        )
+    return timeout.warning if queue.held is not None and allowed < queue.held else ""
 
 
 def _enough_ms(held: timedelta) -> int:
-    return round(max(_DAY, 2 * held).total_seconds() * 1000)
+    return round(max(_DAY, 2 * held) / timedelta(milliseconds=1))

@@ -438,10 +438,7 @@ def losses(name: str, arguments: Mapping[str, Any], policies: Policies) -> str:
     return f"queue {name} may lose messages: {'; '.join(found)}" if found else ""
 
 
-def short_timeout(warning: str, queue: str, held: timedelta | None, policies: Policies) -> str:
-    """Return the warning about the consumer timeout of a queue whose messages are ``held``; empty
-    if a policy makes the timeout long enough.
-    """
+def policy_timeout(queue: str, policies: Policies) -> timedelta:
+    """Return the consumer timeout that a policy sets for a queue; 0: none does."""
     rule = policies.rule(queue, "consumer-timeout")
-    allowed = timedelta(milliseconds=0 if rule is None else rule.value)
-    return warning if held is not None and allowed < held else ""
+    return timedelta(milliseconds=0 if rule is None else rule.value)

@@ -17,14 +17,14 @@ from typing import Any
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected
-from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue
+from tiercel.queues.broker.declare import Declared, WorkQueue, declare_work_queue, short_timeout
 from tiercel.queues.broker.link import Link
 from tiercel.queues.broker.management import (
     Policies,
     delays_end,
     losses,
+    policy_timeout,
     read_policies,
-    short_timeout,
 )
 from tiercel.queues.consuming.channel import Epoch, HandOut, Intake
 from tiercel.queues.consuming.failures import FailureBook
@@ -225,8 +225,8 @@ class Consumer:
                 log.warning("%s", lost, extra={"event": "queue_may_lose", "queue": name})
         if early := delays_end(policies, queue.name):
             log.warning("%s", early, extra={"event": "delays_held", "queue": queue.name})
-        warning = declared.consumer_timeout.warning
-        if short := short_timeout(warning, queue.name, queue.held, policies):
+        policy = policy_timeout(queue.name, policies)
+        if short := short_timeout(declared.consumer_timeout, queue, policy):
             log.warning("%s", short, extra={"event": "consumer_timeout_short", "queue": queue.name})
 
     def _doubt_delays(self) -> None:

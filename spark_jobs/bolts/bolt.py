@@ -249,9 +249,3 @@ class AsyncBolt(_Declaring):
 
         Not called when the process is killed.
         """
-
-
-# Kinds that a step executes.
-StepBolt = Bolt | BasicBolt | ArrowBolt | BatchBolt
-# Kinds that a topology may have.
-AnyBolt = StepBolt | AsyncBolt

@@ -173,6 +173,54 @@ class BatchCollector(_Collector):
         """
 
 
+class WindowCollector(_Collector):
+    """For one call of ``execute`` of a ``WindowedBolt``, or of ``result`` of an
+    ``AggregatingBolt``.
+
+    Emissions and failures through it count only if the call returns.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Sequence[Any],
+        stream: str = DEFAULT_STREAM,
+        *,
+        anchors: Tuple | Iterable[Tuple] | None = None,
+    ) -> list[int]:
+        """Emit a tuple; returns the ids of the receiving tasks: none for a shuffle, because the
+        next free task takes the tuple.
+
+        It is anchored to all tuples of the window: if it fails, their messages fail. Of a window
+        with many tuples and emissions name the ``anchors``, one or several tuples of the window:
+        the cost is a number per emission and anchor. With ``anchors=()`` it is in no tree.
+
+        Raises BadValuesError, UnknownStreamError, DirectStreamError, ForeignTupleError for an
+        anchor that is not in this window, AlreadyAckedError after the call has ended, and any error
+        of a custom grouping.
+        """
+
+    @abstractmethod
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        stream: str = DEFAULT_STREAM,
+        *,
+        anchors: Tuple | Iterable[Tuple] | None = None,
+    ) -> None:
+        """Emit a tuple to one task, on a direct stream; else as ``emit``."""
+
+    @abstractmethod
+    def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
+        """Fail one tuple of this window: it leaves all windows. Raise ``Reject`` for its message to
+        become a dead letter at once; if it is delivered again, it may be late.
+
+        Raises ForeignTupleError for a tuple that is not in this window, AlreadyAckedError after the
+        call has ended.
+        """
+
+
 class ArrowCollector(_Collector):
     """For one call of ``execute`` of an ``ArrowBolt``, or for ``flush``: emits record batches,
     anchored by row number.

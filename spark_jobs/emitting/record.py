@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import repeat
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
@@ -86,6 +86,8 @@ class Record:
     in_order = False
     # The bolt's ``Retry``; None: it has none.
     retry: RetriedErrors | None = None
+    # Counts of a kind of bolts, see ``running.counting``.
+    more_counts: Mapping[str, int] = MappingProxyType({})
     # Number of failed rows that are retried by the bolt's ``Retry``.
     retried = 0
     # Rows of the open tuples that were given up.

@@ -15,11 +15,14 @@ from tiercel.spark_jobs.kinds.ordered import CallsAgain, CallsInOrder, InOrder
 from tiercel.spark_jobs.kinds.plain import BASIC, RICH, STATEFUL
 from tiercel.spark_jobs.kinds.retries import TaskRetries
 from tiercel.spark_jobs.kinds.task_order import OrderedBacklog, OrderGate, ReadyBacklog, TaskOrder
+from tiercel.spark_jobs.kinds.task_windows import TaskWindows
+from tiercel.spark_jobs.kinds.windowed import Windows
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
 from tiercel.spark_jobs.running.kind import BoltKind
 from tiercel.spark_jobs.topology.bolt_settings import batching_of, concurrency_of, ordered_by_of
 from tiercel.spark_jobs.topology.graph import BoltSpec
+from tiercel.spark_jobs.topology.windowing import windowing_of
 
 # The first class that matches a bolt decides how it is executed.
 _EXECUTIONS = ((ArrowBolt, ARROW), (StatefulBolt, STATEFUL), (BasicBolt, BASIC), (object, RICH))
@@ -29,6 +32,10 @@ Begin = Callable[[Attempt, bytes | None], BoltKind]
 def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     """Begin an attempt at a bolt task. Raises StaleAttemptError."""
     spec = around.topology.bolts[around.topology.component_of(task)]
+    windowing = windowing_of(around.topology, around.topology.component_of(task))
+    if windowing is not None:
+        windows = TaskWindows(around, task, windowing)
+        return Attempt(around, task, stop, partial(Windows, order=windows), windows)
     has_calls = concurrency_of(spec) is not None
     retry = spec.retry
     if ordered_by_of(spec):

@@ -55,6 +55,8 @@ _UNTRIED = _Tried()
 class TaskRetries:
     """``Order`` of one task of a bolt with ``Retry``. One thread only, except ``waiting``."""
 
+    holds = False
+
     def __init__(self, around: Around, task: int, retry: Retry) -> None:
         self.retry: Retry | None = retry
         self._task = task

@@ -57,6 +57,8 @@ _TELLS_PER_TIMEOUT = 3
 class TaskOrder:
     """``Order`` of one bolt task. One thread only."""
 
+    holds = False
+
     def __init__(
         self,
         around: Around,
@@ -77,7 +79,7 @@ class TaskOrder:
         self._apart = SetApart(around.ledger, clock, timeout_s)
         self._keys = TupleKeys(topology, self.component)
         times = _times(topology, self.component)
-        self._failed = FailedTuples(clock, around.wall, _policy(topology), times)
+        self._failed = FailedTuples(clock, around.wall, policy_of(topology), times)
         # The dumped order after the newest step, and the bolt's part of the newest snapshot.
         self._kept = b""
         self._copy = b""
@@ -488,7 +490,7 @@ def _would_come_again(record: Record, lineage: Lineage, row: int) -> bool:
     return not isinstance(verdict, (Reject, RetryLater)) and bool(lineage.counts[row])
 
 
-def _policy(topology: Topology) -> tuple[RetryPolicy, int]:
+def policy_of(topology: Topology) -> tuple[RetryPolicy, int]:
     """Return the back-off and the delivery limit for retries.
 
     A tuple may come from any spout, so the most patient spout counts.

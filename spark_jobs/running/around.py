@@ -13,6 +13,7 @@ from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.limits import RateLimits
 from tiercel.spark_jobs.bolts.streams import is_system
+from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.kinds.calls.call import Caller
 from tiercel.spark_jobs.kinds.calls.coroutines import Loop, ProcessLoop
@@ -120,6 +121,10 @@ class Around:
 
 def ticks_of(topology: Topology) -> dict[str, float]:
     """Return the seconds between two ticks of each bolt that has ticks."""
-    bolts = [bolt for bolt in topology.bolts if not is_system(bolt)]
+    bolts = [
+        bolt
+        for bolt, spec in topology.bolts.items()
+        if not is_system(bolt) and not isinstance(spec.bolt, WindowedBolt)
+    ]
     periods = {bolt: topology.config_of(bolt).tick_tuple_freq_secs for bolt in bolts}
     return {bolt: period_s for bolt, period_s in periods.items() if period_s is not None}

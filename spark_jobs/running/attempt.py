@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
@@ -43,7 +43,7 @@ from tiercel.spark_jobs.running.backlog import (
 from tiercel.spark_jobs.running.chain import chain_at, tasks_in_row
 from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.copy import WorkingCopy
-from tiercel.spark_jobs.running.kind import BoltKind, Order, StepInput
+from tiercel.spark_jobs.running.kind import BoltKind, HoldingOrder, Order, StepInput
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
@@ -52,7 +52,7 @@ from tiercel.spark_jobs.topology.graph import behind, line_at
 
 log = logging.getLogger(__name__)
 
-_TAKEN_BYTES = 8 * 1024 * 1024
+TAKEN_BYTES = 8 * 1024 * 1024
 LONGEST_WAIT_S = 5.0
 # If a call lasts longer, the tuples that wait behind it go to other tasks.
 _LASTS_S = 0.04
@@ -263,7 +263,7 @@ class Attempt:
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
         entries = self.patiently(
-            lambda: self._inbox.take(wanted, _TAKEN_BYTES, wait, finishing, claims)
+            lambda: self._inbox.take(wanted, TAKEN_BYTES, wait, finishing, claims)
         )
         self._committer.unfinished = None
         self._slices.took(len(entries))
@@ -315,6 +315,9 @@ class Attempt:
         log.info(
             "task %d repeats step %d", self.task, sealed.step, extra={"event": "step_repeated"}
         )
+        if self._order is not None and self._order.holds:
+            self._repeat_held(cast("HoldingOrder", self._order), sealed)
+            return
         # In the order of the inbox, as before: in another order, the step could do different work.
         entries = self._inbox.read(sorted([*sealed.whole, *sealed.part], key=place))
         backlog, self.backlog = self.backlog, Backlog(opened.done)
@@ -326,6 +329,12 @@ class Attempt:
         self.patiently(self._committer.finish)
         backlog.cover(sealed)
         self.backlog = backlog
+
+    def _repeat_held(self, order: HoldingOrder, sealed: Covered) -> None:
+        """Repeat a sealed step that used tuples which it did not cover."""
+        self._commit(order.repeat(sealed, self.fetch), sealed)
+        self.patiently(self._committer.finish)
+        order.repeated(sealed)
 
     def _commit(self, taken: StepInput, sealed: Covered | None) -> None:
         """Execute and commit one step."""
@@ -350,6 +359,8 @@ class Attempt:
             covered = replace(covered, inner=self._chain.executed)
         # A sealed step may have had only answers of threads, which are lost with the process.
         leaves = covered.whole or covered.part or done.ticked or done.record.answered
+        # A step may also free room in the inbox for tuples that it holds.
+        leaves = leaves or covered.tuples
         if sealed or leaves or done.again:
             self._leave(covered, done, states, began_ns)
             if self._order is not None and self._committer.conflicted:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.bolts.bolt import StepBolt
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
+from tiercel.spark_jobs.bolts.windowed_bolt import StepBolt
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record

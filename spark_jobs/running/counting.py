@@ -11,6 +11,9 @@ step_ns       total time of these steps, from the first tuple to the end of the 
 once_repeated, once_unkeyed, once_unsure
               for a bolt with ``once``: tuples that were applied before; tuples without a key;
               tuples older than the remembered keys, which may have been applied before
+windows_closed, windows_failed, windows_late, windows_refused
+              for a windowed bolt: windows that closed; calls for windows that raised; tuples that
+              came after their last window had closed; tuples without a valid timestamp
 retry_later   tuples that the bolt postponed with ``RetryLater``; they are among the failed ones
 state_lost_at seconds since the epoch at which the driver last saw that Redis had lost the bolt's
               state; a count of task 0
@@ -59,6 +62,10 @@ from tiercel.spark_jobs.running.step import Done
 
 ACKER = "__acker"
 ACKER_TASK = 0
+WINDOWS_CLOSED = "windows_closed"
+WINDOWS_FAILED = "windows_failed"
+WINDOWS_LATE = "windows_late"
+WINDOWS_REFUSED = "windows_refused"
 RETRY_LATER = "retry_later"
 STATE_LOST_AT = "state_lost_at"
 # The driver counts for no task of a bolt.
@@ -117,6 +124,7 @@ def task_counts(done: Done, step_ns: int) -> dict[str, int]:
         **(record.raised if record.errors else {}),
         **({RETRY_LATER: record.postponed} if record.reasons else {}),
         **(record.once.counts if record.once is not None else {}),
+        **record.more_counts,
     }
     return {name: count for name, count in counts.items() if count}
 

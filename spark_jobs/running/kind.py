@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage
+from tiercel.acker.inbox.contract import Claims, Covered
 from tiercel.spark_jobs.bolts.verdicts import RetriedErrors
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.copy import WorkingCopy
 from tiercel.spark_jobs.running.step import Done, Execution, Slices
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
+
+# Takes a number of tuples from the inbox, waits for them, and claims some from the line.
+Fetch = Callable[[int, float, Claims], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +92,9 @@ class Order(Protocol):
     The task's snapshots may contain the order, beside the bolt's copy.
     """
 
+    # True if steps use tuples that they do not cover: the order is a ``HoldingOrder``.
+    holds: bool
+
     @property
     def retry(self) -> RetriedErrors | None:
         """The bolt's ``Retry``; None if it has none."""
@@ -122,3 +129,13 @@ class Order(Protocol):
 
         Return the snapshot to reseal the step with; None: the seal stays.
         """
+
+
+class HoldingOrder(Order, Protocol):
+    """An ``Order`` whose steps use tuples that stay in the inbox for later steps."""
+
+    def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
+        """Return the input of a sealed step, and ``fetch`` the entries that it knew."""
+
+    def repeated(self, covered: Covered) -> None:
+        """Note that the sealed step is repeated and finished."""

@@ -118,12 +118,13 @@ class RetakenInput:
     def __init__(self, suspicion: Suspicion, task: int, taken: str) -> None:
         self._suspicion = suspicion
         self._task = task
-        self._taken: tuple[int, int] | None = place(taken)
+        # Position of the last such entry; None if all of them were executed.
+        self.taken: tuple[int, int] | None = place(taken)
 
     @property
     def is_over(self) -> bool:
         """True once all of this part has been executed."""
-        return self._taken is None
+        return self.taken is None
 
     def shares(self, backlog: Backlog, most: int) -> list[Share]:
         """Return the input of the next step: a tuple that was being executed when a process died
@@ -134,15 +135,15 @@ class RetakenInput:
 
     def suspect(self, backlog: Backlog) -> Share | None:
         """Return the first waiting tuple that was being executed when a process died."""
-        notes = self._suspicion.notes(self._task) if self._taken is not None else None
+        notes = self._suspicion.notes(self._task) if self.taken is not None else None
         return backlog.one_of(notes.suspects) if notes is not None and notes.suspects else None
 
     def waits(self, backlog: Backlog) -> bool:
         """Return True if some of this part still waits."""
         first = backlog.first(1)
-        if self._taken is not None and first and place(first[0].entry.position) > self._taken:
-            self._taken = None
-        return self._taken is not None and bool(first)
+        if self.taken is not None and first and place(first[0].entry.position) > self.taken:
+            self.taken = None
+        return self.taken is not None and bool(first)
 
     def goes_together(self) -> bool:
         """Return True if its tuples may be executed concurrently: a guilty tuple explains every
@@ -185,7 +186,7 @@ class RetakenInput:
                 notes.rest()
 
     def _looks_at(self, shares: Sequence[Share]) -> bool:
-        taken = self._taken
+        taken = self.taken
         return taken is not None and any(place(one.entry.position) <= taken for one in shares)
 
 

@@ -22,9 +22,10 @@ import pyarrow as pa
 from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Field
-from tiercel.spark_jobs.bolts.bolt import AnyBolt, ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import is_system
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.graph import (
@@ -41,7 +42,7 @@ from tiercel.spark_jobs.topology.grouping import Fields, Shuffle, not_a_key
 _LARGEST = 10_000
 _ON_ERROR = ("fail", "split")
 _OTHERS = (StatefulBolt, BasicBolt, Bolt, AsyncBolt, ArrowBolt)
-_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt)
+_KINDS = (AsyncBolt, StatefulBolt, BasicBolt, Bolt, BatchBolt, ArrowBolt, WindowedBolt)
 _CONCURRENCY = "concurrency"
 _THREADS = "threads"
 # Concurrency of a plain bolt with a limit per value: tuples of different values may begin together.
@@ -275,7 +276,7 @@ def takes_extra_tasks(topology: Topology, bolt: str) -> bool:
         spec.parallelism > 1
         and not is_system(bolt)
         and all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
-        and not isinstance(spec.bolt, StatefulBolt)
+        and not isinstance(spec.bolt, (StatefulBolt, WindowedBolt))
         and not ordered_by_of(spec)
         and topology.config_of(bolt).tick_tuple_freq_secs is None
     )

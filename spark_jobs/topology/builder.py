@@ -12,9 +12,10 @@ from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.bolt import AnyBolt, AsyncBolt, BatchBolt
+from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BatchBolt
 from tiercel.spark_jobs.bolts.retry import Retry
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology import grouping as groupings
 from tiercel.spark_jobs.topology.bolt_settings import (
@@ -26,12 +27,14 @@ from tiercel.spark_jobs.topology.bolt_settings import (
 )
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
+from tiercel.spark_jobs.topology.windowing import check_windows
 
 _NEVER_RUN: dict[Callable[[object], bool], str] = {
     inspect.iscoroutinefunction: "async",
     inspect.isgeneratorfunction: "a generator",
     inspect.isasyncgenfunction: "an async generator",
 }
+_OF_WINDOWS = ("create", "add", "merge", "result")
 # A message must not be forgotten while deliveries of it are still in the topology.
 _SHORTEST = timedelta(minutes=1)
 _LONGEST = timedelta(days=10 * 365)
@@ -153,7 +156,7 @@ class TopologyBuilder:
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
                 f"bolt {id_!r} is {with_article(type(bolt).__name__)}, not a Bolt, BasicBolt, "
-                "AsyncBolt, BatchBolt or ArrowBolt"
+                "AsyncBolt, BatchBolt, WindowedBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
@@ -186,13 +189,7 @@ class TopologyBuilder:
         }
         topology = Topology(name=self._name, config=self._config, spouts=spouts, bolts=bolts)
         for id_, spec in bolts.items():
-            check_subscriptions(topology, id_, spec)
-            check_needed_fields(topology, id_, spec)
-            check_batching(topology, id_, spec)
-            check_ordering(topology, id_, spec)
-            check_retry(id_, spec)
-            check_limit(topology, id_, spec)
-            check_concurrency(id_, spec)
+            check_bolt(topology, id_, spec)
         for id_, spec in bolts.items():
             check_once(topology, id_, spec)
         for id_ in (*spouts, *bolts):
@@ -218,6 +215,18 @@ class TopologyBuilder:
             return _Declared(component, parallelism, dict(overrides))
         except ConfigValueError as error:
             raise TopologyError(f"config of {id_!r}: {error}") from error
+
+
+def check_bolt(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError for a bolt whose subscriptions or settings do not fit it."""
+    check_subscriptions(topology, id_, spec)
+    check_needed_fields(topology, id_, spec)
+    check_batching(topology, id_, spec)
+    check_windows(topology, id_, spec)
+    check_ordering(topology, id_, spec)
+    check_retry(id_, spec)
+    check_limit(topology, id_, spec)
+    check_concurrency(id_, spec)
 
 
 def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
@@ -285,7 +294,12 @@ def check_methods(id_: str, bolt: AnyBolt) -> None:
     tuple would be acked.
     """
     execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
-    for method in (bolt.prepare, execute, bolt.flush, bolt.cleanup):
+    methods: list[Callable[..., object]] = [bolt.prepare, execute, bolt.cleanup]
+    if isinstance(bolt, WindowedBolt):
+        methods += [getattr(bolt, name) for name in _OF_WINDOWS if hasattr(bolt, name)]
+    else:
+        methods.append(bolt.flush)
+    for method in methods:
         for lazy, what in _NEVER_RUN.items():
             may_be = isinstance(bolt, AsyncBolt) and lazy is inspect.iscoroutinefunction
             if lazy(method) and not may_be:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 from tiercel.acker.limits import Rate
@@ -63,6 +64,8 @@ class Config:
       where that is possible (docs/bolts.md); if False, each tuple goes through Redis.
     * ``shutdown_grace_secs``: seconds for the tuples in flight when a spout worker is told to stop;
       messages that are not done by then go back to the queue.
+    * ``consumer_timeout_secs``: RabbitMQ's consumer timeout, if rabbitmq.conf or a policy that
+      tiercel cannot see makes it longer than 30 minutes. Windows that need more are refused.
     * ``executors``: ``(2, 20)``: the driver asks Spark for as many executors as the load needs,
       within these bounds, and gives back those that are empty. A number is both bounds. None: the
       executors are those that Spark has.
@@ -95,6 +98,7 @@ class Config:
     max_output_bytes: int = 64 * 1024 * 1024
     chaining: bool = True
     shutdown_grace_secs: float = 10.0
+    consumer_timeout_secs: float | None = None
     executors: int | tuple[int, int] | None = None
     executors_target_secs: float = 60.0
     spark_options: Mapping[str, str] = field(default_factory=dict)
@@ -109,6 +113,12 @@ class Config:
             raise ConfigValueError(
                 f"extra holds {', '.join(sorted(clash))}: set it as a setting of its own"
             )
+
+    @property
+    def consumer_timeout(self) -> timedelta | None:
+        """``consumer_timeout_secs`` as a duration."""
+        seconds = self.consumer_timeout_secs
+        return None if seconds is None else timedelta(seconds=seconds)
 
     @classmethod
     def check_override(cls, changes: object, kind: Literal["spout", "bolt"]) -> None:
@@ -212,7 +222,7 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: value is None or _is_whole(value, least=1),
     ),
     **dict.fromkeys(
-        ("tick_tuple_freq_secs", "execute_timeout_secs"),
+        ("tick_tuple_freq_secs", "execute_timeout_secs", "consumer_timeout_secs"),
         (f"{_SPAN}, or None", lambda value: value is None or _is_seconds(value)),
     ),
     "shutdown_grace_secs": (

@@ -19,8 +19,13 @@ from tiercel.acker.inbox.chunk import EXTRA, line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
+from tiercel.spark_jobs.bolts.windowed_bolt import (
+    AnyBolt,
+    WindowedBolt,
+    longest_held,
+    shortest_held,
+)
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.config import Config, parse_rate
 from tiercel.spark_jobs.topology.grouping import Grouping, Shuffle
@@ -147,14 +152,22 @@ class Topology:
         """Return the context of a spout task, with its worker's callbacks."""
         around = self.context_of(task_id)
         shared = {each.name: getattr(around, each.name) for each in fields(TaskContext)}
-        return SpoutContext(**shared, wake=wake, count=count, held=self.held)
+        return SpoutContext(
+            **shared,
+            wake=wake,
+            count=count,
+            held=self.held,
+            needed=self.windows_need,
+            configured=self.config.consumer_timeout,
+        )
 
     @property
     def held(self) -> timedelta | None:
         """The longest time that a message may be unsettled, if a bolt may take longer than the
-        message timeout, has a slow rate limit or retries for long; None: there is no such bolt.
+        message timeout, has a slow rate limit or windows, or retries for long; None: there is no
+        such bolt.
         """
-        waits_secs = self._limits_secs + self._retries_secs
+        waits_secs = self._limits_secs + self._retries_secs + self._windows_secs
         if not self._long_secs and not waits_secs:
             return None
         return timedelta(seconds=self.in_flight_secs + waits_secs + UNEMITTED_S)
@@ -197,6 +210,23 @@ class Topology:
             attempt_s = max(timeout_s, self.config_of(bolt).execute_timeout_secs or 0.0)
             times.append(retry.longest_s + (retry.attempts - 1) * attempt_s)
         return sum(time_s for time_s in times if time_s > _LONG_WAIT_S)
+
+    @property
+    def windows_need(self) -> timedelta | None:
+        """The longest time for which one windowed bolt must hold messages: its window, ``lag`` and
+        ``idle``; None: there is none.
+        """
+        return max(map(shortest_held, self._windowed), default=None)
+
+    @property
+    def _windows_secs(self) -> float:
+        """The time that windowed bolts may hold a message."""
+        return sum(longest_held(bolt).total_seconds() for bolt in self._windowed)
+
+    @property
+    def _windowed(self) -> list[WindowedBolt]:
+        bolts = [spec.bolt for spec in self.bolts.values()]
+        return [bolt for bolt in bolts if isinstance(bolt, WindowedBolt)]
 
     @property
     def parallelism(self) -> dict[str, int]:

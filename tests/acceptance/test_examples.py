@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -331,6 +332,34 @@ def each_payment_is_made_once(example: Example) -> None:
     assert Bank.calls > 120
 
 
+def orders_meet_their_payments(example: Example) -> None:
+    start = datetime.now(UTC) - timedelta(hours=2)
+
+    def message(number: int, minutes: float, **payment: str) -> tuple[datetime, bytes]:
+        at = start + timedelta(seconds=number, minutes=minutes)
+        body = {"order": f"o-{number}", "cents": number, "at": at.isoformat(), **payment}
+        return at, json.dumps(body).encode()
+
+    # The last ones, which have other keys for all tasks, close the windows of the others.
+    last = range(3_600, 3_620)
+    orders = [message(number, 0) for number in (*range(300), *last)]
+    payments = [message(n, n % 20, payment=f"p-{n}") for n in (*range(0, 330, 3), *last)]
+    for queue, messages in (("orders", orders), ("payments", payments)):
+        example.publish(queue, [body for _, body in sorted(messages)])
+    wait_until(lambda: example.counted("orders", "acked") == 300, 300, "every order's ack")
+    wait_until(lambda: example.counted("payments", "acked") == 110, 300, "every payment's ack")
+    paid = [json.loads(body) for body, _ in take_all(example.services.amqp_url, "paid")]
+    partners = {f"o-{n}" for n in range(0, 300, 3) if n % 20 < 10}
+    assert sorted(one["order"] for one in paid) == sorted(partners)
+    alone = [json.loads(body) for body, _ in take_all(example.services.amqp_url, "alone")]
+    assert sorted(one["order"] for one in alone if one["side"] == "orders") == sorted(
+        {f"o-{n}" for n in range(300)} - partners
+    )
+    assert sorted(one["order"] for one in alone if one["side"] == "payments") == sorted(
+        {f"o-{n}" for n in range(0, 330, 3)} - partners
+    )
+
+
 # Condition to wait for, for each example.
 RUNS: dict[str, Callable[[Example], None]] = {
     "arrow_word_count": record_batches_are_counted,
@@ -339,6 +368,7 @@ RUNS: dict[str, Callable[[Example], None]] = {
     "invoices": each_order_is_billed_and_a_bad_one_is_kept,
     "model": each_line_comes_out_with_its_language,
     "orders": each_order_is_booked_once,
+    "paid_orders": orders_meet_their_payments,
     "payments": each_payment_is_made_once,
     "quotes": each_question_gets_its_answer,
     "random_sentences": what_was_forgotten_times_out_and_comes_again,

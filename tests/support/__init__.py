@@ -59,6 +59,7 @@ executor_model  executors and a load, on simulated time
 case_book      the case book of suspects, in memory
 spout_worker   a spout worker on memory twins
 emitter        a spout's collector with given roots
+windowed       events with random lateness, and their windows by a batch
 reasons        reasons of failures without the line that raised
 otlp           a receiver of OTLP, with the spans that arrived
 trace          the files that one message enters, from delivery to ack

@@ -122,6 +122,16 @@ _GROUPS = (
     ),
     _Group(
         labels={"component": "name"},
+        rows=attrgetter("windows"),
+        counters=(
+            ("tiercel_windows_closed", "closed", "Windows that closed"),
+            ("tiercel_windows_failed", "failed", "Calls of a bolt for a window that raised"),
+            ("tiercel_windows_late", "late", "Tuples that came after their last window closed"),
+            ("tiercel_windows_refused", "refused", "Tuples without a valid timestamp"),
+        ),
+    ),
+    _Group(
+        labels={"component": "name"},
         rows=attrgetter("once"),
         counters=(
             ("tiercel_no_identity", "no_identity", "Messages without the configured identity"),

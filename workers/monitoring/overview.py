@@ -34,12 +34,14 @@ from tiercel.workers.monitoring.rows import (
     Readings,
     SpoutTaskRow,
     TaskRow,
+    WindowsRow,
     bolt_row,
     mean,
     once_rows,
     processes,
     spout_tasks,
     task_rows,
+    windows_rows,
 )
 
 # Parts of a reason that vary between messages: quoted text and numbers.
@@ -359,6 +361,8 @@ class Overview:
     sinks: tuple[QueueDepth, ...] = ()
     # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
+    # Windowed bolts whose windows have closed, or failed.
+    windows: tuple[WindowsRow, ...] = ()
     lately: Lately = NOT_COUNTED
     # When it was read; aware, UTC.
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -409,15 +413,16 @@ def overview_of(name: str, readings: Readings) -> Overview:
     tasks = {each.name: task_rows(each, readings) for each in graph.bolts}
     all_tasks = tuple(row for rows in tasks.values() for row in rows)
     workers = spout_tasks(readings)
+    bolts = tuple(
+        bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
+    )
     return Overview(
         name=name,
         state=state_of(readings),
         driver=readings.driver,
         seconds=readings.counted.seconds,
         spouts=spouts,
-        bolts=tuple(
-            bolt_row(each, readings, tasks[each.name], last.get(each.name)) for each in graph.bolts
-        ),
+        bolts=bolts,
         tasks=all_tasks,
         acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
@@ -425,6 +430,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         message_timeout_s=readings.message_timeout_s,
         errors=tuple(each_once(readings.errors, tasks.keys())),
         once=once_rows(readings),
+        windows=windows_rows(readings, bolts),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
         spout_tasks=workers,

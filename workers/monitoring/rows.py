@@ -15,7 +15,14 @@ from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_of
+from tiercel.spark_jobs.running.counting import (
+    RETRY_LATER,
+    WINDOWS_CLOSED,
+    WINDOWS_FAILED,
+    WINDOWS_LATE,
+    WINDOWS_REFUSED,
+    chained_of,
+)
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
@@ -367,6 +374,40 @@ def _runs(tasks: dict[str, list[int]]) -> str:
         f"{name}[{', '.join(map(str, numbers))}]" if numbers else name
         for name, numbers in tasks.items()
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowsRow:
+    """The figures of a windowed bolt in a window of time."""
+
+    name: str
+    closed: int
+    # Calls for a window that raised.
+    failed: int
+    # Tuples that came after their last window had closed.
+    late: int
+    # Tuples without a valid timestamp.
+    refused: int
+    # Age of the oldest tuple in the inbox.
+    oldest_s: float
+
+
+def windows_rows(readings: Readings, bolts: Sequence[BoltRow]) -> tuple[WindowsRow, ...]:
+    """Return the rows of the windowed bolts that have anything to show."""
+    rows = []
+    for bolt in bolts:
+        total = total_of(readings.counted.counts, bolt.name)
+        row = WindowsRow(
+            name=bolt.name,
+            closed=total[WINDOWS_CLOSED],
+            failed=total[WINDOWS_FAILED],
+            late=total[WINDOWS_LATE],
+            refused=total[WINDOWS_REFUSED],
+            oldest_s=bolt.oldest_s,
+        )
+        if row.closed or row.failed or row.late or row.refused:
+            rows.append(row)
+    return tuple(rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

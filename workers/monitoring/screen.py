@@ -138,6 +138,8 @@ def top_view(overview: Overview, window: str, health: Health) -> RenderableType:
         ),
         fitting(_ACKER, [overview.acker]),
     ]
+    if overview.windows:
+        parts.append(fitting(tables.WINDOWS, overview.windows))
     if overview.once:
         parts.append(fitting(tables.ONCE, overview.once))
     if overview.queue_rows:

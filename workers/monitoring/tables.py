@@ -22,7 +22,14 @@ from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.steering import Standing
 from tiercel.workers.monitoring.overview import AckerRow, Fault, Own, QueueRow, SpoutRow
-from tiercel.workers.monitoring.rows import BoltRow, OnceRow, ProcessRow, SpoutTaskRow, TaskRow
+from tiercel.workers.monitoring.rows import (
+    BoltRow,
+    OnceRow,
+    ProcessRow,
+    SpoutTaskRow,
+    TaskRow,
+    WindowsRow,
+)
 
 UNKNOWN = "?"
 _WHITE = "\t\n"
@@ -350,6 +357,17 @@ ONCE = TableKind[OnceRow](
         Column("without a key", lambda row: count(row.unkeyed)),
         Column("maybe too old", lambda row: count(row.unsure)),
         Column("remembered", lambda row: count(row.remembered)),
+    ),
+)
+WINDOWS = TableKind[WindowsRow](
+    "Windows",
+    (
+        Column("bolt", lambda row: row.name, Kind.NAME),
+        Column("closed", lambda row: count(row.closed)),
+        Column("failed calls", lambda row: count(row.failed)),
+        Column("late", lambda row: count(row.late)),
+        Column("bad timestamps", lambda row: count(row.refused)),
+        Column("oldest held", lambda row: seconds(row.oldest_s)),
     ),
 )
 QUEUES = TableKind[QueueRow](

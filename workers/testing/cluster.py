@@ -14,10 +14,10 @@ from typing import Any, Literal, Self, get_args
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.bolts.bolt import AnyBolt
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import FromField
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 from tiercel.spark_jobs.state.encoding import Key, decode_key, decode_value
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.config import Config
@@ -398,7 +398,7 @@ class LocalCluster:
 
     def _new_engine(self) -> Engine:
         if self._engine_name == "memory":
-            return MemoryEngine(self._watched, self._clock)
+            return MemoryEngine(self._watched, self._clock, self.now)
         from tiercel.workers.testing.spark_engine import SparkEngine  # noqa: PLC0415 - PySpark takes a second, and may be missing
 
         return SparkEngine(self._watched, self._slots, self._redis_url)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
@@ -49,8 +50,12 @@ _PATIENCE_S = 1.0
 class MemoryEngine:
     """``Engine`` without servers. Deterministic: the same parcels give the same run."""
 
-    def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
+    def __init__(
+        self, topology: Topology, clock: SimulatedClock, now: Callable[[], datetime]
+    ) -> None:
+        """``now`` is the date and time of the ``clock``, as components see it."""
         self._topology = topology
+        self._date = now
         self._clock = clock
         self._loop = SimulatedLoop(clock)
         self.ledger = MemoryLedger(ledger_spec_of(topology, ()), clock)
@@ -89,7 +94,7 @@ class MemoryEngine:
             key=b"local-cluster",
             suspicion=Suspicion(self.run_id, None, None),
             clock=lambda: self._now,
-            wall=self._clock,
+            wall=lambda: self._date().timestamp(),
             loop=self._loop,
             threads=partial(AwaitedThreads, self._clock),
             limits={

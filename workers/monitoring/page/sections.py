@@ -113,6 +113,7 @@ DETAILS: dict[TableKind[Any], Callable[[Overview], Iterable[Any]]] = {
     tables.PROCESSES: attrgetter("processes"),
     tables.QUEUES: attrgetter("queue_rows"),
     tables.ACKER: lambda seen: [seen.acker],
+    tables.WINDOWS: attrgetter("windows"),
     tables.ONCE: attrgetter("once"),
     OWN: lambda seen: [seen.own],
 }

@@ -5,13 +5,15 @@ from datetime import timedelta
 import pytest
 
 from tests.support.fake_broker import ConsumerBench
-from tiercel import BasicBolt, Config, TopologyBuilder
+from tiercel import BasicBolt, Config, Session, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.queues.broker.declare import (
     WorkQueue,
     consumer_timeout,
+    short_timeout,
     timeout_arguments,
     work_queue_arguments,
 )
+from tiercel.queues.errors import BrokerRefusedError
 from tiercel.testing import FeederSpout
 
 MINUTE = timedelta(minutes=1)
@@ -81,3 +83,60 @@ def test_the_consumer_is_begun_with_it():
     bench.lose()
     bench.open()
     assert bench.channel.consumer_arguments == {"x-consumer-timeout": 5}
+
+
+class Windowed(WindowedBolt):
+    def __init__(self, window):
+        self.window = window
+
+    def execute(self, window, collector):
+        pass
+
+
+def timeout_of(window, version, arguments=None, policy=timedelta(0), **config):
+    """Return the warning to a spout worker of a topology with this window; None: it is refused."""
+    builder = TopologyBuilder("t", config=Config(**config))
+    builder.set_spout("numbers", FeederSpout(fields="x long"))
+    builder.set_bolt("windows", Windowed(window)).shuffle_grouping("numbers")
+    topology = builder.build()
+    queue = WorkQueue(
+        name="orders",
+        held=topology.held,
+        needed=topology.windows_need,
+        configured=topology.config.consumer_timeout,
+    )
+    if arguments is None:
+        arguments = timeout_arguments(queue.held, version)
+    return short_timeout(consumer_timeout(queue.held, version, "orders", arguments), queue, policy)
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 13), (4, 2), (4, 3)])
+def test_windows_that_fit_into_the_usual_timeout_are_never_refused(version):
+    assert timeout_of(tumbling(5 * MINUTE), version) == ""
+    assert timeout_of(tumbling(5 * MINUTE), version, {}) == ""
+    timeout_of(Session(10 * MINUTE), version, {})
+    timeout_of(tumbling(29 * MINUTE), version, {})
+    timeout_of(tumbling(1000), version, {})
+
+
+def test_a_window_that_cannot_fit_is_refused_in_one_line_with_what_to_do():
+    with pytest.raises(BrokerRefusedError) as refused:
+        timeout_of(tumbling(HOUR), (3, 10), {})
+    assert str(refused.value) == (
+        "a window holds a message of queue orders for up to 3660 s (length, lag and idle), and "
+        f"RabbitMQ takes it back after 1800 s: make the window shorter; or set consumer_timeout = "
+        f"{DAY_MS} in rabbitmq.conf, and set Config(consumer_timeout_secs=…) to that time"
+    )
+    with pytest.raises(BrokerRefusedError, match=r"after 60 s.*rabbitmqctl set_policy"):
+        timeout_of(tumbling(MINUTE), (3, 13), {"x-consumer-timeout": 60_000})
+    with pytest.raises(BrokerRefusedError, match="after 1800 s"):
+        timeout_of(tumbling(HOUR), (4, 2), {})
+    with pytest.raises(BrokerRefusedError, match="after 2400 s"):
+        timeout_of(tumbling(HOUR), (3, 13), {}, policy=40 * MINUTE)
+
+
+def test_a_long_window_is_taken_where_the_broker_allows_it():
+    assert timeout_of(tumbling(HOUR), (3, 13)) == "", "the queue is declared with a longer one"
+    assert timeout_of(tumbling(HOUR), (4, 3), {}) == "", "the consumer asks for a longer one"
+    assert timeout_of(tumbling(HOUR), (3, 13), {}, policy=24 * HOUR) == ""
+    assert timeout_of(tumbling(HOUR), (3, 10), {}, consumer_timeout_secs=86_400) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pump import Source
-from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel import BasicBolt, StatefulBolt, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.topology.bolt_settings import extra_hosts, takes_extra_tasks
@@ -21,6 +21,13 @@ class Same(BasicBolt):
 
 class Keeps(StatefulBolt):
     pass
+
+
+class Windows(WindowedBolt):
+    window = tumbling(10)
+
+    def execute(self, window, collector):
+        pass
 
 
 def built(bolt=None, group="shuffle_grouping", fields=(), **settings):
@@ -56,6 +63,7 @@ def test_a_bolt_that_any_task_may_serve_takes_extra_tasks(group):
         ("global_grouping", [], {}),
         ("shuffle_grouping", [], {"parallelism": 1}),
         ("shuffle_grouping", [], {"bolt": Keeps()}),
+        ("shuffle_grouping", [], {"bolt": Windows()}),
         ("shuffle_grouping", [], {"config": {"tick_tuple_freq_secs": 1}}),
         ("fields_grouping", ["word"], {"config": {"ordered_by": "word"}}),
     ],

@@ -123,7 +123,7 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     (
         "a bolt that is none",
         lambda: builder().set_bolt("b", Source()),
-        "bolt 'b' is a Source, not a Bolt, BasicBolt, AsyncBolt, BatchBolt or ArrowBolt",
+        "not a Bolt, BasicBolt, AsyncBolt, BatchBolt, WindowedBolt or ArrowBolt",
     ),
     (
         "a class for a bolt",

@@ -313,6 +313,7 @@ COUNTS = dict.fromkeys(
     (
         *("emitted", "transferred", "executed", "acked", "failed", "steps", "execute_ns"),
         *(NO_IDENTITY, ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE, RETRY_LATER, "state_lost_at"),
+        *("windows_closed", "windows_failed", "windows_late", "windows_refused"),
     ),
     7,
 )

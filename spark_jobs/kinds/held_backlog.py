@@ -1,0 +1,242 @@
+"""The backlog of a windowed bolt, whose entries stay in the inbox; reports to the spouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Lineage, Rows
+from tiercel.acker.inbox.contract import Claims, Covered, Entry
+from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.kinds.held_rows import NEVER
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
+from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
+from tiercel.spark_jobs.running.kind import Fetch
+from tiercel.spark_jobs.running.suspicion import place
+
+log = logging.getLogger(__name__)
+
+MOST_TAKEN = 20_000
+# Reports of held tuples to the spouts: the interval, the number per message timeout, and the size.
+_TELL_S = 0.1
+_TELLS_PER_TIMEOUT = 3
+_TOLD = 5_000
+# A poll that takes longer than it waits by this time found no server.
+_SLOW_POLL_S = 1.0
+# A position, to be compared.
+Place = tuple[int, int]
+
+
+class HoldsRows(Protocol):
+    """The order of a task that holds the rows of its backlog."""
+
+    # Tuples and bytes of held entries that need no room in the inbox from this step on.
+    freed: tuple[int, int]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers from which a later attempt repeats the step."""
+
+    def ingest(self, entry: OpenEntry) -> None:
+        """Take the rows of an entry."""
+
+
+class WindowBacklog(Backlog):
+    """``Backlog`` of a windowed bolt: its entries stay until the last window of each tuple."""
+
+    def __init__(self, done: Mapping[str, bytes], order: HoldsRows) -> None:
+        super().__init__(done)
+        self._order = order
+        # While a sealed step is repeated: the position up to which it knew entries, and later ones.
+        self._known: Place | None = None
+        self._later: list[Entry] = []
+        self._read: Reader | None = None
+        # The last entry that came.
+        self._last: Place = (0, 0)
+
+    def add(self, entries: Iterable[Entry], read: Reader) -> list[int]:
+        self._read = read
+        entries = list(entries)
+        if entries:
+            self._last = place(entries[-1].position)
+        if (known := self._known) is not None:
+            self._later += [entry for entry in entries if place(entry.position) > known]
+            entries = [entry for entry in entries if place(entry.position) <= known]
+        strange = super().add(entries, read)
+        for entry in entries:
+            opened = self._open.get(entry.position)
+            if opened is not None:
+                self._order.ingest(opened)
+        return strange
+
+    def fetch_known(self, known: Place, fetch: Fetch) -> None:
+        """Fetch all entries up to a position."""
+        self._known = known
+        while self._last < known:
+            before = self._last
+            fetch(MOST_TAKEN, 0.0, Claims(0))
+            if self._last == before:
+                return
+
+    def resume(self) -> None:
+        """Add the entries that a repeated step did not know."""
+        self._known = None
+        later, self._later = self._later, []
+        if self._read is not None:
+            self.add(later, self._read)
+
+    def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
+        skipped = [(entry.tuples, len(entry.payload)) for entry in self._passed_over]
+        tuples, size = self._order.freed
+        covered = super().take_out(shares, step, ticks)
+        return replace(
+            covered,
+            tuples=tuples + sum(count for count, _ in skipped),
+            bytes=size + sum(count for _, count in skipped),
+            inner=self._order.numbers,
+        )
+
+
+def roots_in(lineage: Lineage, rows: Rows) -> Ids:
+    """Return the roots of these rows."""
+    if len(rows) == len(lineage.counts):
+        return lineage.roots
+    found: Ids = lineage.roots[
+        np.isin(np.repeat(np.arange(len(lineage.counts)), lineage.counts), rows)
+    ]
+    return found
+
+
+class Polls:
+    """The polls of one inbox, and two clocks that show how far the task has seen into it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # Time in which the inbox was not polled: Redis was away, or the bolt was paused.
+        self._away_s = 0.0
+        # Time by the clock of the inbox's server minus ``clock``: of the quickest entry.
+        self._offset_us: int | None = None
+        self._got = (0, 0)
+        # By each clock, a time before which nothing came that is not taken.
+        self.emptied_s = 0.0
+        self.emptied_us = NEVER
+        # True once all tuples were taken that were there.
+        self.has_emptied = False
+        self._began_s = clock()
+        self._paused_at: float | None = None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of polling since the beginning."""
+        return self._clock() - self._began_s - self._away_s
+
+    @property
+    def server_us(self) -> int:
+        """Time on the clock of the inbox's server, or earlier."""
+        offset_us = self._offset_us
+        return NEVER if offset_us is None else round(1e6 * self._clock()) + offset_us
+
+    def got(self, arrived_us: int, tuples: int, size: int) -> None:
+        """Note an entry that was taken."""
+        ahead_us = arrived_us - round(1e6 * self._clock())
+        self._offset_us = max(ahead_us, ahead_us if self._offset_us is None else self._offset_us)
+        self._got = self._got[0] + tuples, self._got[1] + size
+
+    def poll(self, fetch: Callable[[], None], most: int, wait_s: float) -> None:
+        """Fetch at most this number of tuples, and note whether that was all."""
+        self.resume()
+        before = self._clock(), self.time_s, self.server_us
+        self._got = (0, 0)
+        fetch()
+        self._away(self._clock() - before[0] - wait_s)
+        tuples, size = self._got
+        if tuples < most // 2 and size < TAKEN_BYTES // 2:
+            self.emptied_s, self.emptied_us = before[1:]
+            self.has_emptied = True
+
+    def pause(self) -> None:
+        """Note that the inbox is not polled until the next poll."""
+        if self._paused_at is None:
+            self._paused_at = self._clock()
+
+    def resume(self) -> None:
+        """Note that the inbox is polled again."""
+        if self._paused_at is not None:
+            self._away(self._clock() - self._paused_at)
+            self._paused_at = None
+
+    def _away(self, seconds: float) -> None:
+        if seconds > _SLOW_POLL_S:
+            self._away_s += seconds
+
+    def reached_at(self, time_s: float | None) -> list[float]:
+        """Return when ``time_s`` is reached, if it is."""
+        return [] if time_s is None else [time_s + self._began_s + self._away_s]
+
+    def shown_at(self, server_us: int) -> list[float]:
+        """Return when the server's clock shows this time, if that is known."""
+        return [] if self._offset_us is None else [(server_us - self._offset_us) / 1e6]
+
+
+class Telling:
+    """Reports held tuples to the spouts: their messages neither time out nor count as in flight."""
+
+    def __init__(self, around: Around, clock: Callable[[], float]) -> None:
+        self._ledger = around.ledger
+        timeout_s = around.topology.config.message_timeout_secs
+        self._clock = clock
+        self._news: list[Ids] = []
+        self._look_at = self._all_at = float("-inf")
+        self._every_s = timeout_s / _TELLS_PER_TIMEOUT
+        # The rest of the report of all, and the parts of it that are sent together.
+        self._left: list[Ids] = []
+        self._at_once = 1
+
+    @property
+    def next_at(self) -> list[float]:
+        """Time of the next report, if there is one."""
+        if self._ledger is None:
+            return []
+        return [self._look_at if self._news or self._left else self._all_at]
+
+    def add(self, roots: Ids) -> None:
+        """Have the spouts told about new tuples."""
+        if self._ledger is not None and len(roots):
+            self._news.append(roots)
+
+    def look(self, held: Callable[[], Ids]) -> None:
+        """Report what is due; ``held`` returns the roots of all held tuples."""
+        now = self._clock()
+        if self._ledger is None or now < self._look_at:
+            return
+        self._look_at = now + _TELL_S
+        if now >= self._all_at:
+            self._all_at = now + self._every_s
+            self._news.clear()
+            roots = held()
+            self._left = [roots[at : at + _TOLD] for at in range(0, len(roots), _TOLD)]
+            # Half of the time until the next report is enough for this one.
+            self._at_once = 1 + int(len(self._left) * 2 * _TELL_S / self._every_s)
+        try:
+            if self._news:
+                self._tell(np.concatenate(self._news))
+                self._news.clear()
+            for _ in range(min(len(self._left), self._at_once)):
+                self._tell(self._left[-1])
+                self._left.pop()
+        except RedisUnavailableError as error:
+            log.debug(
+                "could not report held tuples, will retry: %s",
+                error,
+                extra={"event": "redis_away"},
+            )
+
+    def _tell(self, roots: Ids) -> None:
+        if self._ledger is not None and len(roots):
+            self._ledger.reset_timeout(np.unique(roots).tolist(), waiting=True)

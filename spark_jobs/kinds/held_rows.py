@@ -1,0 +1,353 @@
+"""The rows that one task of a windowed bolt holds, as columns: timestamps, keys and the watermark.
+
+Pure. Timestamps are microseconds since 1970; ``now`` is seconds on a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tiercel.acker.inbox.chunk import Chunk, Rows
+from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.running.backlog import OpenEntry
+from tiercel.spark_jobs.topology.windowing import Source, Windowing
+
+Longs = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+# Before and after all times.
+NEVER = -(2**62)
+FOREVER = 2**62
+# The status of a row that is in windows; all others wait to leave.
+GOOD = 0
+# Why a row leaves without its windows.
+NULL, AHEAD, LATE, REPLACED, OVERDUE, DEAD = range(1, 7)
+_FIRST_ROOM = 1_024
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MOMENT = -62_135_596_800_000_000
+_LAST_MOMENT = 253_402_300_799_999_999
+# Timestamps beyond this are no times: far beyond the year 9999, and far below ``FOREVER``.
+_MOST_US = 2**60
+# The position of an entry begins with a time only on Redis; the memory twin counts from 1.
+_LEAST_MS = 10**11
+_FEW_KEYS = 10_000
+# Encoding fewer keys takes longer than looking each up.
+_FEW_ROWS = 64
+
+
+def micros(duration: timedelta) -> int:
+    """Return a duration in microseconds."""
+    return duration // timedelta(microseconds=1)
+
+
+def moment(time_us: int) -> datetime:
+    """Return a timestamp in UTC, cut to the years that Python supports."""
+    return _1970 + timedelta(microseconds=min(max(time_us, _FIRST_MOMENT), _LAST_MOMENT))
+
+
+class Timestamps:
+    """Reads the timestamps of tuples, by the settings of their bolt."""
+
+    def __init__(self, windowing: Windowing) -> None:
+        self._field = windowing.bolt.timestamp_field
+        self._unit = windowing.unit_us
+        self._ahead = micros(windowing.bolt.max_ahead)
+
+    @staticmethod
+    def arrival_us(position_ms: int, wall_s: float) -> int:
+        """Return the time at which an entry with this position came, given the time now."""
+        return position_ms * 1_000 if position_ms >= _LEAST_MS else round(wall_s * 1e6)
+
+    def of(self, chunk: Chunk, rows: Rows, arrival_us: int) -> tuple[Longs, Longs]:
+        """Return the timestamps of these rows, and their status: good, null or ahead."""
+        status = np.full(len(rows), GOOD)
+        if not self._field:
+            return np.full(len(rows), arrival_us), status
+        column = chunk.values.column(self._field)
+        if len(rows) < len(column):
+            column = column.take(pa.array(rows))
+        unit = self._unit
+        if pa.types.is_timestamp(column.type):
+            column, unit = column.view(pa.int64()), 1
+        null = np.zeros(len(rows), bool)
+        if column.null_count:
+            null = np.asarray(pc.is_null(column))
+            column = pc.fill_null(column, 0)
+        values = column.to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(column.type):
+            null = null | np.isnan(values)
+            values = np.where(null, 0.0, values)
+        else:
+            values = values.astype(np.int64)
+        most = _MOST_US // unit
+        far = (values > most) | (values < -most)
+        # Floats are rounded to a microsecond; integers must not become floats.
+        scaled = np.clip(values, -most, most) * unit
+        times = scaled if scaled.dtype == np.int64 else np.rint(scaled).astype(np.int64)
+        status[null] = NULL
+        status[(times > arrival_us + self._ahead) & ~null | far] = AHEAD
+        return times, status
+
+
+class Keys:
+    """Numbers the keys of tuples, in the order in which they come."""
+
+    def __init__(self, fields: Mapping[Source, tuple[str, ...]]) -> None:
+        self._fields = fields
+        self._numbers: dict[Any, int] = {}
+        self._values: list[Any] = []
+        # A number for each key that is the same in each process.
+        self.digests: list[int] = []
+
+    def of(self, chunk: Chunk, rows: Rows) -> Longs:
+        """Return the number of the key of each row."""
+        fields = self._fields[chunk.route.component, chunk.route.stream]
+        if not fields:
+            return np.full(len(rows), self._number(None))
+        columns = [chunk.values.column(name) for name in fields]
+        if len(rows) < chunk.values.num_rows:
+            columns = [column.take(pa.array(rows)) for column in columns]
+        if len(columns) > 1:
+            values = zip(*(column.to_pylist() for column in columns), strict=True)
+            return np.array([self._number(value) for value in values], np.int64)
+        if len(rows) < _FEW_ROWS:
+            return np.array([self._number(value) for value in columns[0].to_pylist()], np.int64)
+        encoded = columns[0].dictionary_encode(null_encoding="encode")
+        numbers = np.array([self._number(one) for one in encoded.dictionary.to_pylist()], np.int64)
+        found: Longs = numbers[encoded.indices.to_numpy(zero_copy_only=False)]
+        return found
+
+    def value(self, number: int) -> Any:
+        """Return a key: a value, or a tuple of values."""
+        return self._values[number]
+
+    def prune(self, numbers: Longs) -> Mapping[int, int] | None:
+        """Forget most keys but those with these numbers, if they are few; return the new numbers of
+        the keys by their old ones. None: nothing has changed.
+        """
+        if len(self._values) < _FEW_KEYS:
+            return None
+        live = np.unique(numbers).tolist()
+        if 2 * len(live) > len(self._values):
+            return None
+        values = [self._values[number] for number in live]
+        self._numbers.clear()
+        self._values.clear()
+        self.digests.clear()
+        return {old: self._number(value) for old, value in zip(live, values, strict=True)}
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+            content = blake2b(repr(value).encode(errors="surrogatepass"), digest_size=8)
+            self.digests.append(int.from_bytes(content.digest()) >> 1)
+        return number
+
+
+class Watermark:
+    """Event time of one task: the highest timestamp of each source task minus ``lag``, for the
+    slowest of them. It never goes back.
+
+    A source that has sent nothing for ``idle_s`` does not count. If none counts, time goes on by
+    the clock.
+    """
+
+    def __init__(self, sources: Iterable[int], lag_us: int, idle_s: float, now: float) -> None:
+        self.at = NEVER
+        self.highest = dict.fromkeys(sources, NEVER)
+        self._seen = dict.fromkeys(self.highest, now)
+        self._lag = lag_us
+        self._idle_s = idle_s
+
+    @classmethod
+    def of(cls, windowing: Windowing, now: float) -> Watermark:
+        """Make the watermark of a task that begins now."""
+        bolt = windowing.bolt
+        lag_us = micros(bolt.lag) if bolt.timestamp_field else 0
+        return cls(windowing.source_tasks, lag_us, bolt.idle.total_seconds(), now)
+
+    def follow(self, source: int, times: Longs, now: float) -> Longs:
+        """Take the timestamps of a source's tuples; return the watermark before each of them.
+
+        Tuples without a valid timestamp have ``NEVER``.
+        """
+        before = self.highest.get(source, NEVER)
+        self._seen[source] = now
+        others = self._slowest(now, source)
+        highest = np.maximum.accumulate(np.concatenate([[before], times]))
+        reached = np.maximum(np.minimum(highest, others) - self._lag, self.at)
+        self.highest[source] = int(highest[-1])
+        self.at = int(reached[-1])
+        found: Longs = reached[:-1]
+        return found
+
+    def advance(self, now: float) -> int:
+        """Return the watermark, which may have moved because sources are idle."""
+        slowest = self._slowest(now)
+        if slowest == FOREVER:
+            slowest = max(self.highest.values(), default=NEVER)
+            if slowest > NEVER:
+                slowest += max(0, round(1e6 * (now - self._last_seen - self._idle_s)))
+        self.at = max(self.at, slowest - self._lag)
+        return self.at
+
+    def reaches(self, end: int) -> float | None:
+        """Return the time at which the watermark reaches ``end`` if no tuple comes; None: never."""
+        if max(self.highest.values(), default=NEVER) == NEVER:
+            return None
+        left = sorted((seen, source) for source, seen in self._seen.items())
+        for place, (seen, _) in enumerate(left[:-1]):
+            slowest = min(self.highest[source] for _, source in left[place + 1 :])
+            if slowest - self._lag >= end:
+                return seen + self._idle_s
+        rest = end + self._lag - max(self.highest.values())
+        return self._last_seen + self._idle_s + max(0, rest) / 1e6
+
+    @property
+    def _last_seen(self) -> float:
+        return max(self._seen.values())
+
+    def _slowest(self, now: float, but: int | None = None) -> int:
+        return min(
+            [
+                self.highest[source]
+                for source, seen in self._seen.items()
+                if source != but and now - seen < self._idle_s
+            ],
+            default=FOREVER,
+        )
+
+
+class HeldRows:
+    """Columns of the rows that a task holds."""
+
+    NAMES = ("time", "key", "arrived", "ms", "seq", "entry", "row", "first", "next", "status")
+
+    def __init__(self) -> None:
+        # Timestamp; number of the key; time of arrival; position and number of the entry, and row
+        # in it; end of the first window that the row may be in; ``GOOD``, or why the row leaves.
+        self._columns = {name: np.zeros(_FIRST_ROOM, np.int64) for name in self.NAMES}
+        self._alive = np.zeros(_FIRST_ROOM, bool)
+        # Number of rows with the removed ones, and without.
+        self.size = 0
+        self.count = 0
+
+    def __getitem__(self, name: str) -> Longs:
+        return self._columns[name][: self.size]
+
+    @property
+    def alive(self) -> Mask:
+        """Mask of the rows that are not removed."""
+        return self._alive[: self.size]
+
+    @property
+    def good(self) -> Mask:
+        """Mask of the rows that are in windows."""
+        good: Mask = self.alive & (self["status"] == GOOD)
+        return good
+
+    def add(self, columns: Mapping[str, Longs]) -> Longs:
+        """Add rows behind all others; return their indices. Their ``next`` is ``FOREVER``."""
+        count = len(columns["time"])
+        while self.size + count > len(self._alive):
+            self._alive = np.concatenate([self._alive, np.zeros_like(self._alive)])
+            for name, column in self._columns.items():
+                self._columns[name] = np.concatenate([column, np.zeros_like(column)])
+        places = slice(self.size, self.size + count)
+        for name, values in columns.items():
+            self._columns[name][places] = values
+        self._columns["next"][places] = FOREVER
+        self._alive[places] = True
+        self.size += count
+        self.count += count
+        return np.arange(places.start, places.stop)
+
+    def remove(self, rows: Longs) -> None:
+        """Remove rows, each at most once."""
+        self._alive[rows] = False
+        self["next"][rows] = FOREVER
+        self.count -= len(rows)
+
+    def compact(self) -> bool:
+        """Forget removed rows if they are many; return True if indices have changed."""
+        if self.size < _FIRST_ROOM or self.count * 2 > self.size:
+            return False
+        alive = np.flatnonzero(self.alive)
+        for name, column in self._columns.items():
+            self._columns[name][: len(alive)] = column[alive]
+        self._alive[: len(alive)] = True
+        self._alive[len(alive) :] = False
+        self.size = len(alive)
+        return True
+
+    @property
+    def oldest(self) -> int | None:
+        """Time of arrival of the first row; None if there is none."""
+        alive = self.alive
+        first = int(alive.argmax()) if alive.size else 0
+        return int(self["arrived"][first]) if alive.size and alive[first] else None
+
+
+class HeldCopies:
+    """Finds held tuples whose message is delivered again, by the keys of tuples."""
+
+    def __init__(self, rows: HeldRows) -> None:
+        self._rows = rows
+        # Number of the entry and row in it, by key.
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def add(self, keys: Ids, held: Longs, *, by_time: bool) -> list[int]:
+        """Take the keys of new rows; return the rows with the same keys, which they replace."""
+        rows = self._rows
+        replaced: list[int] = []
+        for index, lanes in zip(held.tolist(), keys[:, :2], strict=True):
+            if not lanes.any():
+                continue
+            key = lanes.tobytes()
+            earlier = self._places.get(key)
+            self._places[key] = int(rows["entry"][index]), int(rows["row"][index])
+            if earlier is not None:
+                entry, row = earlier
+                first, end = np.searchsorted(rows["entry"], [entry, entry + 1]).tolist()
+                some = slice(first, end)
+                same = (
+                    rows.alive[some] & (rows["status"][some] == GOOD) & (rows["row"][some] == row)
+                )
+                for before in (first + np.flatnonzero(same)).tolist():
+                    self._replace(before, index, by_time=by_time)
+                    replaced.append(before)
+        return replaced
+
+    def _replace(self, before: int, index: int, *, by_time: bool) -> None:
+        """Have a row take the place of the one ``before``.
+
+        A window that has the row before is open for the new one, though the watermark may be past
+        its end: it closes with the next step.
+        """
+        rows = self._rows
+        if by_time and rows["time"][index] == rows["time"][before]:
+            rows["first"][index] = min(rows["first"][index], rows["first"][before])
+            if rows["status"][index] == LATE:
+                rows["status"][index] = GOOD
+        rows["status"][before] = REPLACED
+
+    def remove(self, entries: Mapping[int, OpenEntry], rows: Longs) -> None:
+        """Forget the keys of rows that are about to be removed."""
+        if not self._places:
+            return
+        numbers, places = (self._rows[name][rows].tolist() for name in ("entry", "row"))
+        for number, row in zip(numbers, places, strict=True):
+            keys = entries[number].chunk.lineage.keys
+            if keys is None:
+                continue
+            key = keys[row, :2].tobytes()
+            if self._places.get(key) == (number, row):
+                del self._places[key]

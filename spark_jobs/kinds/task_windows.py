@@ -1,0 +1,592 @@
+"""``WindowedBolt``: the tuples of a task stay in its inbox until their last window has closed.
+
+``TaskWindows`` is the task's ``Order``: it holds the rows that are taken and not done, and plans
+steps. A step closes windows. It covers the rows whose last window has closed; other rows of these
+windows stay in the inbox, and in their trees. The tree of each row gets the edges of what was
+emitted for it.
+
+After the death of a process the inbox has the rows, and the snapshot has all that cannot be found
+in them: the watermark, and which windows have closed. A sealed step is repeated from the numbers in
+its seal: the position up to which rows were known, the watermark, and the windows that were left
+out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, cast
+
+import numpy as np
+
+from tiercel.acker.inbox.chunk import Lineage
+from tiercel.acker.inbox.contract import Covered
+from tiercel.spark_jobs.bolts.verdicts import Reject
+from tiercel.spark_jobs.bolts.windowed_bolt import LONGEST_WAIT, WindowedBolt, longest_held
+from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.kinds.held_backlog import (
+    MOST_TAKEN,
+    Place,
+    Polls,
+    Telling,
+    WindowBacklog,
+    roots_in,
+)
+from tiercel.spark_jobs.kinds.held_rows import (
+    DEAD,
+    FOREVER,
+    GOOD,
+    LATE,
+    NEVER,
+    OVERDUE,
+    HeldCopies,
+    HeldRows,
+    Keys,
+    Longs,
+    Timestamps,
+    Watermark,
+    micros,
+)
+from tiercel.spark_jobs.kinds.task_order import policy_of
+from tiercel.spark_jobs.kinds.window_step import (
+    Accumulators,
+    FailedWindows,
+    WindowCalls,
+    WindowRecord,
+)
+from tiercel.spark_jobs.kinds.windows import (
+    Limits,
+    Plan,
+    WindowId,
+    assigner_of,
+)
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.backlog import OpenEntry, Share
+from tiercel.spark_jobs.running.copy import joined, parted
+from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_FAILED
+from tiercel.spark_jobs.running.kind import Fetch, StepInput
+from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.running.suspicion import place
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
+from tiercel.spark_jobs.topology.windowing import Windowing
+
+log = logging.getLogger(__name__)
+
+# Rows of the windows that close in one step.
+_ROWS = 10_000
+# Tuples and bytes that are taken and still use room of the inbox.
+_ROOM_TUPLES = 4_000
+_ROOM_BYTES = 8 * 1024 * 1024
+_ROOM_S = 1.0
+# With more held rows, looking for windows that close takes one part in ``_SHARE`` of the time.
+_MANY = 20_000
+_SHARE = 5
+# Kinds of steps, the first number in a seal.
+_WINDOWS, _OTHERS, _ROOM = range(3)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Run:
+    """One step."""
+
+    kind: int
+    # Rows of the step, by their indices in the columns, ascending.
+    rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    plan: Plan = field(default_factory=Plan)
+    # Windows that are tried again.
+    failed: set[WindowId] = field(default_factory=set)
+    errors: dict[WindowId, BaseException] = field(default_factory=dict)
+    # True if the step was sealed by an earlier attempt.
+    repeated: bool = False
+    conflicted: bool = False
+
+
+class TaskWindows:
+    """``Order`` of one task of a windowed bolt. One thread only, except ``waiting``."""
+
+    holds = True
+    retry = None
+    # The step that was planned last.
+    run: _Run | None = None
+    # Position of the last entry that is taken; up to ``_judged`` an earlier attempt judged rows.
+    _taken: Place = (0, 0)
+    _judged: Place = (0, 0)
+    # Position of the last entry that an earlier process may have died of.
+    suspected: Place | None = None
+    # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
+    _room = (0, 0)
+    freed = (0, 0)
+    # Time since which the former do.
+    _room_since = 0.0
+    # Number of rows that leave without their windows.
+    _others = 0
+    # The watermark, rows and failed windows at the last look that found nothing to close.
+    _looked: tuple[int, int, int] | None = None
+    _changes = 0
+    # Time before which it does not look again.
+    _look_at = float("-inf")
+    # Time before which no step begins, after this number of steps in turn was aborted.
+    _rests_until = float("-inf")
+    _aborted = 0
+    # The dumped order after the newest step, and the bolt's part of the newest snapshot.
+    _kept = _copy = b""
+
+    def __init__(self, around: Around, task: int, windowing: Windowing) -> None:
+        self._around = around
+        self._task = task
+        self._component = around.topology.component_of(task)
+        bolt = self.bolt = windowing.bolt
+        self._clock = around.loop.time
+        self.keys = Keys(windowing.keys)
+        self._timestamps = Timestamps(windowing)
+        self.windows = assigner_of(
+            bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
+        )
+        self.watermark = Watermark.of(windowing, 0.0)
+        self.rows = HeldRows()
+        self._entries: dict[int, OpenEntry] = {}
+        self._next_entry = 0
+        self.polls = Polls(self._clock)
+        self._copies = HeldCopies(self.rows)
+        self._tries = FailedWindows(*policy_of(around.topology), self._clock)
+        self._held_us = micros(max(LONGEST_WAIT, longest_held(bolt)))
+        self.telling = Telling(around, self._clock)
+        self._accumulators = Accumulators(bolt.window)
+
+    @property
+    def _by_time(self) -> bool:
+        return bool(self.bolt.timestamp_field)
+
+    @property
+    def waiting(self) -> int:
+        """Number of failed windows that wait for their next attempt. Any thread."""
+        return len(self._tries)
+
+    @property
+    def room(self) -> int:
+        """Number of tuples that the task may take."""
+        return self.bolt.max_held - self.rows.count if self._is_back() else MOST_TAKEN
+
+    # -- the order -------------------------------------------------------------------------------
+
+    def opened(self, snapshot: bytes | None) -> bytes | None:
+        self._kept, self._copy = parted(snapshot or b"")
+        try:
+            self._load(json.loads(self._kept or b"{}"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            log.warning(
+                "%s[%d]: what it noted of its windows cannot be read (%s); windows that have "
+                "closed may close again, with the tuples that are left",
+                self._component, self._task, error, extra={"event": "order_unreadable"},
+            )  # fmt: skip
+        return self._copy or None
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.windows.load(state["windows"])
+            self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
+            self.watermark.at = int(state["at"])
+            self._judged = cast("Place", tuple(state["taken"]))
+
+    def backlog(self, done: Mapping[str, bytes]) -> WindowBacklog:
+        self._backlog = WindowBacklog(done, self)
+        return self._backlog
+
+    def again(
+        self, shares: Sequence[Share], record: Record, lineage: Lineage, *, repeated: bool
+    ) -> list[int]:
+        """Return all rows of a step that was aborted, until that has happened too often."""
+        del shares
+        if not record.aborted or repeated:
+            return []
+        self._aborted += 1
+        if self._aborted >= self._tries.limit:
+            self._aborted = 0
+            for row in record.reasons:
+                record.verdicts[row] = Reject(record.reasons[row])
+            return []
+        self._rests_until = self._clock() + self._tries.back_off_s(self._aborted)
+        return list(range(len(lineage.counts)))
+
+    def noted(self, shares: Sequence[Share], done: Done) -> Done:
+        del shares
+        run = cast("_Run", self.run)
+        record = cast("WindowRecord", done.record)
+        if done.again:
+            run.failed = {one.id for one in run.plan.closings}
+            again = done.again
+        else:
+            self._aborted = 0 if not record.aborted else self._aborted
+            leaves = np.zeros(len(run.rows), bool)
+            leaves[record.leaving] = True
+            leaves[list(record.reasons)] = True
+            again = np.flatnonzero(~leaves).tolist()
+            if not run.repeated:
+                self._remove(run.rows[leaves], with_windows=run.kind == _WINDOWS)
+        if run.kind == _WINDOWS:
+            self.windows.close(self.rows, run.plan, run.failed)
+            closed = [one.id for one in run.plan.closings if one.id not in run.failed]
+            self._tries.note(closed, run.errors)
+        self._changes += 1
+        self.freed = self._room
+        self._room = (0, 0)
+        kept = self._dump()
+        if kept == self._kept and done.snapshot is None:
+            return replace(done, again=again)
+        self._kept = kept
+        self._copy = self._copy if done.snapshot is None else done.snapshot
+        return replace(done, again=again, snapshot=joined(self._kept, self._copy))
+
+    def conflicted(self, shares: Sequence[Share], done: Done) -> None:
+        """Note that the messages of all rows of the step come again: the rows are dropped."""
+        del shares, done
+        run = cast("_Run", self.run)
+        run.conflicted = True
+        if not run.repeated:
+            self._drop(run)
+
+    def _drop(self, run: _Run) -> None:
+        """Have the rows of a step leave whose messages have failed, and come again."""
+        dead = run.rows[self.rows.alive[run.rows]]
+        self.windows.removed(self.rows, dead)
+        self._others += int((self.rows["status"][dead] == GOOD).sum())
+        self.rows["status"][dead] = DEAD
+
+    def _dump(self) -> bytes:
+        state = {
+            "taken": self._taken,
+            "at": self.watermark.at,
+            "highest": self.watermark.highest,
+            "windows": self.windows.dump(),
+        }
+        return json.dumps(state).encode()
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def ingest(self, entry: OpenEntry) -> None:
+        """Take the rows of an entry."""
+        at = self._taken = place(entry.position)
+        is_new = at > self._judged
+        chunk, rows = entry.chunk, entry.rows
+        columns = self._columns(entry, at)
+        status = columns["status"]
+        times = np.where(status == GOOD, columns["time"], NEVER)
+        before = self._before(chunk.route.source_task, times)
+        # An earlier attempt has judged the others, and let those leave that were late.
+        judged = before if is_new else np.full(len(rows), NEVER)
+        late = self.windows.judge(self.rows, columns, judged) & (status == GOOD)
+        if late.any():
+            if self._by_time:
+                status[late] = LATE
+            else:
+                # A tuple of now is never late: the clock of its server may be behind this one.
+                columns["time"][late] = before[late]
+                self.windows.judge(self.rows, columns, before)
+        held = self.rows.add(columns)
+        if chunk.lineage.keys is not None:
+            self._replace(chunk.lineage.keys[rows], held)
+        good = held[self.rows["status"][held] == GOOD]
+        self._others += len(held) - len(good)
+        self.windows.added(self.rows, good)
+        if is_new:
+            self._room_since = self._room_since if self._room[0] else self._clock()
+            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
+        self._changes += 1
+        self.telling.add(roots_in(chunk.lineage, rows))
+
+    def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
+        """Return the columns of an entry's rows, but for those that depend on other rows."""
+        rows = entry.rows
+        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
+        self.polls.got(arrived, len(rows), entry.size)
+        times, status = self._timestamps.of(entry.chunk, rows, arrived)
+        number = self._next_entry
+        self._next_entry += 1
+        self._entries[number] = entry
+        full = np.ones(len(rows), np.int64)
+        return {
+            "time": times,
+            "key": self.keys.of(entry.chunk, rows),
+            "arrived": full * arrived,
+            "ms": full * at[0],
+            "seq": full * at[1],
+            "entry": full * number,
+            "row": rows.astype(np.int64),
+            "status": status,
+        }
+
+    def _before(self, source: int, times: Longs) -> Longs:
+        """Return the watermark before each of a source's tuples."""
+        if self._by_time:
+            return self.watermark.follow(source, times, self.polls.time_s)
+        return np.full(len(times), self.watermark.at)
+
+    def _replace(self, keys: Any, held: Longs) -> None:
+        """Have the tuples of messages that are delivered again take the place of earlier copies."""
+        for index in self._copies.add(keys, held, by_time=self._by_time):
+            if index < held[0]:
+                self.windows.removed(self.rows, np.array([index]))
+                self._others += 1
+
+    def _remove(self, rows: Longs, *, with_windows: bool) -> None:
+        """Remove rows that the step covers."""
+        if not with_windows:
+            self._others -= int((self.rows["status"][rows] != GOOD).sum())
+        self._copies.remove(self._entries, rows)
+        self.rows.remove(rows)
+
+    # -- the next step ---------------------------------------------------------------------------
+
+    @property
+    def next_at(self) -> float | None:
+        """Time on the loop's clock of the next step that needs no tuple; None: there is none."""
+        moments = self._tries.due_at
+        end = self.windows.next_end(self.rows)
+        if end == NEVER and self._by_time:
+            # Windows of tuples: all tuples count when the watermark is above them.
+            end = max(self.watermark.highest.values(), default=NEVER) + 1
+        # What is due already waits for another attempt.
+        if self.watermark.at < end < FOREVER and self.rows.count:
+            if self._by_time:
+                moments += self.polls.reached_at(self.watermark.reaches(end))
+            else:
+                moments += self.polls.shown_at(end)
+        if (oldest := self.rows.oldest) is not None:
+            left_us = oldest + self._held_us - 1e6 * self._around.wall()
+            moments.append(self._clock() + left_us / 1e6)
+        if self.rows.count:
+            moments += self.telling.next_at
+        if self._room[0]:
+            moments.append(self._room_since + _ROOM_S)
+        waits_until = max(self._look_at, self._rests_until)
+        if waits_until > self._clock():
+            # Before, there is no step.
+            return max(min(moments, default=waits_until), waits_until)
+        return min(moments, default=None)
+
+    def advance(self) -> int:
+        """Return the watermark now."""
+        if self._by_time:
+            return self.watermark.advance(self.polls.emptied_s)
+        self.watermark.at = max(self.watermark.at, self.polls.emptied_us)
+        return self.watermark.at
+
+    def next_step(self, *, must: bool) -> _Run | None:
+        """Plan the next step; None if there is nothing to do, unless there ``must`` be one."""
+        self.run = None
+        if self._clock() < self._rests_until or not self._is_back():
+            return None
+        self._tidy()
+        watermark = self.advance()
+        self._find_overdue()
+        if self._others:
+            rows = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
+            self.run = _Run(kind=_OTHERS, rows=rows)
+        elif (plan := self._due(watermark)) is not None:
+            self.run = _Run(kind=_WINDOWS, plan=plan, rows=self._rows_of(plan))
+        elif must or self._has_room():
+            self.run = _Run(kind=_ROOM)
+        return self.run
+
+    def _has_room(self) -> bool:
+        """Return True if room for the tuples that were taken is worth a step."""
+        tuples, size = self._room
+        late = tuples > 0 and self._clock() >= self._room_since + _ROOM_S
+        return late or tuples >= _ROOM_TUPLES or size >= _ROOM_BYTES
+
+    def _is_back(self) -> bool:
+        """Return True once the rows are here that an earlier attempt knew at its last step.
+
+        Before, a window would close without some of its tuples.
+        """
+        return self._taken >= self._judged or self.polls.has_emptied
+
+    def _tidy(self) -> None:
+        if self.rows.compact():
+            known = set(np.unique(self.rows["entry"]).tolist())
+            self._entries = {at: entry for at, entry in self._entries.items() if at in known}
+            renumbered = self.keys.prune(self.rows["key"])
+            if renumbered is not None:
+                self.windows.renumber(renumbered)
+                self._accumulators.renumber()
+                keys = [renumbered[key] for key in self.rows["key"].tolist()]
+                self.rows["key"][:] = keys
+
+    def _due(self, watermark: int) -> Plan | None:
+        waiting = self._tries.waiting
+        look = watermark, self._changes, len(waiting)
+        if look == self._looked or self._clock() < self._look_at:
+            return None
+        if self.windows.next_end(self.rows) <= watermark:
+            began = time.perf_counter()
+            plan = self.windows.plan(self.rows, watermark, waiting, Limits(rows=_ROWS))
+            if self.rows.count > _MANY:
+                # Sessions are looked for among all rows: not in each step.
+                self._look_at = self._clock() + _SHARE * (time.perf_counter() - began)
+            if plan.closings or self.windows.leaving(self.rows, plan, set()).size:
+                return plan
+        self._looked = look
+        self.windows.passed(watermark)
+        return None
+
+    def _rows_of(self, plan: Plan) -> Longs:
+        parts = [part for one in plan.closings for part in (one.rows, one.expired)]
+        parts.append(self.windows.leaving(self.rows, plan, set()))
+        return np.unique(np.concatenate(parts))
+
+    def _find_overdue(self) -> None:
+        """Give back rows that have waited for so long that the broker would take them back."""
+        oldest = self.rows.oldest
+        before = int(1e6 * self._around.wall()) - self._held_us
+        if oldest is None or oldest > before:
+            return
+        rows = np.flatnonzero(self.rows.good & (self.rows["arrived"] <= before))
+        self.windows.removed(self.rows, rows)
+        self.rows["status"][rows] = OVERDUE
+        self._others += len(rows)
+
+    def shares(self, rows: Longs) -> list[Share]:
+        """Return the shares of these rows, which are ascending."""
+        entries = self.rows["entry"][rows]
+        starts = np.flatnonzero(np.diff(entries, prepend=-1))
+        parts = np.split(self.rows["row"][rows], starts[1:]) if rows.size else []
+        numbers = entries[starts].tolist()
+        return [
+            Share(self._entries[number], part) for number, part in zip(numbers, parts, strict=True)
+        ]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers from which a later attempt repeats the step."""
+        run = cast("_Run", self.run)
+        numbers = [run.kind, *self._taken]
+        if run.kind == _WINDOWS:
+            numbers += [run.plan.watermark, run.plan.number]
+            numbers += [number for one in sorted(run.plan.waiting) for number in one]
+        if run.kind == _OTHERS:
+            status = self.rows["status"][run.rows]
+            starts = np.flatnonzero(np.diff(status, prepend=-1))
+            counts = np.diff([*starts.tolist(), len(status)])
+            numbers += np.column_stack((status[starts], counts)).ravel().tolist()
+        return numbers
+
+    def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
+        kind, ms, seq, *numbers = covered.inner
+        self._backlog.fetch_known((ms, seq), fetch)
+        run = self.run = _Run(kind=kind, repeated=True)
+        if kind == _WINDOWS:
+            watermark, number, *waits = numbers
+            waiting = frozenset(zip(waits[::2], waits[1::2], strict=True))
+            # Rows that were to leave without their windows had left before.
+            strange = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
+            self.rows["status"][strange] = GOOD
+            self.windows.added(self.rows, strange)
+            run.plan = self.windows.plan(self.rows, watermark, waiting, Limits(windows=number))
+            run.rows = self._rows_of(run.plan)
+        elif kind == _OTHERS:
+            run.rows = self._indices(self._backlog.exactly(covered))
+            status = np.repeat(numbers[::2], numbers[1::2])
+            if len(status) == len(run.rows):
+                self.rows["status"][run.rows] = status
+        return StepInput(shares=self.shares(run.rows))
+
+    def repeated(self, covered: Covered) -> None:
+        run = cast("_Run", self.run)
+        shares = self._backlog.exactly(covered)
+        self._remove(self._indices(shares), with_windows=True)
+        self._backlog.take_out(shares, covered.step, 0)
+        if run.conflicted:
+            self._drop(run)
+        self._others = int((self.rows.alive & (self.rows["status"] != GOOD)).sum())
+        self._backlog.resume()
+
+    def _indices(self, shares: Sequence[Share]) -> Longs:
+        """Return the indices of the rows of these shares."""
+        numbers = {entry.position: number for number, entry in self._entries.items()}
+        found = [np.zeros(0, np.int64)]
+        for share in shares:
+            of_entry = np.flatnonzero(self.rows["entry"] == numbers[share.entry.position])
+            inside = np.isin(self.rows["row"][of_entry], share.rows)
+            found.append(of_entry[inside & self.rows.alive[of_entry]])
+        return np.sort(np.concatenate(found))
+
+    # -- execution -------------------------------------------------------------------------------
+
+    def execute(self, bolt: WindowedBolt, record: WindowRecord) -> None:
+        """Execute the step."""
+        run = cast("_Run", self.run)
+        calls = WindowCalls(bolt, record, self.rows, run.rows, self._accumulators)
+        if run.kind == _OTHERS:
+            status, times = self.rows["status"][run.rows], self.rows["time"][run.rows]
+            calls.let_leave(self.bolt, status, times)
+        if run.kind != _WINDOWS:
+            return
+        notes = self._notes()
+        blocked: set[int] = set()
+        for one in run.plan.closings:
+            if one.key in blocked:
+                run.failed.add(one.id)
+                continue
+            error = calls.close(one, self.keys.value(one.key), notes)
+            if error is not None:
+                self._failed(run, one.id, error, np.searchsorted(run.rows, one.rows), record)
+                # Windows of tuples close in turn.
+                blocked |= {one.key} if self._counts and one.id in run.failed else set()
+        if notes is not None:
+            notes.rest()
+        self._accumulators.forget(run.plan.watermark - self._length_us)
+        record.more_counts = {
+            WINDOWS_CLOSED: run.plan.number - len(run.failed),
+            WINDOWS_FAILED: len(run.errors),
+        }
+        leaving = self.windows.leaving(self.rows, run.plan, run.failed)
+        record.leaving = np.searchsorted(run.rows, leaving)
+
+    def _notes(self) -> ExecutionNotes | None:
+        """Return the notes that name a window which kills its process; None if no held row was
+        there when a process died.
+        """
+        if self.suspected is None:
+            return None
+        first = int(self.rows.alive.argmax())
+        if (int(self.rows["ms"][first]), int(self.rows["seq"][first])) > self.suspected:
+            self.suspected = None
+            return None
+        return self._around.suspicion.notes(self._task)
+
+    @property
+    def _length_us(self) -> int:
+        length = getattr(self.bolt.window, "length", None)
+        return micros(length) if isinstance(length, timedelta) else 0
+
+    @property
+    def _counts(self) -> bool:
+        return isinstance(getattr(self.bolt.window, "length", None), int)
+
+    def _failed(
+        self,
+        run: _Run,
+        id_: WindowId,
+        error: BaseException,
+        places: Longs,
+        record: WindowRecord,
+    ) -> None:
+        """Have a window tried again whose call raised; after too many attempts reject its rows."""
+        reason, verdict = record.blame(error)
+        if self._tries.may_go_on(id_, error):
+            run.failed.add(id_)
+            run.errors[id_] = error
+            return
+        if not isinstance(error, Reject):
+            reason = f"its window failed {self._tries.limit} times: {reason}"
+            verdict = Reject(reason)
+        log.warning(
+            "%s[%d]: a window of %d tuples is given up, and its messages become dead letters: %s",
+            self._component, self._task, len(places), reason, extra={"event": "window_given_up"},
+        )  # fmt: skip
+        for row in places.tolist():
+            record.note(row, reason, verdict)

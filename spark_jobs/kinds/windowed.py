@@ -1,0 +1,106 @@
+"""``WindowedBolt``: the kind whose tuples stay in the inbox until their last window has closed.
+
+task_windows.py plans its steps. A task takes what comes, up to ``max_held`` tuples, and tells the
+spouts which tuples it holds.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from tiercel.acker.inbox.contract import Claims
+from tiercel.spark_jobs.kinds.held_backlog import MOST_TAKEN, roots_in
+from tiercel.spark_jobs.kinds.task_windows import TaskWindows
+from tiercel.spark_jobs.kinds.window_step import execution_of
+from tiercel.spark_jobs.running.attempt import Attempt, copy_for
+from tiercel.spark_jobs.running.kind import StepInput
+from tiercel.spark_jobs.running.step import Slices
+
+log = logging.getLogger(__name__)
+
+_SAY_FULL_S = 60.0
+_CLAIMS = Claims(1, 999)
+
+
+class Windows:
+    """``BoltKind`` of a windowed bolt."""
+
+    gives_back = False
+    at_work = False
+    _say_full_at = float("-inf")
+
+    def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:
+        self._attempt = attempt
+        self._order = order
+        # A window may have killed the process before, and no single tuple.
+        if attempt.retaken is not None:
+            order.suspected = attempt.retaken.taken
+            attempt.retaken = None
+        self.execution = execution_of(order.execute)
+        self.copy = copy_for(attempt, snapshot)
+        self.slices = Slices(attempt.around.clock, arrow=True)
+
+    @property
+    def next_at(self) -> float | None:
+        return self._order.next_at
+
+    def takes(self, wait_s: float) -> StepInput | None:
+        attempt, order = self._attempt, self._order
+        self._tell()
+        found = self._step()
+        if found is not None:
+            return found
+        if (next_at := order.next_at) is not None:
+            wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
+        room = min(order.room, MOST_TAKEN)
+        if room > 0:
+            order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
+        else:
+            order.polls.pause()
+            self._say_full()
+            attempt.finish()
+            attempt.stop.wait(wait_s)
+        return self._step()
+
+    def _say_full(self) -> None:
+        """Log that the task takes no more tuples."""
+        now = self._attempt.around.loop.time()
+        if now >= self._say_full_at:
+            self._say_full_at = now + _SAY_FULL_S
+            log.warning(
+                "%s[%d] holds %d tuples, which is max_held, and takes no more until windows close: "
+                "raise max_held or the parallelism, or make the windows shorter",
+                self.copy.component, self._attempt.task, self._order.rows.count,
+                extra={"event": "windows_full"},
+            )  # fmt: skip
+
+    def _step(self) -> StepInput | None:
+        run = self._order.next_step(must=self._attempt.backlog.must_leave)
+        return None if run is None else StepInput(shares=self._order.shares(run.rows))
+
+    def ends(self, wait_s: float) -> StepInput | None:
+        self._order.polls.pause()
+        self._tell()
+        return self._attempt.answered(wait_s)
+
+    def _tell(self) -> None:
+        backlog = self._attempt.backlog
+        self._order.telling.look(
+            lambda: np.concatenate(
+                [
+                    np.zeros(0, np.uint64),
+                    *(roots_in(one.chunk.lineage, one.rows) for one in backlog),
+                ]
+            )
+        )
+
+    def hanging(self) -> None:
+        """Return None: no call runs between two steps."""
+
+    def wake(self) -> None:
+        """Do nothing: only the poll of the inbox blocks, and the attempt wakes it."""
+
+    def close(self) -> None:
+        self.copy.drop()

@@ -1,0 +1,547 @@
+"""The windows of one task: which rows each has, and when it closes. Pure.
+
+Rows are named by their index in the columns of ``HeldRows``, which are in the order of the inbox;
+an index stays valid until ``HeldRows.compact``. Times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from tiercel.spark_jobs.bolts.windowed_bolt import MOST_WINDOWS, Session, Sliding
+from tiercel.spark_jobs.kinds.held_rows import FOREVER, NEVER, HeldRows, Longs, Mask, micros
+
+# A window in this attempt and the next: its end or number, and the digest of its key.
+WindowId = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closing:
+    """A window that closes, by indices of rows, in the order of their timestamps."""
+
+    id: WindowId
+    key: int
+    start: int
+    end: int
+    rows: Longs
+    # Rows that the window before this one did not have.
+    new: Mask
+    # Rows of the window before this one that this one does not have.
+    expired: Longs
+    # Number of this window among those of each row, below MOST_WINDOWS.
+    numbers: Longs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The windows that one step closes."""
+
+    closings: Sequence[Closing] = ()
+    # The watermark up to which windows are closed.
+    watermark: int = NEVER
+    # Failed windows that are left out, as they wait for their next attempt.
+    waiting: AbstractSet[WindowId] = frozenset()
+
+    @property
+    def number(self) -> int:
+        """Number of windows."""
+        return len(self.closings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds on a plan."""
+
+    # Rows of all windows; but at least one window is planned, or all that end at one time.
+    rows: int = FOREVER
+    # Windows, unless they overlap.
+    windows: int = FOREVER
+
+
+class Assigner(Protocol):
+    """Assigns the rows of one kind of windows."""
+
+    def judge(self, rows: HeldRows, columns: dict[str, Longs], before: Longs) -> Mask:
+        """Return a mask of the new rows that are late, given the watermark ``before`` each; set the
+        column ``first`` of the others.
+        """
+
+    def added(self, rows: HeldRows, fresh: Longs) -> None:
+        """Note new rows in windows."""
+
+    def next_end(self, rows: HeldRows) -> int:
+        """Return a time before which no window closes, by the watermark; ``NEVER``: now."""
+
+    def plan(
+        self, rows: HeldRows, watermark: int, waiting: AbstractSet[WindowId], limits: Limits
+    ) -> Plan:
+        """Return the windows that close, in order. Depends on nothing but rows and state."""
+
+    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
+        """Return the rows that leave when the plan is carried out, ascending, if the ``failed``
+        windows are tried again.
+        """
+
+    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
+        """Note that the plan is carried out. The leaving rows are removed afterwards."""
+
+    def passed(self, watermark: int) -> None:
+        """Note that no window is due at this watermark: a new tuple joins only later ones."""
+
+    def removed(self, rows: HeldRows, gone: Longs) -> None:
+        """Note that rows are about to be removed that leave without their windows."""
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Note that keys have new numbers; keys without one have no rows."""
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state that outlives the process, in JSON's types."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Load it."""
+
+
+def _groups(rows: HeldRows, held: Longs) -> Iterator[tuple[int, Longs]]:
+    """Yield the rows of each key in the order of their timestamps; keys by their first row."""
+    keys = rows["key"][held]
+    order = np.lexsort((rows["time"][held], keys))
+    ends = np.flatnonzero(np.diff(keys[order], append=-1)) + 1
+    groups = np.split(held[order], ends[:-1]) if held.size else []
+    for group in sorted(groups, key=lambda one: int(one.min())):
+        yield int(rows["key"][group[0]]), group
+
+
+class TimeWindows:
+    """``Assigner`` of windows in time: tumbling and sliding."""
+
+    def __init__(
+        self, length: int, slide: int, digests: Sequence[int], *, tells_expired: bool
+    ) -> None:
+        """``digests`` has the digest of each key, by its number."""
+        self.length = length
+        self.slide = slide
+        self._digests = digests
+        # A row is held for this time after its last window.
+        self._more = self.slide if tells_expired else 0
+        self._stays = self.slide < self.length or tells_expired
+        # All windows up to here are closed, except these.
+        self._closed = NEVER
+        self._open: set[WindowId] = set()
+        self._next = FOREVER
+
+    def first_end(self, times: Longs) -> Longs:
+        """Return the end of the first window of each timestamp."""
+        return (times - self.length) // self.slide * self.slide + self.slide + self.length
+
+    def last_end(self, times: Longs) -> Longs:
+        """Return the end of the last window of each timestamp."""
+        return times // self.slide * self.slide + self.length
+
+    def judge(self, rows: HeldRows, columns: dict[str, Longs], before: Longs) -> Mask:  # noqa: ARG002 - other rows make no difference
+        times = columns["time"]
+        first = self.first_end(times)
+        columns["first"] = first + np.maximum(0, (before - first) // self.slide + 1) * self.slide
+        late: Mask = self.last_end(times) <= before
+        return late
+
+    def added(self, rows: HeldRows, fresh: Longs) -> None:
+        if fresh.size:
+            ends = rows["next"][fresh] = self._ends(rows, fresh, self._closed)
+            self._next = min(self._next, int(ends.min()))
+
+    def next_end(self, rows: HeldRows) -> int:  # noqa: ARG002 - it is known
+        return NEVER if self._open else self._next
+
+    def _due(self, rows: HeldRows, watermark: int, *, all_of_them: bool) -> Longs:
+        """Return the rows that have a window which closes, or leave; or all of them."""
+        good = rows.good
+        return np.flatnonzero(good if all_of_them else good & (rows["next"] <= watermark))
+
+    def _ends(self, rows: HeldRows, some: Longs, closed: int) -> Longs:
+        """Return the next end of each row after ``closed``: of a window, or of its time here."""
+        times = rows["time"][some]
+        ends = rows["first"][some]
+        ends = ends + np.maximum(0, (closed - ends) // self.slide + 1) * self.slide
+        last = self.last_end(times)
+        stays = last + self._more
+        return np.where(ends <= last, ends, np.where(stays > closed, stays, FOREVER))
+
+    def plan(
+        self, rows: HeldRows, watermark: int, waiting: AbstractSet[WindowId], limits: Limits
+    ) -> Plan:
+        closings: list[Closing] = []
+        held = self._due(rows, watermark, all_of_them=bool(self._open))
+        for end, digest in sorted(self._open - waiting):
+            closings += [one for one in self._at(rows, held, end) if one.id[1] == digest]
+        taken = sum(len(one.rows) for one in closings)
+        closed = self._closed
+        # Of windows that overlap, all that end at one time close in one step.
+        most = FOREVER if self._stays else limits.windows
+        while held.size and len(closings) < most:
+            end = int(self._ends(rows, held, closed).min())
+            if end > watermark:
+                break
+            found = [one for one in self._at(rows, held, end) if one.id not in waiting]
+            count = sum(len(one.rows) for one in found)
+            if taken and taken + count > limits.rows:
+                return Plan(closings=closings, watermark=closed, waiting=waiting)
+            if not self._stays:
+                held = held[self.last_end(rows["time"][held]) > end]
+            closings += found
+            taken += count
+            closed = end
+        return Plan(closings=closings[:most], watermark=watermark, waiting=waiting)
+
+    def _at(self, rows: HeldRows, held: Longs, end: int) -> list[Closing]:
+        """Return the windows that end here."""
+        start = end - self.length
+        times = rows["time"][held]
+        inside = held[(times >= start) & (times < end) & (rows["first"][held] <= end)]
+        gone: dict[int, Longs] = {}
+        if self._more:
+            before = held[(times >= start - self.slide) & (times < start)]
+            gone = dict(_groups(rows, before[rows["first"][before] < end]))
+        none = np.zeros(0, np.int64)
+        return [
+            Closing(
+                id=(end, self._digests[key]),
+                key=key,
+                start=start,
+                end=end,
+                rows=group,
+                new=rows["time"][group] >= end - self.slide,
+                expired=gone.get(key, none),
+                numbers=(end - self.first_end(rows["time"][group])) // self.slide,
+            )
+            for key, group in _groups(rows, inside)
+        ]
+
+    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
+        if not self._stays:
+            return _rows_of(one for one in plan.closings if one.id not in failed)
+        open_ = self._still_open(plan, failed)
+        held = self._due(rows, plan.watermark, all_of_them=bool(open_ or self._open))
+        leaves = self.last_end(rows["time"][held]) + self._more <= plan.watermark
+        for end, digest in open_:
+            inside = (rows["time"][held] >= end - self.length - self._more) & (
+                rows["time"][held] < end
+            )
+            keys = [key for key in np.unique(rows["key"][held]) if self._digests[key] == digest]
+            leaves &= ~(inside & np.isin(rows["key"][held], keys))
+        return held[leaves]
+
+    def _still_open(self, plan: Plan, failed: AbstractSet[WindowId]) -> set[WindowId]:
+        # A window is also done if none of its rows is left.
+        done = (self._open - plan.waiting) | {one.id for one in plan.closings}
+        return (self._open - done) | set(failed)
+
+    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
+        leaving = self.leaving(rows, plan, failed)
+        held = self._due(rows, plan.watermark, all_of_them=bool(self._open or failed))
+        if self._stays:
+            self._open = self._still_open(plan, failed)
+            self._closed = max(self._closed, plan.watermark)
+        rows["next"][held] = self._ends(rows, held, self._closed)
+        rows["next"][leaving] = FOREVER
+        self._next = int(rows["next"].min(initial=FOREVER))
+
+    def passed(self, watermark: int) -> None:
+        if self._stays:
+            self._closed = max(self._closed, watermark)
+
+    def removed(self, rows: HeldRows, gone: Longs) -> None:
+        rows["next"][gone] = FOREVER
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Do nothing: it knows digests."""
+
+    def dump(self) -> dict[str, Any]:
+        return {"closed": self._closed, "open": sorted(self._open)} if self._stays else {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._closed = state.get("closed", NEVER)
+        self._open = {(end, digest) for end, digest in state.get("open", ())}
+
+
+def _rows_of(closings: Iterable[Closing]) -> Longs:
+    """Return the rows of these windows, each once, ascending."""
+    parts = [one.rows for one in closings]
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
+class SessionWindows:
+    """``Assigner`` of sessions."""
+
+    def __init__(self, window: Session, digests: Sequence[int]) -> None:
+        self.gap = micros(window.gap)
+        self.longest = micros(window.longest)
+        self._digests = digests
+        self._next = FOREVER
+
+    def judge(self, rows: HeldRows, columns: dict[str, Longs], before: Longs) -> Mask:
+        times = columns["time"]
+        columns["first"] = times + self.gap
+        late: Mask = times + self.gap <= before
+        if not late.any():
+            return late
+        # A tuple that belongs to an open session is in time.
+        good = rows.good
+        for key in np.unique(columns["key"][late]).tolist():
+            known = rows["time"][good & (rows["key"] == key)].tolist()
+            for at in np.flatnonzero(columns["key"] == key).tolist():
+                time = int(times[at])
+                late[at] = late[at] and not any(abs(time - one) < self.gap for one in known)
+                if not late[at]:
+                    known.append(time)
+        return late
+
+    def added(self, rows: HeldRows, fresh: Longs) -> None:
+        if fresh.size:
+            self._next = min(self._next, int(rows["time"][fresh].min()) + self.gap)
+
+    def next_end(self, rows: HeldRows) -> int:  # noqa: ARG002 - it is known
+        return self._next
+
+    def sessions(self, rows: HeldRows) -> list[Closing]:
+        """Return all sessions of the held rows."""
+        held = np.flatnonzero(rows.good)
+        order = np.lexsort((rows["time"][held], rows["key"][held]))
+        held = held[order]
+        times, keys = rows["time"][held], rows["key"][held]
+        begins = np.flatnonzero(
+            (np.diff(keys, prepend=-1) != 0) | (np.diff(times, prepend=NEVER) >= self.gap)
+        )
+        ends = [*begins[1:].tolist(), len(held)] if held.size else []
+        found: list[Closing] = []
+        for begin, end in zip(begins.tolist(), ends, strict=True):
+            at = begin
+            while at < end:
+                most = at + int(np.searchsorted(times[at:end], times[at] + self.longest))
+                found.append(self._session(held[at:most], times[at:most], int(keys[at])))
+                at = most
+        return found
+
+    def _session(self, held: Longs, times: Longs, key: int) -> Closing:
+        start = int(times[0])
+        end = min(int(times[-1]) + self.gap, start + self.longest)
+        return Closing(
+            id=(end, self._digests[key]),
+            key=key,
+            start=start,
+            end=end,
+            rows=held,
+            new=np.ones(len(held), bool),
+            expired=held[:0],
+            numbers=np.zeros(len(held), np.int64),
+        )
+
+    def plan(
+        self, rows: HeldRows, watermark: int, waiting: AbstractSet[WindowId], limits: Limits
+    ) -> Plan:
+        found = self.sessions(rows)
+        due = [one for one in found if one.end <= watermark and one.id not in waiting]
+        due.sort(key=lambda one: (one.end, int(one.rows.min())))
+        closings = due[: _fitting(due, limits)]
+        taken = {id(one) for one in closings}
+        self._next = min([one.end for one in found if id(one) not in taken], default=FOREVER)
+        return Plan(closings=closings, watermark=watermark, waiting=waiting)
+
+    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:  # noqa: ARG002 - a row is in one session
+        return _rows_of(one for one in plan.closings if one.id not in failed)
+
+    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:  # noqa: ARG002 - what is held is open
+        self._next = min([self._next, *(end for end, _ in failed)])
+
+    def passed(self, watermark: int) -> None:
+        """Do nothing: a tuple is in one session."""
+
+    def removed(self, rows: HeldRows, gone: Longs) -> None:
+        """Do nothing: sessions are made anew for each plan."""
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        """Do nothing: it knows no keys."""
+
+    def dump(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: what is held is open."""
+
+
+def _fitting(due: Sequence[Closing], limits: Limits) -> int:
+    """Return how many of the windows, at least one, fit the limits."""
+    taken = 0
+    for place, one in enumerate(due):
+        taken += len(one.rows)
+        if place >= limits.windows or (place and taken > limits.rows):
+            return place
+    return len(due)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The newest closed window of one key: its number, and the place of its last row."""
+
+    number: int = 0
+    place: tuple[int, ...] = (NEVER,)
+
+
+class CountWindows:
+    """``Assigner`` of windows of tuples, per key in the order of timestamps."""
+
+    def __init__(
+        self,
+        length: int,
+        slide: int,
+        digests: Sequence[int],
+        *,
+        by_time: bool,
+        tells_expired: bool,
+    ) -> None:
+        """``by_time``: only tuples before the watermark count, and others may come before them."""
+        self.length = length
+        self.slide = slide
+        self._digests = digests
+        self._by_time = by_time
+        # Columns by which the rows of a key are in order.
+        self._order = ("time", "ms", "seq", "row") if by_time else ("ms", "seq", "row")
+        self._expires = tells_expired
+        # Number of closed rows of a key that later windows need.
+        self._keeps = length if tells_expired else length - slide
+        self._counted: dict[int, _Counted] = {}
+        # Number of rows that no window has had, by key.
+        self._fresh: dict[int, int] = {}
+
+    def judge(self, rows: HeldRows, columns: dict[str, Longs], before: Longs) -> Mask:  # noqa: ARG002 - other rows make no difference
+        columns["first"] = columns["time"]
+        late: Mask = columns["time"] < before if self._by_time else np.zeros(len(before), bool)
+        return late
+
+    def added(self, rows: HeldRows, fresh: Longs) -> None:
+        keys, counts = np.unique(rows["key"][fresh], return_counts=True)
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+            if self._digests[key] in self._counted:
+                group = fresh[rows["key"][fresh] == key]
+                count -= self._closed_in(rows, np.sort(group), key)  # noqa: PLW2901 - less these
+            self._fresh[key] = self._fresh.get(key, 0) + count
+
+    def passed(self, watermark: int) -> None:
+        """Do nothing: late tuples are in no window of tuples."""
+
+    def removed(self, rows: HeldRows, gone: Longs) -> None:
+        for key in np.unique(rows["key"][gone]).tolist():
+            group = gone[rows["key"][gone] == key]
+            left = self._fresh.get(key, 0) - len(group) + self._closed_in(rows, group, key)
+            self._fresh[key] = max(0, left)
+
+    def next_end(self, rows: HeldRows) -> int:  # noqa: ARG002 - it counts them
+        return NEVER if any(count >= self.slide for count in self._fresh.values()) else FOREVER
+
+    def _closed_in(self, rows: HeldRows, group: Longs, key: int) -> int:
+        """Return how many of these rows of a key closed windows have had."""
+        last = self._counted.get(self._digests[key], _Counted()).place
+        columns = [rows[name][group].tolist() for name in self._order]
+        return sum(place <= last for place in zip(*columns, strict=True))
+
+    def plan(
+        self, rows: HeldRows, watermark: int, waiting: AbstractSet[WindowId], limits: Limits
+    ) -> Plan:
+        keys = [key for key, count in self._fresh.items() if count >= self.slide]
+        held = np.flatnonzero(rows.good & np.isin(rows["key"], keys))
+        found: list[Closing] = []
+        for key, group in _groups(rows, held):
+            found += self._of(rows, group, key, watermark, waiting)
+        closings = found[: _fitting(found, limits)]
+        return Plan(closings=closings, watermark=watermark, waiting=waiting)
+
+    def _of(
+        self,
+        rows: HeldRows,
+        group: Longs,
+        key: int,
+        watermark: int,
+        waiting: AbstractSet[WindowId],
+    ) -> Iterator[Closing]:
+        """Yield the windows of one key that close."""
+        digest = self._digests[key]
+        number = self._counted.get(digest, _Counted()).number
+        times = rows["time"][group]
+        end = self._closed_in(rows, group, key) + self.slide
+        most = int(np.searchsorted(times, watermark)) if self._by_time else len(group)
+        while end <= most and (number, digest) not in waiting:
+            first, before = max(0, end - self.length), max(0, end - self.slide - self.length)
+            places = np.arange(first, end)
+            yield Closing(
+                id=(number, digest),
+                key=key,
+                start=int(times[first]),
+                end=int(times[end - 1]),
+                rows=group[places],
+                new=places >= end - self.slide,
+                expired=group[before:first] if self._expires else group[:0],
+                numbers=np.full(len(places), number % (2 * MOST_WINDOWS)),
+            )
+            end += self.slide
+            number += 1
+
+    def _closed_by(
+        self, plan: Plan, failed: AbstractSet[WindowId]
+    ) -> Iterator[tuple[int, list[Closing]]]:
+        """Yield the windows of each key before its first failed one, if there are any."""
+        keys: dict[int, list[Closing]] = {}
+        for one in plan.closings:
+            keys.setdefault(one.key, []).append(one)
+        for key, closings in keys.items():
+            places = [place for place, one in enumerate(closings) if one.id in failed]
+            if done := closings[: min(places, default=len(closings))]:
+                yield key, done
+
+    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:  # noqa: ARG002 - all are in windows
+        parts = [np.zeros(0, np.int64)]
+        for _, closings in self._closed_by(plan, failed):
+            had = np.concatenate([part for one in closings for part in (one.rows, one.expired)])
+            last = closings[-1].rows
+            stays = last[len(last) - min(self._keeps, len(last)) :]
+            parts.append(np.setdiff1d(had, stays))
+        return np.sort(np.concatenate(parts))
+
+    def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:
+        for key, closings in self._closed_by(plan, failed):
+            self._fresh[key] -= self.slide * len(closings)
+            if not self._fresh[key]:
+                del self._fresh[key]
+            if self._keeps:
+                last = int(closings[-1].rows[-1])
+                place = tuple(int(rows[name][last]) for name in self._order)
+                self._counted[self._digests[key]] = _Counted(closings[-1].id[0] + 1, place)
+
+    def renumber(self, keys: Mapping[int, int]) -> None:
+        self._fresh = {keys[old]: count for old, count in self._fresh.items() if old in keys}
+        live = set(self._digests)
+        self._counted = {key: one for key, one in self._counted.items() if key in live}
+
+    def dump(self) -> dict[str, Any]:
+        return {str(key): [one.number, *one.place] for key, one in self._counted.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        for key, found in state.items():
+            self._counted[int(key)] = _Counted(found[0], tuple(found[1:]))
+
+
+def assigner_of(
+    window: Sliding | Session, digests: Sequence[int], *, by_time: bool, tells_expired: bool
+) -> Assigner:
+    """Return the assigner of these windows; ``digests`` has the digest of each key."""
+    if isinstance(window, Session):
+        return SessionWindows(window, digests)
+    length, slide = window.length, window.slide
+    if isinstance(length, timedelta) and isinstance(slide, timedelta):
+        return TimeWindows(micros(length), micros(slide), digests, tells_expired=tells_expired)
+    counts = cast("tuple[int, int]", (length, slide))
+    return CountWindows(*counts, digests, by_time=by_time, tells_expired=tells_expired)
